@@ -3,13 +3,12 @@ package protocol
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
-	"net"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -28,48 +27,26 @@ type tapped struct {
 
 func newTap(t *testing.T, server string) *tap {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &tap{addr: ln.Addr().String()}
-	var all sync.WaitGroup
-	t.Cleanup(func() { _ = ln.Close(); all.Wait() })
-	all.Go(func() {
-		for {
-			client, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			to, err := net.Dial("tcp", server)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			r := &tapped{}
-			p.mu.Lock()
-			p.conns = append(p.conns, r)
-			p.mu.Unlock()
-			all.Go(func() { r.pass(to, client, &r.up) })
-			all.Go(func() { r.pass(client, to, &r.down) })
-		}
-	})
+	p := &tap{}
+	p.addr = fixture.NewRelay(t, "tcp", server, func() fixture.Passing {
+		r := &tapped{}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.conns = append(p.conns, r)
+		return fixture.Passing{ToServer: r.keep(&r.up), ToClient: r.keep(&r.down)}
+	}).Addr
 	return p
 }
 
-// pass copies until one side ends, and tells the other.
-func (r *tapped) pass(to, from net.Conn, into *[]byte) {
-	_, _ = io.Copy(to, io.TeeReader(from, writerFunc(func(b []byte) {
+// keep returns a function that adds what passes to the bytes of one direction.
+func (r *tapped) keep(into *[]byte) func([]byte) []byte {
+	return func(b []byte) []byte {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		*into = append(*into, b...)
-	})))
-	_ = to.(*net.TCPConn).CloseWrite()
+		return b
+	}
 }
-
-type writerFunc func([]byte)
-
-func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }
 
 // last is the newest connection.
 func (p *tap) last() *tapped {

@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -17,13 +18,13 @@ func TestABackendThatIsEndedIsNotSuperseded(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, c *fixture.Cluster) {
 		conn := c.Leader("w")
-		fixture.MustPass(t, conn, q("begin"))
-		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, Q("begin"))
+		fixture.MustPass(t, conn, Q(insert))
 		c.Supersede()
 		if n := c.Number("select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'"); n != 1 {
 			t.Fatalf("%d backends ended", n)
 		}
-		fixture.MustEnd(t, conn, "57P01", q("commit"))
+		fixture.MustEnd(t, conn, "57P01", Q("commit"))
 	})
 }
 
@@ -64,7 +65,7 @@ func TestAVacantLeaseIsTriedBesideTheWrite(t *testing.T) {
 		}))
 		conn := c.Connect("w")
 		c.Candidacy(c.DB, "r", "w").SetStatus(&fencing.Status{Vacant: true})
-		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, Q(insert))
 		<-d.asked
 		if d.over.Load() {
 			t.Error("the write has waited for the attempt")

@@ -1,36 +1,24 @@
 package shadow
 
 import (
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestTheExampleOfThePage runs the statements of docs/shadow.md. The comment behind each is what
 // is recorded.
 func TestTheExampleOfThePage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "shadow.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "```sql\n")
-	example, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("docs/shadow.md has no example in SQL")
-	}
+	example := fixture.Example(t, "shadow.md", "")
 	onServers(t, func(t *testing.T, c *fixture.Cluster) {
 		c.Exec("create table invoices (id int primary key, state text); grant all on invoices to app; insert into invoices values (7, 'open')")
 		conn := c.Leader("w")
 		supersede(t, c)
-		n := 0
-		for line := range strings.Lines(example) {
-			sql, want, _ := strings.Cut(strings.TrimSpace(line), "-- ")
-			fixture.MustPass(t, conn, q(sql))
+		for _, s := range example {
+			fixture.MustPass(t, conn, Q(s.SQL))
 			got := "-"
 			for _, r := range c.Audited(t, c.DB) {
 				if got = r.SQLState; r.Kind == fencing.KindRegistered {
@@ -38,12 +26,12 @@ func TestTheExampleOfThePage(t *testing.T) {
 				}
 			}
 			c.Audit.Forget()
-			if n++; got != want {
-				t.Errorf("%s: %q, want %q", sql, got, want)
+			if got != s.Want {
+				t.Errorf("%s: %q, want %q", s.SQL, got, s.Want)
 			}
 		}
-		if rows := c.Number("select count(*) from invoices where (id, state) = (8, 'new')"); rows != 1 || n != 7 {
-			t.Errorf("%d rows, %d statements", rows, n)
+		if rows := c.Number("select count(*) from invoices where (id, state) = (8, 'new')"); rows != 1 || len(example) != 7 {
+			t.Errorf("%d rows, %d statements", rows, len(example))
 		}
 	})
 }

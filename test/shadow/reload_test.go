@@ -1,7 +1,6 @@
 package shadow
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -32,18 +31,10 @@ func TestAFrozenLeadersLateWriteIsRecorded(t *testing.T) {
 			}
 		}
 		enforce("shadow")
-		p := process.Serve(t, "FENCEPOST_CONFIG="+config, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0",
-			"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms")
+		p := process.ServeOn(t, pg, "FENCEPOST_CONFIG="+config, "FENCEPOST_LEASE_GRACE=200ms")
 		connect := func(worker, campaign string) *pgx.Conn {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), process.Patience)
-			defer cancel()
-			conn, err := pgx.Connect(ctx, p.DSN(pgtest.App, db, "resource", "billing", "worker", worker, "campaign", campaign))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = conn.Close(context.Background()) })
-			return conn
+			return p.Connect(t, pgtest.App, db, "resource", "billing", "worker", worker, "campaign", campaign)
 		}
 		write := func(conn *pgx.Conn) error {
 			_, err := conn.Exec(t.Context(), "insert into work values ('late')")

@@ -7,20 +7,15 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const insert = "insert into t (v) values ('stale')"
-
-var q = wiretest.Query
-
-func ends(parts ...[]byte) []byte { return append(slices.Concat(parts...), wiretest.Sync()...) }
 
 // onServers runs a test on each server, with a proxy whose resources are in shadow.
 func onServers(t *testing.T, test func(t *testing.T, c *fixture.Cluster)) {
@@ -29,9 +24,7 @@ func onServers(t *testing.T, test func(t *testing.T, c *fixture.Cluster)) {
 
 func shadowed(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	t.Helper()
-	return fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
-		cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{Shadow: true} }
-	}))
+	return fixture.NewCluster(t, pg, fixture.WithPolicy(proxy.SessionPolicy{Shadow: true}))
 }
 
 // supersede has another worker granted an epoch, and tells w's proxy.
@@ -70,17 +63,17 @@ func TestAStaleWriteIsRecordedAndRuns(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, c *fixture.Cluster) {
 		conn := c.Leader("w")
-		fixture.MustPass(t, conn, q(insert))
-		fixture.MustPass(t, conn, ends(wiretest.Run(insert)))
+		fixture.MustPass(t, conn, Q(insert))
+		fixture.MustPass(t, conn, Batch(Run(insert)))
 		expect(t, c)
 		supersede(t, c)
-		fixture.MustPass(t, conn, q(insert))
-		fixture.MustPass(t, conn, ends(wiretest.Run("delete from t where v = $1", "x")))
-		fixture.MustPass(t, conn, q("begin"))
-		fixture.MustPass(t, conn, q(insert))
-		fixture.MustPass(t, conn, q("update t set v = 'stale'"))
-		fixture.MustPass(t, conn, q("commit"))
-		fixture.MustPass(t, conn, q("begin; "+insert+"; commit; begin; truncate c; commit"))
+		fixture.MustPass(t, conn, Q(insert))
+		fixture.MustPass(t, conn, Batch(Run("delete from t where v = $1", "x")))
+		fixture.MustPass(t, conn, Q("begin"))
+		fixture.MustPass(t, conn, Q(insert))
+		fixture.MustPass(t, conn, Q("update t set v = 'stale'"))
+		fixture.MustPass(t, conn, Q("commit"))
+		fixture.MustPass(t, conn, Q("begin; "+insert+"; commit; begin; truncate c; commit"))
 		expect(t, c, "stale write would be rejected ZF001 "+insert, "stale write would be rejected ZF001 delete from t where v = $1",
 			"stale write would be rejected ZF001 "+insert,
 			"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit",
@@ -97,16 +90,13 @@ func TestAShadowClaimsNothing(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, c *fixture.Cluster) {
 		c.Connect("first") // so that the resource has a fence
-		o := guard.Options{Resource: "r", Table: "public.t"}
-		if _, _, err := guard.Add(t.Context(), c.PG.Connect(t, pgtest.Superuser, c.DB), o); err != nil {
-			t.Fatal(err)
-		}
+		c.Guard(guard.Options{Resource: "r", Table: "public.t"})
 		conn := c.Leader("w")
-		for _, sends := range [][]byte{ends(wiretest.Close('S', "none")), ends(wiretest.Run("select 1")), q("select 1"), q("do 'begin end'"), ends(wiretest.Run("do 'begin end'"))} {
+		for _, sends := range [][]byte{Batch(Shut('S', "none")), Batch(Run("select 1")), Q("select 1"), Q("do 'begin end'"), Batch(Run("do 'begin end'"))} {
 			fixture.MustPass(t, conn, sends)
 		}
-		fixture.MustPass(t, conn, q("do $$begin if coalesce(current_setting('fencepost.claim_1', true), '') <> '' then raise 'it claims an epoch'; end if; end$$"))
-		fixture.MustFail(t, conn, "ZF002", q(insert))
+		fixture.MustPass(t, conn, Q("do $$begin if coalesce(current_setting('fencepost.claim_1', true), '') <> '' then raise 'it claims an epoch'; end if; end$$"))
+		fixture.MustFail(t, conn, "ZF002", Q(insert))
 	})
 }
 
@@ -116,16 +106,16 @@ func TestAGrantDoesNotWaitForAShadow(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, c *fixture.Cluster) {
 		conn := c.Leader("w")
-		fixture.MustPass(t, conn, q("begin"))
-		fixture.MustPass(t, conn, q(insert))
-		fixture.MustPass(t, conn, q("do $$begin perform 1; end$$"))
+		fixture.MustPass(t, conn, Q("begin"))
+		fixture.MustPass(t, conn, Q(insert))
+		fixture.MustPass(t, conn, Q("do $$begin perform 1; end$$"))
 		if n := c.Number("select count(*) from fencepost.running") + c.Number("select count(*) from pg_locks l join pg_class r on r.oid = l.relation where r.relnamespace = 'fencepost'::regnamespace and l.pid in (select pid from pg_stat_activity where datname = current_database() and usename = 'app')"); n != 0 {
 			t.Errorf("%d entries and locks of a transaction in shadow", n)
 		}
 		supersede(t, c)
-		fixture.MustPass(t, conn, q("commit"))
+		fixture.MustPass(t, conn, Q("commit"))
 		got := told(t, c)
-		fixture.MustPass(t, conn, q("select 1"))
+		fixture.MustPass(t, conn, Q("select 1"))
 		if want := []string{"stale write would be rejected ZF001 commit"}; !slices.Equal(got, want) {
 			t.Errorf("recorded %q, want %q", got, want)
 		}
@@ -141,18 +131,18 @@ func TestWhatWouldBeRefusedIsRecorded(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, c *fixture.Cluster) {
 		conn := c.Connect("w")
-		fixture.MustPass(t, conn, q("select 1"))
-		fixture.MustPass(t, conn, q(insert))
-		fixture.MustPass(t, conn, ends(wiretest.Run(insert)))
+		fixture.MustPass(t, conn, Q("select 1"))
+		fixture.MustPass(t, conn, Q(insert))
+		fixture.MustPass(t, conn, Batch(Run(insert)))
 		expect(t, c, "write would be refused: not the leader ZF002 "+insert, "write would be refused: not the leader ZF002 "+insert)
 		c.Grant("w")
-		fixture.MustPass(t, conn, q(insert))
-		fixture.MustPass(t, conn, q(insert)) // the refusal would have told it
+		fixture.MustPass(t, conn, Q(insert))
+		fixture.MustPass(t, conn, Q(insert)) // the refusal would have told it
 		expect(t, c, "stale write would be rejected ZF003 "+insert)
-		fixture.Ask(conn, q("prepare transaction 'x'"))
-		fixture.MustPass(t, conn, q("vacuum t"))
+		fixture.Ask(conn, Q("prepare transaction 'x'"))
+		fixture.MustPass(t, conn, Q("vacuum t"))
 		expect(t, c, "write would be refused: cannot be fenced ZF005 prepare transaction 'x'", "write would run with its backend registered  vacuum t")
-		fixture.MustFail(t, conn, "42704", q("show fencepost.role"))
+		fixture.MustFail(t, conn, "42704", Q("show fencepost.role"))
 	})
 }
 
@@ -162,7 +152,7 @@ func TestNoConnectionIsRefused(t *testing.T) {
 	onServers(t, func(t *testing.T, c *fixture.Cluster) {
 		c.Exec("drop schema fencepost cascade")
 		conn := c.Connect("w")
-		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, Q(insert))
 		fixture.Eventually(t, "it is recorded", func() bool {
 			all := c.Audit.All()
 			return len(all) == 1 && all[0].Shadow && all[0].SQLState == "ZF004" && strings.Contains(all[0].Message, "the connection would be refused")
