@@ -1,15 +1,13 @@
 package drivers
 
 import (
-	"context"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -35,74 +33,43 @@ $$;
 SELECT reset_all();
 `
 
-// servers are the PostgreSQL servers of this test process: the default one, and 18.
-var servers = map[string]func(testing.TB) *pgtest.Server{
-	"default": pgtest.Shared,
-	"18":      func(t testing.TB) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
-}
-
-// cluster is a database on a server, and a proxy in front of that server.
+// cluster is a database, and a proxy in front of its server.
 type cluster struct {
 	pg    *pgtest.Server
-	proxy string // host:port
+	proxy *process.Server
 	db    string
 }
 
-// onEachServer runs test on every server, behind one proxy for all of its cases.
-func onEachServer(t *testing.T, test func(t *testing.T, pg *pgtest.Server, proxy string)) {
+// onEachServer runs test on each server, behind one proxy for all of its cases.
+func onEachServer(t *testing.T, test func(t *testing.T, pg *pgtest.Server, proxy *process.Server)) {
 	t.Helper()
-	for name, server := range servers {
-		if !fencing.Checking && name != "default" {
-			continue // one server is enough to show that a test fails without the check
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pg := server(t)
-			test(t, pg, startProxy(t, pg))
-		})
-	}
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) { test(t, pg, serve(t, pg)) })
 }
 
-func newCluster(t testing.TB, pg *pgtest.Server, proxy string) *cluster {
+// serve runs fencepost serve in front of a server until the test ends.
+func serve(t testing.TB, pg *pgtest.Server, settings ...string) *process.Server {
+	t.Helper()
+	return process.ServeOn(t, pg, append(settings, "FENCEPOST_LEASE_GRACE="+leaseGrace.String())...)
+}
+
+func newCluster(t testing.TB, pg *pgtest.Server, proxy *process.Server) *cluster {
 	t.Helper()
 	h := &cluster{pg: pg, proxy: proxy, db: pg.Database(t)}
 	pg.Exec(t, pgtest.App, h.db, schema)
 	return h
 }
 
-// connect opens a connection to the address as the application's role, with these
-// startup parameters.
-func (h *cluster) connect(t testing.TB, address string, params map[string]string) *pgx.Conn {
+// join connects a worker of the test itself through the proxy. params are more parameters of
+// Fencepost's: name, value, ...
+func (h *cluster) join(t testing.TB, worker string, params ...string) *pgx.Conn {
 	t.Helper()
-	config, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", pgtest.App, address, h.db))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range params {
-		config.RuntimeParams[name] = value
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		t.Fatalf("connect to %s with %v: %v", address, params, err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
+	return h.proxy.Connect(t, pgtest.App, h.db, append([]string{"resource", resource, "worker", worker, "worker_timeout", "0"}, params...)...)
 }
 
 // ask reads one text value directly from PostgreSQL.
 func (h *cluster) ask(t testing.TB, sql string) string {
 	t.Helper()
 	return pgtest.Ask[string](t, h.pg, h.db, sql)
-}
-
-// startProxy runs fencepost serve in front of a server until the test ends, with these
-// settings more, and returns the address at which it serves.
-func startProxy(t testing.TB, pg *pgtest.Server, more ...string) string {
-	t.Helper()
-	return process.Serve(t, append(more, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0",
-		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms")...).Address
 }
 
 // at returns the variables that make a program connect to the address. If worker is

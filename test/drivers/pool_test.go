@@ -37,7 +37,6 @@ CREATE TRIGGER stamp BEFORE INSERT ON work FOR EACH ROW EXECUTE FUNCTION stamp()
 // pool is a program that works through its pool, with a proxy of its own.
 type pool struct {
 	*cluster
-	proxy   *process.Server
 	program *process.Logged
 	answer  func(string) error
 
@@ -49,9 +48,7 @@ type pool struct {
 // connections of its pool.
 func startPool(t *testing.T, d driver, part string, pg *pgtest.Server) *pool {
 	t.Helper()
-	p := &pool{}
-	p.serve(t, pg, ports.For(t).Address())
-	p.cluster = newCluster(t, pg, p.proxy.Address)
+	p := &pool{cluster: newCluster(t, pg, servePools(t, pg, ports.For(t).Address()))}
 	pg.Exec(t, pgtest.Superuser, p.db, poolSchema)
 	p.program, p.answer = d.launch(t, part, p.at(t, p.proxy.Address, "pool-1", "fencepost.worker_timeout="+workerTimeout.String()), func(l line) {
 		result, ok := l.Result.(string)
@@ -80,12 +77,17 @@ const (
 	leaseTTL      = 2 * time.Second
 )
 
-// serve starts the proxy. Connecting waits for the first attempt to lead, however long
-// that takes.
-func (p *pool) serve(t testing.TB, pg *pgtest.Server, address string) {
+// servePools starts a proxy at an address. Connecting waits for the first attempt to lead,
+// however long that takes.
+func servePools(t testing.TB, pg *pgtest.Server, address string) *process.Server {
 	t.Helper()
-	p.proxy = process.Serve(t, "FENCEPOST_LISTEN="+address, "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_PROXY_ID=pools",
-		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE="+leaseGrace.String(), "FENCEPOST_LEASE_TTL="+leaseTTL.String(), "FENCEPOST_STARTUP_WAIT=30s")
+	return serve(t, pg, "FENCEPOST_LISTEN="+address, "FENCEPOST_PROXY_ID=pools", "FENCEPOST_LEASE_TTL="+leaseTTL.String(), "FENCEPOST_STARTUP_WAIT=30s")
+}
+
+// serveAgain starts the proxy again after it has ended.
+func (p *pool) serveAgain(t testing.TB) {
+	t.Helper()
+	p.proxy = servePools(t, p.pg, p.proxy.Address)
 }
 
 // since returns the results from the nth on.
@@ -136,7 +138,7 @@ func (p *pool) toggle(t testing.TB) {
 // supersede lets another worker take over from the silent pool, and write.
 func (p *pool) supersede(t testing.TB) *pgx.Conn {
 	t.Helper()
-	other := p.join(t, "other-1", map[string]string{"fencepost.campaign": "wait"})
+	other := p.join(t, "other-1", "campaign", "wait")
 	if _, err := other.Exec(context.Background(), "INSERT INTO work (what) VALUES ('other')"); err != nil {
 		t.Fatalf("the other worker's write: %v", err)
 	}

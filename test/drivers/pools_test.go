@@ -46,11 +46,11 @@ var poolEvents = []poolEvent{
 	}},
 	{name: "proxy restart", outage: true, play: func(t *testing.T, p *pool) {
 		p.proxy.End()
-		p.serve(t, p.pg, p.proxy.Address)
+		p.serveAgain(t)
 	}},
 	{name: "proxy crash", outage: true, expires: true, play: func(t *testing.T, p *pool) {
 		p.proxy.Kill(t)
-		p.serve(t, p.pg, p.proxy.Address)
+		p.serveAgain(t)
 	}},
 	{name: "Postgres restart", outage: true, expires: true, play: func(t *testing.T, p *pool) { p.pg.Restart(t) }},
 }

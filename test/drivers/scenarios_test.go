@@ -3,9 +3,7 @@ package drivers
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -96,8 +94,7 @@ func (l line) String() string {
 // run runs a part of a driver's program to its end, and returns its lines.
 func (d driver) run(t testing.TB, part string, env []string) []line {
 	t.Helper()
-	run := d.start(t, part, env)
-	return run.lines(t)
+	return d.start(t, part, env).lines(t)
 }
 
 // run is a running part of a driver's program.
@@ -158,13 +155,13 @@ func (r run) lines(t testing.TB) []line {
 
 func TestDriversMeetTheSameAsAtPostgres(t *testing.T) {
 	t.Parallel()
-	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
+	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy *process.Server) {
 		for _, d := range drivers {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
 				direct, leader := newCluster(t, pg, proxy), newCluster(t, pg, proxy)
 				want := d.run(t, "scenarios", direct.at(t, pg.Addr(), ""))
-				got := d.run(t, "scenarios", leader.at(t, proxy, "leader-1"))
+				got := d.run(t, "scenarios", leader.at(t, proxy.Address, "leader-1"))
 				d.compare(t, want, got)
 				if epoch := leader.ask(t, "SELECT max(epoch)::text || ' ' || count(*) FROM fencepost.grants"); epoch != "1 1" {
 					t.Errorf("the highest epoch and the number of grants are %s, want 1 1, because it led throughout", epoch)
@@ -177,18 +174,13 @@ func TestDriversMeetTheSameAsAtPostgres(t *testing.T) {
 // TestDriversLeadByAPlainDSN: the connection says nothing to Fencepost, a route does.
 func TestDriversLeadByAPlainDSN(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "fencepost.yml")
-	text := "routes: [{match: {user: " + pgtest.App + ", client: 127.0.0.1}, resource: " + resource + ", worker: client_address, campaign: wait}]\nunfenced: refuse\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	pg := pgtest.Shared(t)
-	proxy := startProxy(t, pg, "FENCEPOST_CONFIG="+path)
+	proxy := serve(t, pg, process.Config(t, "routes: [{match: {user: "+pgtest.App+", client: 127.0.0.1}, resource: "+resource+", worker: client_address, campaign: wait}]\nunfenced: refuse\n"))
 	for _, d := range drivers {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			h := newCluster(t, pg, proxy)
-			got := d.run(t, "scenarios", h.at(t, proxy, ""))
+			got := d.run(t, "scenarios", h.at(t, proxy.Address, ""))
 			if len(got) != len(scenarios) {
 				t.Fatalf("%d scenarios ran, want %d:\n%v", len(got), len(scenarios), got)
 			}

@@ -13,14 +13,26 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// join connects a worker of the test itself through the proxy.
-func (h *cluster) join(t testing.TB, worker string, more map[string]string) *pgx.Conn {
+// overtake starts a part of a driver's program, which leads, waits until it is ready, and has
+// another worker lead and write, because the program is silent.
+func (h *cluster) overtake(t *testing.T, d driver, part string) (stale run, next *pgx.Conn) {
 	t.Helper()
-	params := map[string]string{"fencepost.resource": resource, "fencepost.worker": worker, "fencepost.worker_timeout": "0"}
-	for name, value := range more {
-		params[name] = value
+	stale = d.start(t, part, h.at(t, h.proxy.Address, "stale-1", "fencepost.worker_timeout=300ms"))
+	stale.awaitReady(t)
+	next = h.join(t, "next-1", "campaign", "wait")
+	if _, err := next.Exec(context.Background(), "UPDATE account SET balance = 102 WHERE id = 1"); err != nil {
+		t.Fatalf("the next leader's write: %v", err)
 	}
-	return h.connect(t, h.proxy, params)
+	return stale, next
+}
+
+// goOn lets the program go on, and returns what it has printed when it has ended.
+func (r run) goOn(t *testing.T) []line {
+	t.Helper()
+	if err := r.answer("go on"); err != nil {
+		t.Fatalf("let it go on: %v\n%s", err, r.Log())
+	}
+	return r.lines(t)
 }
 
 // only checks that a program has printed one line with this result, except for known
@@ -66,13 +78,13 @@ var otherwise = map[string]map[string]map[string]any{
 
 func TestSafetyDriversOfAFollowerAreRefusedAndGoOn(t *testing.T) {
 	t.Parallel()
-	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
+	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy *process.Server) {
 		for _, d := range drivers {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
 				h := newCluster(t, pg, proxy)
-				leader := h.join(t, "leader-1", nil)
-				lines := d.run(t, "follower", h.at(t, proxy, "follower-1"))
+				leader := h.join(t, "leader-1")
+				lines := d.run(t, "follower", h.at(t, proxy.Address, "follower-1"))
 				d.only(t, lines, "follower", map[string]any{
 					"role": "follower", "read": 100, "write": "ZF002", "severity": "ERROR", "simple": "ZF002", "batch": "ZF002",
 					"copy": "ZF002", "transaction": "ZF002", "kept": true, "again": 100,
@@ -90,23 +102,14 @@ func TestSafetyDriversOfAFollowerAreRefusedAndGoOn(t *testing.T) {
 
 func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 	t.Parallel()
-	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
+	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy *process.Server) {
 		for _, d := range drivers {
 			for _, part := range []string{"stale", "stale_transaction"} {
 				t.Run(d.name+" "+part, func(t *testing.T) {
 					t.Parallel()
 					h := newCluster(t, pg, proxy)
-					stale := d.start(t, part, h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
-					stale.awaitReady(t)
-					// It is silent, so its lease goes to the next worker that wants it.
-					next := h.join(t, "next-1", map[string]string{"fencepost.campaign": "wait"})
-					if _, err := next.Exec(context.Background(), "UPDATE account SET balance = 102 WHERE id = 1"); err != nil {
-						t.Fatalf("the next leader's write: %v", err)
-					}
-					if err := stale.answer("go on"); err != nil {
-						t.Fatalf("let it go on: %v\n%s", err, stale.Log())
-					}
-					d.only(t, stale.lines(t), part, map[string]any{
+					stale, _ := h.overtake(t, d, part)
+					d.only(t, stale.goOn(t), part, map[string]any{
 						"sqlstate": "ZF001", "severity": "FATAL", "broken": true, "role": "follower", "again": "ZF002",
 					})
 					if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
@@ -124,22 +127,14 @@ func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 // prevent a write that was decided earlier.
 func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 	t.Parallel()
-	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
+	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy *process.Server) {
 		d := driver{"lib/pq", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "libpq"}, nil }}
 		h := newCluster(t, pg, proxy)
-		stale := d.start(t, "stale_repeated", h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
-		stale.awaitReady(t)
-		next := h.join(t, "next-1", map[string]string{"fencepost.campaign": "wait"})
-		if _, err := next.Exec(context.Background(), "UPDATE account SET balance = 102 WHERE id = 1"); err != nil {
-			t.Fatalf("the next leader's write: %v", err)
-		}
+		stale, next := h.overtake(t, d, "stale_repeated")
 		if err := next.Close(context.Background()); err != nil {
 			t.Fatalf("the next leader leaves: %v", err)
 		}
-		if err := stale.answer("go on"); err != nil {
-			t.Fatalf("let it go on: %v\n%s", err, stale.Log())
-		}
-		d.only(t, stale.lines(t), "stale_repeated", map[string]any{"sqlstate": "ZF003", "severity": "ERROR"})
+		d.only(t, stale.goOn(t), "stale_repeated", map[string]any{"sqlstate": "ZF003", "severity": "ERROR"})
 		if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
 			t.Errorf("the balance is %s, want the next leader's 102", balance)
 		}
