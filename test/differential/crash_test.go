@@ -13,7 +13,7 @@ import (
 func (p *pair) afterCrash(t *testing.T) bool {
 	t.Helper()
 	for until := time.Now().Add(3 * patience); ; { // all databases are made anew at once
-		crashes, err := p.plain.cluster.pg.Crashes()
+		crashes, err := p.plain.cluster.PG.Crashes()
 		if err != nil {
 			t.Error(err)
 			return false

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -71,26 +72,14 @@ func (c contents) String() string {
 
 func newDatabase(t *testing.T, h *cluster, as standing) *database {
 	t.Helper()
-	r := &database{cluster: h, name: h.pg.Database(t)}
+	r := &database{cluster: h, name: h.PG.Database(t)}
 	if err := r.reopen(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.admin.Close(context.Background()) })
 	if as != unfenced {
-		st, err := store.Open(t.Context(), store.Config{
-			Address: h.pg.Addr(), Database: r.name, User: pgtest.Control, Grace: 20 * time.Millisecond,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(st.Close)
-		if r.fence, err = st.Fence(t.Context(), "r"); err != nil {
-			t.Fatal(err)
-		}
-		// Scripts choose this resource, which would make its fence: a change of the shape.
-		if _, err = st.Fence(t.Context(), "other"); err != nil {
-			t.Fatal(err)
-		}
+		r.fence = h.Elector.Fence(r.name, "r")
+		h.Elector.Fence(r.name, "other") // scripts choose it, which would make its fence: a change of the shape
 	}
 	if as == guarded {
 		r.guards = guardsOf(r.fence.ID())
@@ -99,6 +88,11 @@ func newDatabase(t *testing.T, h *cluster, as standing) *database {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// candidacy gives a worker a new candidacy, as if it were its first.
+func (r *database) candidacy(worker string) *fixture.FakeCandidacy {
+	return r.cluster.Elector.NewCandidacy(r.name, worker, r.fence)
 }
 
 // reopen connects once the server accepts connections.
@@ -121,7 +115,7 @@ func (r *database) reopen() error {
 
 // listen connects as the administrator, who receives the scripts' notifications.
 func (r *database) listen(ctx context.Context) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig(r.cluster.pg.DSN(pgtest.Superuser, r.name))
+	cfg, err := pgx.ParseConfig(r.cluster.PG.DSN(pgtest.Superuser, r.name))
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +239,7 @@ func (r *database) rebuild() error {
 func (r *database) direct(s script) (outcome, error) {
 	r.heard = nil
 	return r.outcome(run(target{
-		network: "unix", address: socketOf(r.cluster.pg),
+		network: "unix", address: socketOf(r.cluster.PG),
 		params: r.params(), asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
 	}, s))
 }
@@ -273,7 +267,7 @@ func (r *database) proxied(s script, like []seen, before func(int)) (outcome, er
 func (r *database) run(s script, like []seen, before func(int)) (transcript, error) {
 	r.heard = nil
 	return run(target{
-		network: "tcp", address: r.cluster.addr,
+		network: "tcp", address: r.cluster.Addr,
 		params: append(r.params(), "options", "-c fencepost.resource=r -c fencepost.worker=w"),
 		like:   like, before: before, asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
 	}, s)

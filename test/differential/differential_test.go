@@ -66,12 +66,12 @@ type pair struct {
 
 func newPair(t *testing.T, h *cluster, as standing) *pair {
 	t.Helper()
-	crashes, err := h.pg.Crashes()
+	crashes, err := h.PG.Crashes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &pair{newDatabase(t, h, unfenced), newDatabase(t, h, as), crashes}
-	if _, err := h.NewCandidacy(p.fenced.name, "w", p.fenced.fence).TryGrant(); err != nil {
+	if _, err := p.fenced.candidacy("w").TryGrant(); err != nil {
 		t.Fatal(err)
 	}
 	if as == guarded {

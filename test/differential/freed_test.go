@@ -14,7 +14,6 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
-	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // TestSafetyFreedTwin runs scripts as a worker whose lease is freed, or becomes
@@ -29,7 +28,7 @@ func TestSafetyFreedTwin(t *testing.T) {
 
 func (p *pair) freed(s script, r *rand.Rand) error {
 	db := p.fenced
-	candidacy := db.cluster.NewCandidacy(db.name, "w", db.fence)
+	candidacy := db.candidacy("w")
 	if _, err := candidacy.TryGrant(); err != nil {
 		return err
 	}
@@ -72,7 +71,7 @@ type successor struct {
 }
 
 func (r *database) successor() *successor {
-	return &successor{db: r, candidacy: r.cluster.NewCandidacy(r.name, "successor", r.fence)}
+	return &successor{db: r, candidacy: r.candidacy("successor")}
 }
 
 // takeOver makes the successor take over and write, once.
@@ -86,14 +85,10 @@ func (n *successor) tryTakeOver() error {
 		return err
 	}
 	n.found = n.db.now
-	cfg, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", pgtest.App, n.db.cluster.other, n.db.name))
-	if err != nil {
-		return err
-	}
-	cfg.RuntimeParams["options"] = "-c fencepost.resource=r -c fencepost.worker=successor"
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if n.conn, err = pgx.ConnectConfig(ctx, cfg); err != nil {
+	var err error
+	if n.conn, err = n.db.cluster.other.Dial(ctx, n.db.name, "successor"); err != nil {
 		return fmt.Errorf("connect the successor: %w", err)
 	}
 	return n.write(ctx)

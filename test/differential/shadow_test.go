@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -52,17 +51,32 @@ func TestAShadowSendsWhatTheClientSends(t *testing.T) {
 // tapped is a database behind a proxy whose connections with the server are recorded.
 type tapped struct {
 	*database
-	tap     *tap
 	address string
+	relay   *fixture.Relay
+
+	mu    sync.Mutex
+	conns []*bytes.Buffer // what the proxy has sent over each connection
 }
 
 func newTapped(t *testing.T, h *cluster, policy proxy.SessionPolicy, audit fencing.Auditor) *tapped {
 	t.Helper()
-	p := &tapped{database: newDatabase(t, h, fenced), tap: newTap(t, socketOf(h.pg))}
-	_, p.address = fixture.Serve(t, proxy.Config{
-		Upstream: fixture.At(t, p.tap.Addr().String(), nil), Candidates: h, ProxyID: "tapped", Auditors: []fencing.Auditor{audit},
-		Policy: func(fencing.JoinRequest) proxy.SessionPolicy { return policy },
+	p := &tapped{database: newDatabase(t, h, fenced)}
+	p.relay = fixture.NewRelay(t, "unix", socketOf(h.PG), func() fixture.Passing {
+		sent := &bytes.Buffer{}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.conns = append(p.conns, sent)
+		return fixture.Passing{ToServer: func(b []byte) []byte {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			sent.Write(b)
+			return b
+		}}
 	})
+	p.address = h.Beside(t, "tapped", func(cfg *proxy.Config) {
+		fixture.WithPolicy(policy)(cfg)
+		cfg.Upstream, cfg.Auditors = fixture.At(t, p.relay.Addr, nil), []fencing.Auditor{audit}
+	}).Addr
 	return p
 }
 
@@ -87,79 +101,18 @@ func (p *tapped) sent(t *testing.T, s script, more ...string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.tap.take()
-}
-
-// tap relays connections to a server, and records what each client sends.
-type tap struct {
-	net.Listener
-	server string
-	open   sync.WaitGroup
-
-	mu   sync.Mutex
-	sent []*bytes.Buffer // of each connection
-}
-
-func newTap(t *testing.T, server string) *tap {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &tap{Listener: l, server: server}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			p.relay(c.(*net.TCPConn))
-		}
-	}()
-	return p
-}
-
-// relay relays one connection, in the background.
-func (p *tap) relay(client *net.TCPConn) {
-	conn, err := net.Dial("unix", p.server)
-	if err != nil {
-		_ = client.Close()
-		return
-	}
-	server, record := conn.(*net.UnixConn), &bytes.Buffer{}
-	p.mu.Lock()
-	p.sent = append(p.sent, record)
-	p.mu.Unlock()
-	p.open.Go(func() {
-		_, _ = client.ReadFrom(server) // until either side ends
-		_ = client.CloseWrite()
-	})
-	p.open.Go(func() {
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := client.Read(buf)
-			p.mu.Lock()
-			record.Write(buf[:n])
-			p.mu.Unlock()
-			_, _ = server.Write(buf[:n]) // one that has ended reads no more
-			if err != nil {
-				break
-			}
-		}
-		_ = server.CloseWrite()
-	})
+	return p.take()
 }
 
 // take waits for the end of all connections, and returns what was sent over the first that was
 // not to cancel another, after its startup.
-func (p *tap) take() []byte {
-	p.open.Wait()
+func (p *tapped) take() []byte {
+	p.relay.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	sent := p.sent
-	p.sent = nil
-	for _, b := range sent {
+	conns := p.conns
+	p.conns = nil
+	for _, b := range conns {
 		if b.Len() < 8 {
 			continue
 		}

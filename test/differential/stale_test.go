@@ -83,7 +83,7 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 		return err
 	}
 	db := p.fenced
-	if _, err := db.cluster.NewCandidacy(db.name, "w", db.fence).TryGrant(); err != nil {
+	if _, err := db.candidacy("w").TryGrant(); err != nil {
 		return err
 	}
 	next := db.successor()
@@ -151,11 +151,11 @@ func refusedInPlace(want, got []string) error {
 // follows runs s as a worker that never leads, while another one does.
 func (p *pair) follows(s script, _ *rand.Rand) error {
 	db := p.fenced
-	leader := db.cluster.NewCandidacy(db.name, "leader", db.fence)
+	leader := db.candidacy("leader")
 	if _, err := leader.TryGrant(); err != nil {
 		return err
 	}
-	db.cluster.NewCandidacy(db.name, "w", db.fence)
+	db.candidacy("w")
 	got, err := db.run(s, nil, nil)
 	if err != nil {
 		return err

@@ -103,7 +103,7 @@ func (r *database) recorded(major int, s script) (text string, o outcome, err er
 		return "", o, err
 	}
 	candidacy := r.cluster.Candidacy(r.name, "r", "w")
-	p, startup, err := connect(target{network: "unix", address: socketOf(r.cluster.pg), params: r.params(), asleep: r.asleep})
+	p, startup, err := connect(target{network: "unix", address: socketOf(r.cluster.PG), params: r.params(), asleep: r.asleep})
 	if err != nil {
 		return "", o, err
 	}
