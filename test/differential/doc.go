@@ -8,10 +8,12 @@
 // the permitted differences with their reasons.
 //
 //   - script_test.go: scripts and their text format;
-//   - generate_test.go and phrases_test.go generate random ones from a seed;
-//   - client_test.go runs one on a connection of its own, with messages split at random
-//     places; a wait ends when the server is known to wait for its client;
+//   - generate_test.go, units_test.go and phrases_test.go generate random ones from a seed;
+//   - client_test.go and steps_test.go run one on a connection of its own, with messages split
+//     at random places; a wait ends when the server is known to wait for its client;
 //   - database_test.go reads what a script wrote, and restores the initial state;
+//     outcome_test.go adds that to what the client received;
+//   - pair_test.go runs one both ways, and lines_test.go shows the messages that are compared;
 //   - shrink_test.go shrinks a failing one. The result is kept in testdata and run
 //     by every run of the tests;
 //   - transcripts_test.go records the kept ones for the tests of package proxy/protocol, which
