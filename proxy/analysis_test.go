@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -49,10 +50,10 @@ func TestAnalysisHoldsNobodyUp(t *testing.T) {
 		text := longRead(100_000)
 		if i%2 == 0 { // the text comes while the server is busy with a statement of the same session
 			replies = append(replies, fixture.ReadReply(c, 2))
-			c.Send(q("select pg_sleep(0.05)"), q(text))
+			c.Send(Q("select pg_sleep(0.05)"), Q(text))
 		} else {
 			replies = append(replies, fixture.ReadReply(c, 1))
-			c.Send(parse("", text), bind("", ""), exec("", 0), sync_())
+			c.Send(Parse("", text), Bind("", ""), Exec("", 0), Sync())
 		}
 	}
 	fixture.Eventually(t, "a long text is analyzed outside the machine", func() bool {
@@ -67,7 +68,7 @@ func TestAnalysisHoldsNobodyUp(t *testing.T) {
 		return s.Number("select count(*) from pg_stat_activity where query like '%pg_sleep(0.05)%' and state = 'active' and pid <> pg_backend_pid()") == 0
 	})
 	for range 200 {
-		fixture.MustPass(t, leader, q("update c set v = v"))
+		fixture.MustPass(t, leader, Q("update c set v = v"))
 	}
 	for i := range waiting {
 		candidacy := s.Candidacy(s.DB, "r", "follower"+string(rune('a'+i)))
@@ -112,7 +113,7 @@ func TestTextsThatWaitHoldNoShutdownUp(t *testing.T) {
 	for i := range sessions {
 		c := s.Connect("follower" + string(rune('a'+i)))
 		replies = append(replies, fixture.ReadReply(c, 1))
-		c.Send(q(longRead(100_000)))
+		c.Send(Q(longRead(100_000)))
 	}
 	fixture.Eventually(t, "the texts wait", func() bool { return b.Server.WaitingTexts() == waiting })
 	closed := make(chan struct{})
@@ -142,16 +143,16 @@ func TestLongTextsAreStillTold(t *testing.T) {
 	for _, n := range []int{10, 1990, 2048, 5000, 20_000, 100_000} {
 		read := longRead(n)
 		write := "insert into t (v) values ('" + strings.Repeat("x", n) + "')"
-		fixture.MustPass(t, c, q(read))
-		fixture.MustPass(t, c, run(read), sync_())
-		fixture.MustPass(t, c, q(read+"; "+read))
-		fixture.MustPass(t, c, parse("s", "select '"+strings.Repeat("y", n)+"'"), sync_())
-		fixture.MustPass(t, c, bind("", "s"), exec("", 0), run(read), shut('S', "s"), sync_())
-		fixture.MustFail(t, c, "ZF002", q(write))
-		fixture.MustFail(t, c, "ZF002", run(write), sync_())
-		fixture.MustPass(t, leader, q(write))
-		fixture.MustPass(t, leader, run(write), run(read), sync_())
-		fixture.MustPass(t, leader, parse("w", write), bind("", "w"), exec("", 0), shut('S', "w"), sync_())
+		fixture.MustPass(t, c, Q(read))
+		fixture.MustPass(t, c, Run(read), Sync())
+		fixture.MustPass(t, c, Q(read+"; "+read))
+		fixture.MustPass(t, c, Parse("s", "select '"+strings.Repeat("y", n)+"'"), Sync())
+		fixture.MustPass(t, c, Bind("", "s"), Exec("", 0), Run(read), Shut('S', "s"), Sync())
+		fixture.MustFail(t, c, "ZF002", Q(write))
+		fixture.MustFail(t, c, "ZF002", Run(write), Sync())
+		fixture.MustPass(t, leader, Q(write))
+		fixture.MustPass(t, leader, Run(write), Run(read), Sync())
+		fixture.MustPass(t, leader, Parse("w", write), Bind("", "w"), Exec("", 0), Shut('S', "w"), Sync())
 	}
 	if got := s.Number("select count(*) from t"); got != 3*6 {
 		t.Errorf("%d rows, want %d", got, 3*6)
@@ -201,7 +202,7 @@ func paced(c *wiretest.Conn, ends time.Time) (p99 time.Duration, err error) {
 	var took []time.Duration
 	for due := time.Now(); due.Before(ends); {
 		time.Sleep(time.Until(due))
-		if all, ended := fixture.Ask(c, q("select 1")); ended || wiretest.ErrorOf(all) != "" {
+		if all, ended := fixture.Ask(c, Q("select 1")); ended || wiretest.ErrorOf(all) != "" {
 			return 0, fmt.Errorf("%v, ended %t", all, ended)
 		}
 		for now := time.Now(); !due.After(now); due = due.Add(5 * time.Millisecond) {
@@ -248,11 +249,11 @@ func sendLongTexts(sessions int, connect func(i int) *wiretest.Conn) *longTexts 
 	l := &longTexts{}
 	for i := range sessions {
 		c := connect(i)
-		fixture.Ask(c, q("/*"+strings.Repeat("x", roomy+1000)+"*/ select 1"))
+		fixture.Ask(c, Q("/*"+strings.Repeat("x", roomy+1000)+"*/ select 1"))
 		l.conns = append(l.conns, c)
 	}
 	for i, c := range l.conns {
-		front, length, replies := q("select pg_sleep(0.05)"), 250_000, 2
+		front, length, replies := Q("select pg_sleep(0.05)"), 250_000, 2
 		if i%2 == 1 {
 			front, length, replies = nil, roomy, 1
 		}
@@ -260,7 +261,7 @@ func sendLongTexts(sessions int, connect func(i int) *wiretest.Conn) *longTexts 
 			for n := 0; ; n++ {
 				text := fmt.Sprintf("select %d, %d%s", i, n, strings.Repeat(", 1 + 1", length/7))
 				r := fixture.ReadReply(c, replies)
-				if _, err := c.Write(cat(front, q(text))); err != nil {
+				if _, err := c.Write(Cat(front, Q(text))); err != nil {
 					_ = c.Close()
 				}
 				if all, _ := r.Wait(); len(all) < 2 || all[len(all)-1].Type != 'Z' {
@@ -292,7 +293,7 @@ func BenchmarkQuietLeader(b *testing.B) {
 			var took []time.Duration
 			for b.Loop() {
 				start := time.Now()
-				if all, ended := fixture.Ask(leader, q("select 1")); ended || wiretest.ErrorOf(all) != "" {
+				if all, ended := fixture.Ask(leader, Q("select 1")); ended || wiretest.ErrorOf(all) != "" {
 					b.Fatal(all)
 				}
 				took = append(took, time.Since(start))

@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -21,7 +22,7 @@ func TestAuditSaysWhatWasRefused(t *testing.T) {
 	leader := s.Leader("leader")
 	follower := s.Connect("follower")
 	late := s.Connect("late")
-	fixture.MustPass(t, late, q("select * from c"))
+	fixture.MustPass(t, late, Q("select * from c"))
 	s.Grant("late") // it is not told
 	unfenced, _ := wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB)
 	for _, c := range []struct {
@@ -48,10 +49,10 @@ func TestAuditSaysWhatWasRefused(t *testing.T) {
 		s.Audit.Forget()
 		began := time.Now()
 		if c.state == "ZF001" {
-			fixture.MustEnd(t, c.conn, c.state, q(c.sent))
+			fixture.MustEnd(t, c.conn, c.state, Q(c.sent))
 		} else {
-			fixture.MustFail(t, c.conn, c.state, q(c.sent))
-			fixture.MustPass(t, c.conn, q("select 1"))
+			fixture.MustFail(t, c.conn, c.state, Q(c.sent))
+			fixture.MustPass(t, c.conn, Q("select 1"))
 		}
 		all := s.Audited(t, s.DB)
 		if len(all) != 1 {
@@ -100,7 +101,7 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	refused := func() <-chan string { // sends a follower's write, and returns the SQLSTATE of its error
 		state := make(chan string, 1)
 		c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
-		c.Send(q("insert into t values (1)"))
+		c.Send(Q("insert into t values (1)"))
 		go func() { state <- wiretest.ErrorOf(c.Until('E')) }()
 		return state
 	}
@@ -115,7 +116,7 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	answered := make(chan struct{}, proxy.AuditQueueSize+more)
 	go func() {
 		for range proxy.AuditQueueSize + more {
-			follower.Send(q("insert into t values (1)"))
+			follower.Send(Q("insert into t values (1)"))
 			follower.Until('Z')
 			answered <- struct{}{}
 		}

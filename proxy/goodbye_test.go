@@ -6,6 +6,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestGoodbyeIsSaidOnce: the check has found out that a client is superseded. Before the client
@@ -19,12 +20,12 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 	candidacy.OnAdvanced(func() { close(asked); <-told })
 	s.Supersede()
 
-	client.Send(q(stale))
+	client.Send(Q(stale))
 	<-asked
 	was := *candidacy.Status()
 	was.Role = fencing.Superseded
 	candidacy.SetStatus(&was)
-	client.Send(q(stale))
+	client.Send(Q(stale))
 	close(told)
 	if m, err := client.Next(); err != nil || m.Fields()['C'] != "ZF001" {
 		t.Fatalf("the stale write is answered by %v, %v", m, err)

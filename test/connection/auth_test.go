@@ -21,6 +21,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -183,7 +184,7 @@ func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 	p, db := fixture.NewProxy(t, pg, open), pg.Database(t)
 	start := wiretest.Startup("user", "scram_user", "database", db, "fencepost.resource", "r", "fencepost.worker", "intruder")
 	for name, answer := range map[string][]byte{
-		"a Query":             q("select 1"),
+		"a Query":             Q("select 1"),
 		"a password too long": wiretest.Msg('p', make([]byte, 70000)),
 		"a wrong password":    wiretest.Msg('p', []byte("SCRAM-SHA-256\x00\x00\x00\x00\x01x")),
 		"a bad length":        {'p', 0, 0, 0, 1},

@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // keyed connects and returns the connection with the body of its BackendKeyData.
@@ -52,7 +53,7 @@ func TestCancelEndsTheStatementAndNotTheSession(t *testing.T) {
 		for name, params := range map[string][]string{"leader": fenced, "reader": fenced[:4], "unfenced": {"user", pgtest.Superuser, "database", db}} {
 			c, key := keyed(t, p.Addr, params...)
 			for _, first := range [][][]byte{nil, {packet(codeSSL)}, {packet(codeGSS), packet(codeSSL)}} {
-				for kind, sleep := range map[string][]byte{"simple": q("select pg_sleep(600)"), "extended": cat(run("select pg_sleep(600)"), sync_())} {
+				for kind, sleep := range map[string][]byte{"simple": Q("select pg_sleep(600)"), "extended": Batch(Run("select pg_sleep(600)"))} {
 					c.Send(sleep)
 					fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 					cancelWith(t, p.Addr, key, first...)
@@ -104,7 +105,7 @@ func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
 	gone.Send(wiretest.Terminate())
 	gone.Rest()
 	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
-	c.Send(q("select pg_sleep(0.5), 42"))
+	c.Send(Q("select pg_sleep(0.5), 42"))
 	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 	wrong := append([]byte(nil), key...)
 	wrong[7] ^= 1
@@ -149,7 +150,7 @@ func TestLateCancelNeverHitsTheNextSession(t *testing.T) {
 	for i := range 40 {
 		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
 		var wg sync.WaitGroup
-		c.Send(q("select pg_sleep(0.002)"))
+		c.Send(Q("select pg_sleep(0.002)"))
 		wg.Go(func() { cancelWith(t, p.Addr, key) })
 		if i%2 == 0 {
 			if state := wiretest.ErrorOf(c.Until('Z')); state == "57014" {
@@ -185,7 +186,7 @@ func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 		t.Fatal(err)
 	}
 	watch := pg.Connect(t, pgtest.Superuser, db)
-	for kind, write := range map[string][]byte{"simple": q("update t set v = 2"), "extended": cat(run("update t set v = 2"), sync_())} {
+	for kind, write := range map[string][]byte{"simple": Q("update t set v = 2"), "extended": Batch(Run("update t set v = 2"))} {
 		c.Send(write)
 		fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
 		cancelWith(t, p.Addr, key)
@@ -223,9 +224,9 @@ func TestCancelThatHitsTheCheck(t *testing.T) {
 			t.Fatal(err)
 		}
 		for kind, write := range map[string][]byte{
-			"simple":   q("insert into t values (1)"),
-			"several":  q("begin; insert into t values (1); commit"),
-			"extended": cat(run("insert into t values (1)"), sync_()),
+			"simple":   Q("insert into t values (1)"),
+			"several":  Q("begin; insert into t values (1); commit"),
+			"extended": Batch(Run("insert into t values (1)")),
 		} {
 			c.Send(write)
 			fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")

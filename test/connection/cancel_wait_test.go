@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // canceled checks the answer to a statement that the client has canceled, while Fencepost was busy
@@ -37,7 +38,7 @@ func TestCancelWhileTheRegistryIsAsked(t *testing.T) {
 		fixture.MustExec(t, c, "create table t (id int)")
 		admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
 		const do = "do $$ begin insert into t values (1); end $$"
-		for name, sends := range map[string][]byte{"simple": q(do), "extended": cat(run(do), sync_())} {
+		for name, sends := range map[string][]byte{"simple": Q(do), "extended": Batch(Run(do))} {
 			unlock := locked(t, admin, "fencepost.running")
 			c.Send(sends)
 			fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock' and query like '%fencepost.enter%'")
@@ -72,7 +73,7 @@ func TestCancelHitsWhatRuns(t *testing.T) {
 		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 		admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
 		unlock := locked(t, admin, "fencepost.running")
-		c.Send(cat(run("select pg_sleep(600)"), run("do $$ begin end $$"), sync_()))
+		c.Send(Batch(Run("select pg_sleep(600)"), Run("do $$ begin end $$")))
 		fixture.AwaitBackend(t, watch, "wait_event = 'PgSleep'")
 		fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock' and query like '%fencepost.enter%'")
 		cancelWith(t, p.Addr, key)
@@ -117,7 +118,7 @@ func TestCancelWhileTheLeaseIsConfirmed(t *testing.T) {
 			<-ctx.Done()
 		})
 		w.SetStatus(&fencing.Status{Role: fencing.Follower, Epoch: confirmed.Epoch, Lapsed: true, Holder: confirmed.Holder})
-		for name, sends := range map[string][]byte{"simple": q("insert into t values (1)"), "extended": cat(run("insert into t values (1)"), sync_())} {
+		for name, sends := range map[string][]byte{"simple": Q("insert into t values (1)"), "extended": Batch(Run("insert into t values (1)"))} {
 			c.Send(sends)
 			<-waits
 			cancelWith(t, p.Addr, key)

@@ -6,6 +6,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestADeferrableSessionConnects: the queries of a session whose transactions are read-only,
@@ -34,7 +35,7 @@ func TestADeferrableSessionConnects(t *testing.T) {
 				fixture.MustExec(t, c, "insert into t values (7)")
 				fixture.MustExec(t, c, "rollback")
 			}
-			c.Send(q("select count(*) from t"))
+			c.Send(Q("select count(*) from t"))
 			watch := p.PG.Connect(t, pgtest.Superuser, db)
 			fixture.AwaitBackend(t, watch, "wait_event = 'SafeSnapshot'")
 			c.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -29,10 +30,10 @@ func TestProtocolTimeoutsThatHitTheCheck(t *testing.T) {
 		for setting, state := range map[string]string{"statement_timeout": "57014", "lock_timeout": "55P03"} {
 			fixture.MustExec(t, c, "set "+setting+" = '1ms'")
 			for kind, write := range map[string][]byte{
-				"simple":   q("insert into t values (1)"),
-				"several":  q("begin; insert into t values (1); commit"),
-				"extended": cat(run("insert into t values (1)"), sync_()),
-				"a read":   q("select count(*) from t"),
+				"simple":   Q("insert into t values (1)"),
+				"several":  Q("begin; insert into t values (1); commit"),
+				"extended": Batch(Run("insert into t values (1)")),
+				"a read":   Q("select count(*) from t"),
 			} {
 				all := fixture.MustFail(t, c, state, write)
 				for _, m := range all {
@@ -112,11 +113,11 @@ func TestProtocolNothingStays(t *testing.T) {
 		sent  []byte
 		until string
 	}{
-		"idle": {}, "half a header": {sent: []byte{'Q', 0}}, "half a query": {sent: q(ins)[:12]}, "half a large query": {sent: q(ins + strings.Repeat(" ", 1<<17))[:1<<16]},
-		"a failed batch": {sent: run("select 1/0"), until: "E"}, "a batch without sync": {sent: cat(run(ins), flush()), until: "C"},
-		"a block": {sent: q("begin; " + ins), until: "Z"}, "copy in": {sent: q("copy t from stdin"), until: "G"}, "a portal": {sent: cat(parse("", "select generate_series(1, 9)"), bind("", ""), exec("", 1), flush()), until: "s"},
-		"a statement under way": {sent: q("select pg_sleep(1)")}, "many in flight": {sent: []byte(strings.Repeat(string(q("select 1")), 500))},
-		"rows under way": {sent: q("select repeat('x', 1000) from generate_series(1, 1000000)"), until: "D"}, "listening": {sent: q("listen ch"), until: "Z"},
+		"idle": {}, "half a header": {sent: []byte{'Q', 0}}, "half a query": {sent: Q(ins)[:12]}, "half a large query": {sent: Q(ins + strings.Repeat(" ", 1<<17))[:1<<16]},
+		"a failed batch": {sent: Run("select 1/0"), until: "E"}, "a batch without sync": {sent: Cat(Run(ins), Flush()), until: "C"},
+		"a block": {sent: Q("begin; " + ins), until: "Z"}, "copy in": {sent: Q("copy t from stdin"), until: "G"}, "a portal": {sent: Cat(Parse("", "select generate_series(1, 9)"), Bind("", ""), Exec("", 1), Flush()), until: "s"},
+		"a statement under way": {sent: Q("select pg_sleep(1)")}, "many in flight": {sent: []byte(strings.Repeat(string(Q("select 1")), 500))},
+		"rows under way": {sent: Q("select repeat('x', 1000) from generate_series(1, 1000000)"), until: "D"}, "listening": {sent: Q("listen ch"), until: "Z"},
 	} {
 		for _, how := range []string{"client closes", "client resets", "server ends"} {
 			conn, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w")
@@ -167,7 +168,7 @@ func TestProtocolLongKeys(t *testing.T) {
 			if len(key) < 8 || len(key) != len(plain) {
 				t.Fatalf("protocol %x: the key has %d bytes, that of Postgres %d", version, len(key), len(plain))
 			}
-			c.Send(q("select pg_sleep(600)"))
+			c.Send(Q("select pg_sleep(600)"))
 			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
 			wrong := append([]byte(nil), key...)
 			wrong[len(wrong)-1] ^= 1
@@ -217,9 +218,9 @@ func TestProtocolImportedSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, begin := range [][]byte{
-			q("begin isolation level repeatable read; set transaction snapshot '" + name + "'"),
-			cat(run("begin isolation level serializable"), run("set transaction snapshot '"+name+"'"), sync_()),
-			cat(q("begin isolation level repeatable read"), q("set transaction snapshot '"+name+"'")),
+			Q("begin isolation level repeatable read; set transaction snapshot '" + name + "'"),
+			Batch(Run("begin isolation level serializable"), Run("set transaction snapshot '"+name+"'")),
+			Cat(Q("begin isolation level repeatable read"), Q("set transaction snapshot '"+name+"'")),
 		} {
 			c.Send(begin)
 			for range max(1, 2*(i-1)) {
@@ -282,7 +283,7 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 				t.Errorf("an operator sees %q of %s", query, name)
 			}
 		}
-		fixture.MustPass(t, c, run("select 2 as extended"), sync_())
+		fixture.MustPass(t, c, Run("select 2 as extended"), Sync())
 		var query string
 		if err := admin.QueryRow(t.Context(), "select query from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query); err != nil || query != "select 2 as extended" {
 			t.Errorf("an operator sees %q, %v", query, err)
@@ -316,7 +317,7 @@ func TestProtocolTimeoutsAnywhere(t *testing.T) {
 		hits := 0
 		for range 300 {
 			for _, c := range []*wiretest.Conn{timed, canceled} {
-				for _, sent := range [][]byte{q("deallocate all"), q("insert into t values (1)"), q("deallocate all"), cat(run("insert into t values (1)"), sync_())} {
+				for _, sent := range [][]byte{Q("deallocate all"), Q("insert into t values (1)"), Q("deallocate all"), Batch(Run("insert into t values (1)"))} {
 					c.Send(sent)
 					var codes []string
 					for _, m := range c.Until('Z') {

@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -42,7 +43,7 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 		"a huge length":      {[]byte{127, 255, 255, 255, 0, 3, 0, 0}, ""},
 		"one byte too long":  {[]byte{0, 0, 0x27, 0x15, 0, 3, 0, 0}, ""},
 		"HTTP":               {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), ""},
-		"a Query":            {q("select 1"), ""},
+		"a Query":            {Q("select 1"), ""},
 		"zeros":              {make([]byte, 4096), ""},
 		"no parameters":      {packet(3 << 16), "08P01"},
 		"no terminator":      {packet(3<<16, []byte("user\x00app\x00")...), "08P01"},
@@ -123,7 +124,7 @@ func TestSlowLoris(t *testing.T) {
 	go func() {
 		defer close(drips)
 		request := packet(codeSSL)
-		for i, x := range cat(request, []byte{0, 0, 16, 0, 0, 3, 0, 0}, make([]byte, 1000)) {
+		for i, x := range Cat(request, []byte{0, 0, 16, 0, 0, 3, 0, 0}, make([]byte, 1000)) {
 			if i == len(request) { // what comes before the answer is refused at once
 				<-answered
 			}
@@ -209,7 +210,7 @@ func TestFloodCostsNoMoreThanItsBytes(t *testing.T) {
 		before := heap()
 		wrote := make(chan error, 1)
 		go func() {
-			_, err := c.Write(bytes.Repeat(sync_(), count))
+			_, err := c.Write(bytes.Repeat(Sync(), count))
 			wrote <- err
 		}()
 		after := before
@@ -240,9 +241,9 @@ func TestFloodInsideCopyEndsTheSession(t *testing.T) {
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	c := fixture.LeaderConn(t, p, db)
 	fixture.MustExec(t, c, "create table t (v text)")
-	c.Send(q("copy t from stdin"))
+	c.Send(Q("copy t from stdin"))
 	c.Until('G')
-	c.Send(wiretest.CopyData("x\n"), bytes.Repeat(sync_(), 20000))
+	c.Send(wiretest.CopyData("x\n"), bytes.Repeat(Sync(), 20000))
 	if f := fixture.FatalError(t, c.Rest()); f['C'] != "08P01" {
 		t.Errorf("%v, want 08P01", f)
 	}
@@ -285,7 +286,7 @@ func TestBadLengthAfterTheStartup(t *testing.T) {
 		"1 GiB": header('Q', 1<<30), "a long Sync": header('S', 20000), "a long Execute": header('E', 10001), "a long unknown": header('y', 99999),
 	} {
 		c := fixture.LeaderConn(t, p, db)
-		c.Send(q("insert into t values ('"+name+"')"), run("insert into t values ('never')"), bad)
+		c.Send(Q("insert into t values ('"+name+"')"), Run("insert into t values ('never')"), bad)
 		all := c.Rest()
 		// Postgres ends the connection without a word over a length; a message that it
 		// does not know is a FATAL.
@@ -323,23 +324,23 @@ func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (v text)")
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	batch := cat(run("insert into t values ('x')"), sync_())
+	batch := Batch(Run("insert into t values ('x')"))
 	for _, c := range map[string]struct {
 		first, then []byte
 		until       byte
 	}{
-		"half a Query":          {nil, q("insert into t values ('x')")[:20], 0},
+		"half a Query":          {nil, Q("insert into t values ('x')")[:20], 0},
 		"half a header":         {nil, []byte{'Q', 0, 0}, 0},
 		"a batch without Sync":  {nil, batch[:len(batch)-5], 0},
 		"half a Sync":           {nil, batch[:len(batch)-1], 0},
-		"half a Bind":           {nil, cat(parse("", "insert into t values ($1)"), bind("", "", strings.Repeat("x", 50000))[:30000]), 0},
-		"a transaction":         {cat(q("begin")), q("insert into t values ('x')"), 'Z'},
-		"COPY data":             {q("copy t from stdin"), wiretest.CopyData("x\n"), 'G'},
-		"half of COPY data":     {q("copy t from stdin"), wiretest.CopyData(strings.Repeat("x\n", 20000))[:30000], 'G'},
-		"an open pipeline":      {nil, cat(run("begin"), run("insert into t values ('x')"), run("savepoint s"), wiretest.Flush()), 0},
-		"an unfinished COMMIT":  {cat(q("begin")), cat(q("insert into t values ('x')"), q("commit")[:8]), 'Z'},
-		"goodbye mid-way":       {cat(q("begin")), cat(q("insert into t values ('x')"), wiretest.Terminate()), 'Z'},
-		"goodbye before a Sync": {nil, cat(batch[:len(batch)-5], wiretest.Terminate()), 0},
+		"half a Bind":           {nil, Cat(Parse("", "insert into t values ($1)"), Bind("", "", strings.Repeat("x", 50000))[:30000]), 0},
+		"a transaction":         {Cat(Q("begin")), Q("insert into t values ('x')"), 'Z'},
+		"COPY data":             {Q("copy t from stdin"), wiretest.CopyData("x\n"), 'G'},
+		"half of COPY data":     {Q("copy t from stdin"), wiretest.CopyData(strings.Repeat("x\n", 20000))[:30000], 'G'},
+		"an open pipeline":      {nil, Cat(Run("begin"), Run("insert into t values ('x')"), Run("savepoint s"), wiretest.Flush()), 0},
+		"an unfinished COMMIT":  {Cat(Q("begin")), Cat(Q("insert into t values ('x')"), Q("commit")[:8]), 'Z'},
+		"goodbye mid-way":       {Cat(Q("begin")), Cat(Q("insert into t values ('x')"), wiretest.Terminate()), 'Z'},
+		"goodbye before a Sync": {nil, Cat(batch[:len(batch)-5], wiretest.Terminate()), 0},
 	} {
 		for _, reset := range []bool{false, true} {
 			conn := fixture.LeaderConn(t, p, db)
@@ -381,7 +382,7 @@ func TestTooManyClients(t *testing.T) {
 			t.Errorf("the third client: %v, want 53300 with a hint", f)
 		}
 	}
-	one.Send(q("select pg_sleep(600)"))
+	one.Send(Q("select pg_sleep(600)"))
 	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 	cancelWith(t, p.Addr, key)
 	if state := wiretest.ErrorOf(one.Until('Z')); state != "57014" {

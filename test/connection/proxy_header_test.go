@@ -18,6 +18,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/proxyheader"
 )
@@ -115,7 +116,7 @@ func TestCancelAndTLSAfterTheHeader(t *testing.T) {
 					key = m.Body
 				}
 			}
-			c.Send(q("select pg_sleep(600)"))
+			c.Send(Q("select pg_sleep(600)"))
 			fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 			canceler := wiretest.Dial(t, s.Addr)
 			canceler.Send([]byte(header), packet(codeCancel, key...))

@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
@@ -43,7 +44,7 @@ func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 		t.Fatalf("the drain ended (%v) with a transaction open", err)
 	default:
 	}
-	busy.Send(q("commit"))
+	busy.Send(Q("commit"))
 	all := busy.Rest()
 	if len(all) != 3 || all[0].String() != `C "COMMIT\x00"` || all[1].Type != 'Z' || fixture.FatalError(t, all)['C'] != "57P01" {
 		t.Errorf("after the drain began, COMMIT got %v", all)
@@ -95,7 +96,7 @@ func TestCloseEndsWhatShutdownWaitsFor(t *testing.T) {
 	fixture.MustExec(t, open, "create table t (id int)")
 	fixture.MustExec(t, open, "begin")
 	fixture.MustExec(t, open, "insert into t values (1)")
-	sleeping.Send(q("select pg_sleep(600)"))
+	sleeping.Send(Q("select pg_sleep(600)"))
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -161,7 +162,7 @@ func insertUntilGoodbye(t *testing.T, c *wiretest.Conn, round, client int, start
 	defer c.Close()
 	for n := 0; ; n++ {
 		sql := "insert into t values (" + strconv.Itoa(round) + "," + strconv.Itoa(client) + "," + strconv.Itoa(n) + ")"
-		if _, err := c.Write(q(sql)); err != nil {
+		if _, err := c.Write(Q(sql)); err != nil {
 			return answered
 		}
 		for at := 0; ; at++ {

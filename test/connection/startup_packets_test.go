@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestOddFirstPackets: to what is no startup packet, or hardly one, Fencepost
@@ -28,7 +29,7 @@ func TestOddFirstPackets(t *testing.T) {
 		for name, sent := range map[string][]byte{
 			"Terminate":              {'X', 0, 0, 0, 4},
 			"Terminate and more":     {'X', 0, 0, 0, 4, 'X', 0, 0, 0, 4},
-			"a Query":                q("select 1"),
+			"a Query":                Q("select 1"),
 			"HTTP":                   []byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
 			"length 0":               {0, 0, 0, 0, 0, 3, 0, 0},
 			"length 7":               {0, 0, 0, 7, 0, 3, 0, 0},

@@ -18,6 +18,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
@@ -249,7 +250,7 @@ func TestStartupThatWaitsEndsWithItsClient(t *testing.T) {
 	pg := pgtest.Shared(t)
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	fixture.LeaderConn(t, p, db)
-	for name, more := range map[string][]byte{"silent": nil, "hasty": q("select 1")} {
+	for name, more := range map[string][]byte{"silent": nil, "hasty": Q("select 1")} {
 		c := wiretest.Dial(t, p.Addr)
 		c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", name, "fencepost.campaign", "wait"), more)
 		fixture.Eventually(t, "the client to wait", func() bool { return p.Elector.Members(db, "r", name) == 1 })
@@ -265,7 +266,7 @@ func TestClientsMayEndTheirSideFirst(t *testing.T) {
 	pg := pgtest.Shared(t)
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	c := wiretest.Dial(t, p.Addr)
-	c.Send(wiretest.Startup("user", pgtest.App, "database", db), q("select pg_sleep(1.5), 7"))
+	c.Send(wiretest.Startup("user", pgtest.App, "database", db), Q("select pg_sleep(1.5), 7"))
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -83,7 +84,7 @@ func TestStartupInOneByteWrites(t *testing.T) {
 		c.Send([]byte{x})
 	}
 	oneByte(t, c)
-	for _, x := range cat(wiretest.Startup("user", pgtest.App, "database", db), q("select 41 + 1")) {
+	for _, x := range Cat(wiretest.Startup("user", pgtest.App, "database", db), Q("select 41 + 1")) {
 		c.Send([]byte{x})
 	}
 	c.Until('Z')

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
@@ -128,7 +129,7 @@ func TestCancelUnderTLS(t *testing.T) {
 			"by SSLRequest":     func() *wiretest.Conn { return s.secure(t, false) },
 			"under TLS at once": func() *wiretest.Conn { return s.secure(t, true) },
 		} {
-			c.Send(q("select pg_sleep(600)"))
+			c.Send(Q("select pg_sleep(600)"))
 			fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 			canceller := dial()
 			canceller.Send(packet(codeCancel, key...))

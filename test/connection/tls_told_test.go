@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // sequenceLocks is a client's socket below its TLS: it keeps what is written until the
@@ -87,7 +88,7 @@ func TestSafetyToldUnderTLS(t *testing.T) {
 		if _, err := admin.Exec(t.Context(), "create table t (v text); grant all on t to app"); err != nil {
 			t.Fatal(err)
 		}
-		ask, write := q("show fencepost.role"), q("insert into t (v) values ('mine')")
+		ask, write := Q("show fencepost.role"), Q("insert into t (v) values ('mine')")
 		for version, max := range map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13} {
 			for name, missing := range map[string]func(last int) int{
 				"one record": nil, "two records": func(int) int { return 0 }, "all but a byte": func(int) int { return 1 },
@@ -100,11 +101,11 @@ func TestSafetyToldUnderTLS(t *testing.T) {
 					}
 					worker := strings.ReplaceAll("w "+version+name, " ", "_")
 					c, h := s.holding(t, worker, max)
-					fixture.MustPass(t, c, q("select 1"))
+					fixture.MustPass(t, c, Q("select 1"))
 					s.Candidacy(s.db, "r", worker).Grant()
 					left := 0
 					if missing == nil {
-						recordsOf(c, h, cat(ask, write))
+						recordsOf(c, h, Cat(ask, write))
 					} else {
 						left = missing(recordsOf(c, h, ask, write))
 					}
@@ -123,7 +124,7 @@ func TestSafetyToldUnderTLS(t *testing.T) {
 					if got := number(t, s.Proxy, s.db, "select count(*) from t"); int(got) != rows {
 						t.Errorf("%d rows, want %d", got, rows)
 					}
-					fixture.MustPass(t, c, q("insert into t (v) values ('mine')"))
+					fixture.MustPass(t, c, Q("insert into t (v) values ('mine')"))
 				})
 			}
 		}

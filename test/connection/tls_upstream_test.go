@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
@@ -93,7 +94,7 @@ func TestServerThatForcesTLS(t *testing.T) {
 			s.controlUnderTLS(t)
 			c := s.leads(t, "w")
 			fixture.MustExec(t, c, "create table t as select 1 as id")
-			fixture.MustPass(t, c, run("insert into t values (2)"), sync_())
+			fixture.MustPass(t, c, Run("insert into t values (2)"), Sync())
 			fixture.MustExec(t, c, "vacuum t") // by the registry: over the control connection
 			if got := fixture.FirstValue(t, c.Exec(upstreamTLS)); got != "t" {
 				t.Errorf("the worker's connection is under TLS: %s", got)
@@ -260,7 +261,7 @@ func TestMuchUnderTLS(t *testing.T) {
 	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
 		c := s.leads(t, "w")
 		fixture.MustExec(t, c, "create table t (id int, v text)")
-		c.Send(q("copy t from stdin"))
+		c.Send(Q("copy t from stdin"))
 		c.Until('G')
 		var sent bytes.Buffer
 		for i := 0; sent.Len() < 20<<20; i++ {
@@ -272,7 +273,7 @@ func TestMuchUnderTLS(t *testing.T) {
 		if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
 			t.Fatalf("COPY FROM: %v", all)
 		}
-		for name, ask := range map[string][]byte{"copy": q("copy (select * from t order by id) to stdout"), "rows": q("select id || E'\\t' || v || E'\\n' from t order by id")} {
+		for name, ask := range map[string][]byte{"copy": Q("copy (select * from t order by id) to stdout"), "rows": Q("select id || E'\\t' || v || E'\\n' from t order by id")} {
 			c.Send(ask)
 			var got bytes.Buffer
 			for _, m := range c.Until('Z') {
@@ -288,12 +289,12 @@ func TestMuchUnderTLS(t *testing.T) {
 			}
 		}
 		const many = 5000
-		c.Send(bytes.Repeat(cat(run("select repeat('y', 1000)"), sync_()), many))
+		c.Send(bytes.Repeat(Batch(Run("select repeat('y', 1000)")), many))
 		for i := range many {
 			if all := c.Until('Z'); len(fixture.FirstValue(t, all)) != 1000 {
 				t.Fatalf("reply %d: %v", i, all)
 			}
 		}
-		fixture.MustPass(t, c, q("insert into t values (-1, '')"))
+		fixture.MustPass(t, c, Q("insert into t values (-1, '')"))
 	})
 }

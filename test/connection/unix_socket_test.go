@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/unixsocket"
@@ -69,7 +70,7 @@ func TestUnixSocketsOnBothSides(t *testing.T) {
 		if got := fixture.FirstValue(t, c.Exec("select client_addr is null from pg_stat_activity where pid = pg_backend_pid()")); got != "t" {
 			t.Errorf("the connection to Postgres is local: %s", got)
 		}
-		c.Send(q("select pg_sleep(600)"))
+		c.Send(Q("select pg_sleep(600)"))
 		fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 		cancelWith(t, path, key)
 		if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
