@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestALockComesBeforeTheSnapshot: in REPEATABLE READ and SERIALIZABLE, a transaction that begins
@@ -24,17 +25,17 @@ func TestALockComesBeforeTheSnapshot(t *testing.T) {
 		for _, level := range []string{"repeatable read", "serializable"} {
 			begin, lock := "begin isolation level "+level, "lock table numbers in exclusive mode"
 			for name, parts := range map[string][][]byte{
-				"messages of one":   {q(begin), q(lock), q(next), q("commit")},
-				"one text":          {q(begin + "; " + lock + "; " + next + "; commit")},
-				"extended":          {run(begin), sync_(), run(lock), sync_(), run(next), sync_(), run("commit"), sync_()},
-				"extended, at once": {run(begin), run(lock), run(next), run("commit"), sync_()},
+				"messages of one":   {Q(begin), Q(lock), Q(next), Q("commit")},
+				"one text":          {Q(begin + "; " + lock + "; " + next + "; commit")},
+				"extended":          {Run(begin), Sync(), Run(lock), Sync(), Run(next), Sync(), Run("commit"), Sync()},
+				"extended, at once": {Run(begin), Run(lock), Run(next), Run("commit"), Sync()},
 			} {
 				s.Exec("delete from numbers where n > 1")
 				second := s.Connect("w")
-				fixture.MustPass(t, second, q("show fencepost.role"))
-				fixture.MustPass(t, first, q("begin"))
-				fixture.MustPass(t, first, q(lock))
-				fixture.MustPass(t, first, q(next))
+				fixture.MustPass(t, second, Q("show fencepost.role"))
+				fixture.MustPass(t, first, Q("begin"))
+				fixture.MustPass(t, first, Q(lock))
+				fixture.MustPass(t, first, Q(next))
 				ended := make(chan string, 1)
 				go func() {
 					for _, part := range chunks(parts) {
@@ -47,7 +48,7 @@ func TestALockComesBeforeTheSnapshot(t *testing.T) {
 					ended <- ""
 				}()
 				fixture.AwaitBackend(t, s.Admin, "wait_event_type = 'Lock' AND query LIKE '%lock table numbers%'")
-				fixture.MustPass(t, first, q("commit"))
+				fixture.MustPass(t, first, Q("commit"))
 				if state := <-ended; state != "" {
 					t.Errorf("%s, %s: %s", level, name, state)
 				}
@@ -77,11 +78,11 @@ func TestAGrantEndsAWorkerThatHasOnlyLocked(t *testing.T) {
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		old := s.Leader("w")
-		fixture.MustPass(t, old, q("begin"))
-		fixture.MustPass(t, old, q("lock table t in exclusive mode"))
+		fixture.MustPass(t, old, Q("begin"))
+		fixture.MustPass(t, old, Q("lock table t in exclusive mode"))
 		s.Supersede()
 		s.Exec("begin; lock table t in exclusive mode nowait; rollback")
-		fixture.MustEnd(t, old, "ZF001", q("insert into t (v) values ('stale')"))
+		fixture.MustEnd(t, old, "ZF001", Q("insert into t (v) values ('stale')"))
 		if n := s.Number("select count(*) from t where v = 'stale'"); n != 0 {
 			t.Errorf("%d stale rows", n)
 		}
@@ -105,8 +106,8 @@ func TestAGrantWaitsForAWorkerThatHasLocked(t *testing.T) {
 		}
 		const insert = "insert into t (v) values ('after the lock')"
 		for name, ask := range map[string]func(sql string) []byte{
-			"simple":   q,
-			"extended": func(sql string) []byte { return append(run(sql), sync_()...) },
+			"simple":   Q,
+			"extended": func(sql string) []byte { return Batch(Run(sql)) },
 		} {
 			old := s.Leader(name)
 			fixture.MustPass(t, old, ask("begin isolation level repeatable read"))
@@ -142,13 +143,13 @@ func TestAWorkerThatHasLockedGoesOnWithoutItsLease(t *testing.T) {
 			"follower": {},
 		} {
 			c := s.Leader(name)
-			fixture.MustPass(t, c, q("begin"))
-			fixture.MustPass(t, c, q("lock table t in exclusive mode"))
+			fixture.MustPass(t, c, Q("begin"))
+			fixture.MustPass(t, c, Q("lock table t in exclusive mode"))
 			s.Candidacy(s.DB, "r", name).SetStatus(&status)
 			for _, sql := range []string{"insert into t (v) values ('goes on')", "select count(*) from t", "lock table t", "insert into t (v) values ('goes on')", "commit"} {
-				fixture.MustPass(t, c, q(sql))
+				fixture.MustPass(t, c, Q(sql))
 			}
-			fixture.MustFail(t, c, "ZF002", q("begin; lock table t"))
+			fixture.MustFail(t, c, "ZF002", Q("begin; lock table t"))
 			if n := s.Number("with x as (delete from t returning v) select count(*) from x where v = 'goes on'"); n != 2 {
 				t.Errorf("%s: %d rows behind the lock, want 2", name, n)
 			}
@@ -166,14 +167,14 @@ func TestSafetyALockBehindASnapshot(t *testing.T) {
 			old, name := s.Leader("before "+first), "w "+first
 			c := s.Connect(name)
 			next := s.Candidacy(s.DB, "r", "before "+first).Status().Epoch + 1
-			fixture.MustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", next)))
-			fixture.MustPass(t, c, q("begin isolation level repeatable read; "+first))
-			fixture.MustPass(t, old, q("insert into t (v) values ('of the leader before')"))
+			fixture.MustPass(t, c, Q(fmt.Sprintf("set fencepost.epoch = %d", next)))
+			fixture.MustPass(t, c, Q("begin isolation level repeatable read; "+first))
+			fixture.MustPass(t, old, Q("insert into t (v) values ('of the leader before')"))
 			if epoch := s.Candidacy(s.DB, "r", name).Grant(); epoch != next {
 				t.Fatalf("epoch %d, want %d", epoch, next)
 			}
-			fixture.MustPass(t, c, q("lock table t"))
-			fixture.MustFail(t, c, "40001", q("insert into t (v) values ('behind the snapshot')"))
+			fixture.MustPass(t, c, Q("lock table t"))
+			fixture.MustFail(t, c, "40001", Q("insert into t (v) values ('behind the snapshot')"))
 		}
 		if n := s.Number("select count(*) from t where v = 'behind the snapshot'"); n != 0 {
 			t.Errorf("%d rows were written under a snapshot from before the epoch", n)
@@ -189,15 +190,15 @@ func TestALockInAChainOfReads(t *testing.T) {
 		s := fixture.NewCluster(t, pg)
 		c := s.Connect("w")
 		for _, sql := range []string{"begin", "select count(*) from t", "commit and chain"} {
-			fixture.MustPass(t, c, q(sql))
+			fixture.MustPass(t, c, Q(sql))
 		}
 		s.Candidacy(s.DB, "r", "w").Grant()
 		for _, sql := range []string{"show fencepost.role", "commit and chain"} {
-			fixture.MustPass(t, c, q(sql))
+			fixture.MustPass(t, c, Q(sql))
 		}
 		for range 2 {
 			for _, sql := range []string{"lock table t in exclusive mode", "insert into t (v) values ('in a chain')", "commit and chain"} {
-				fixture.MustPass(t, c, q(sql))
+				fixture.MustPass(t, c, Q(sql))
 			}
 		}
 		if n := s.Number("select count(*) from t where v = 'in a chain'"); n != 2 {

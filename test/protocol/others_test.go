@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -18,22 +19,22 @@ var long = strings.Repeat("x", 1<<20)
 // reads are scripts that write nothing.
 func reads() []script {
 	return []script{
-		newScript("simple", at("Z", q("select * from t order by id")), at("Z", q("select 1; select 2")), at("Z", q("")), at("Z", q("select nothing")), at("Z", q("select 1; select nothing; select 2")), at("Z", q("selec"))),
-		newScript("extended", at("Z", run("select * from t where id = $1", "2"), sync_()), at("ZZZ", run("select 1"), sync_(), run("select 1/0"), run("select 2"), sync_(), run("select 3"), sync_())),
-		newScript("named", at("Z", parse("s", "select * from t where id = $1::int"), desc('S', "s"), sync_()), at("Z", bind("p", "s", "1"), desc('P', "p"), exec("p", 0), sync_()), at("Z", bind("", "s", "x"), sync_()), at("Z", shut('S', "s"), sync_())),
-		newScript("in pieces", at("Z", parse("", "select * from t order by id"), bind("p", ""), exec("p", 1), exec("p", 1), exec("p", 9), sync_()), at("Z", q("begin")), at("Z", parse("", "select * from t order by id"), bind("p", ""), exec("p", 1), sync_()), at("Z", exec("p", 0), sync_()), at("Z", q("commit"))),
-		newScript("flushed", at("C", run("select 1"), flush()), at("C", run("select 2"), flush()), at("E", run("select 1/0"), flush()), at("Z", run("select 3"), sync_())),
-		newScript("blocks", at("Z", q("begin")), at("Z", q("select count(*) from t")), at("Z", q("savepoint a")), at("Z", q("select 1/0")), at("Z", q("select 1")), at("Z", q("rollback to a")), at("Z", q("select 2")), at("Z", q("commit and chain")), at("Z", q("select 3")), at("Z", q("rollback"))),
-		newScript("blocks in one text", at("Z", q("begin; select 1; commit; select 2; begin; select 3; rollback; select nothing"))),
-		newScript("isolation", at("Z", q("begin isolation level serializable read only deferrable")), at("Z", q("select count(*) from t")), at("Z", q("commit")), at("Z", q("begin; set transaction isolation level repeatable read")), at("Z", q("show transaction_isolation")), at("Z", q("commit"))),
-		newScript("cursors", at("Z", q("begin; declare c scroll cursor for select * from t order by id")), at("Z", q("fetch 2 from c")), at("Z", q("move backward 1 in c")), at("Z", run("fetch all from c"), sync_()), at("Z", q("close c; commit")), at("Z", q("fetch c"))),
-		newScript("copy out", at("Z", q("copy t to stdout")), at("Z", run("copy (select 1) to stdout"), sync_())),
-		newScript("settings", at("Z", q("set application_name = 'x'")), at("Z", q("show application_name")), at("Z", run("set timezone = 'Asia/Tokyo'"), sync_()), at("Z", q("reset all")), at("Z", q("discard all")), at("Z", q("select 1"))),
-		newScript("notices", at("Z", q("commit")), at("Z", q("set escape_string_warning = on; select E'it\\'s'"))),
-		newScript("listen", at("Z", q("listen ch")), then(func(s *session) { s.sql("notify ch, 'x'") }), at("A"), at("Z", q("unlisten *"))),
-		newScript("explain", at("Z", q("explain (costs off) select * from t")), at("Z", run("explain (costs off) select * from t"), sync_())),
-		newScript("seen", at("Z", q("select current_query()")), at("Z", run("select current_query()"), sync_())),
-		newScript("ends", at("$", q("select 1"), run("select 2"), sync_(), wiretest.Terminate())),
+		newScript("simple", at("Z", Q("select * from t order by id")), at("Z", Q("select 1; select 2")), at("Z", Q("")), at("Z", Q("select nothing")), at("Z", Q("select 1; select nothing; select 2")), at("Z", Q("selec"))),
+		newScript("extended", at("Z", Run("select * from t where id = $1", "2"), Sync()), at("ZZZ", Run("select 1"), Sync(), Run("select 1/0"), Run("select 2"), Sync(), Run("select 3"), Sync())),
+		newScript("named", at("Z", Parse("s", "select * from t where id = $1::int"), Desc('S', "s"), Sync()), at("Z", Bind("p", "s", "1"), Desc('P', "p"), Exec("p", 0), Sync()), at("Z", Bind("", "s", "x"), Sync()), at("Z", Shut('S', "s"), Sync())),
+		newScript("in pieces", at("Z", Parse("", "select * from t order by id"), Bind("p", ""), Exec("p", 1), Exec("p", 1), Exec("p", 9), Sync()), at("Z", Q("begin")), at("Z", Parse("", "select * from t order by id"), Bind("p", ""), Exec("p", 1), Sync()), at("Z", Exec("p", 0), Sync()), at("Z", Q("commit"))),
+		newScript("flushed", at("C", Run("select 1"), Flush()), at("C", Run("select 2"), Flush()), at("E", Run("select 1/0"), Flush()), at("Z", Run("select 3"), Sync())),
+		newScript("blocks", at("Z", Q("begin")), at("Z", Q("select count(*) from t")), at("Z", Q("savepoint a")), at("Z", Q("select 1/0")), at("Z", Q("select 1")), at("Z", Q("rollback to a")), at("Z", Q("select 2")), at("Z", Q("commit and chain")), at("Z", Q("select 3")), at("Z", Q("rollback"))),
+		newScript("blocks in one text", at("Z", Q("begin; select 1; commit; select 2; begin; select 3; rollback; select nothing"))),
+		newScript("isolation", at("Z", Q("begin isolation level serializable read only deferrable")), at("Z", Q("select count(*) from t")), at("Z", Q("commit")), at("Z", Q("begin; set transaction isolation level repeatable read")), at("Z", Q("show transaction_isolation")), at("Z", Q("commit"))),
+		newScript("cursors", at("Z", Q("begin; declare c scroll cursor for select * from t order by id")), at("Z", Q("fetch 2 from c")), at("Z", Q("move backward 1 in c")), at("Z", Run("fetch all from c"), Sync()), at("Z", Q("close c; commit")), at("Z", Q("fetch c"))),
+		newScript("copy out", at("Z", Q("copy t to stdout")), at("Z", Run("copy (select 1) to stdout"), Sync())),
+		newScript("settings", at("Z", Q("set application_name = 'x'")), at("Z", Q("show application_name")), at("Z", Run("set timezone = 'Asia/Tokyo'"), Sync()), at("Z", Q("reset all")), at("Z", Q("discard all")), at("Z", Q("select 1"))),
+		newScript("notices", at("Z", Q("commit")), at("Z", Q("set escape_string_warning = on; select E'it\\'s'"))),
+		newScript("listen", at("Z", Q("listen ch")), then(func(s *session) { s.sql("notify ch, 'x'") }), at("A"), at("Z", Q("unlisten *"))),
+		newScript("explain", at("Z", Q("explain (costs off) select * from t")), at("Z", Run("explain (costs off) select * from t"), Sync())),
+		newScript("seen", at("Z", Q("select current_query()")), at("Z", Run("select current_query()"), Sync())),
+		newScript("ends", at("$", Q("select 1"), Run("select 2"), Sync(), wiretest.Terminate())),
 	}
 }
 
@@ -50,17 +51,17 @@ func TestProtocolLongNamesOfFollowers(t *testing.T) {
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		var scripts []script
 		for _, n := range []string{long70[:62], long70[:63], long70[:64], long70} {
-			use := at("Z", desc('S', n), bind(n, n), exec(n, 0), sync_())
+			use := at("Z", Desc('S', n), Bind(n, n), Exec(n, 0), Sync())
 			scripts = append(scripts, newScript(fmt.Sprintf("%d bytes", len(n)),
-				at("Z", parse(n, "select 1"), bind("", n), exec("", 0), sync_()), use,
-				at("Z", shut('S', n), parse(n, "select 3"), sync_()), use,
-				at("Z", q("deallocate "+n)), at("Z", parse(n, "select 4"), sync_()), use))
+				at("Z", Parse(n, "select 1"), Bind("", n), Exec("", 0), Sync()), use,
+				at("Z", Shut('S', n), Parse(n, "select 3"), Sync()), use,
+				at("Z", Q("deallocate "+n)), at("Z", Parse(n, "select 4"), Sync()), use))
 		}
 		compareAs(t, pg, "follower", nil, append(scripts,
-			newScript("taken", at("Z", parse(long70[:63], "select 1"), sync_()), at("Z", parse(long70, "select 2"), sync_())),
-			newScript("closed by another end", at("Z", parse(long70, "select 1"), sync_()),
-				at("Z", shut('S', long70+"x"), parse(long70+"y", "select 2"), bind("", long70+"z"), exec("", 0), sync_())),
-			newScript("not ASCII after 63 bytes", at("Z", parse(long70+"é", "select 1"), sync_()), at("Z", bind("", long70+"ü"), exec("", 0), sync_())),
+			newScript("taken", at("Z", Parse(long70[:63], "select 1"), Sync()), at("Z", Parse(long70, "select 2"), Sync())),
+			newScript("closed by another end", at("Z", Parse(long70, "select 1"), Sync()),
+				at("Z", Shut('S', long70+"x"), Parse(long70+"y", "select 2"), Bind("", long70+"z"), Exec("", 0), Sync())),
+			newScript("not ASCII after 63 bytes", at("Z", Parse(long70+"é", "select 1"), Sync()), at("Z", Bind("", long70+"ü"), Exec("", 0), Sync())),
 		)...)
 	})
 }
@@ -73,21 +74,21 @@ func TestProtocolUnreadByFollowers(t *testing.T) {
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	fixture.LeaderConn(t, p, db)
 	c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
-	fixture.MustPass(t, c, q("prepare p as select 1"))
-	fixture.MustPass(t, c, parse("s", "select 1"), sync_())
-	fixture.MustFail(t, c, "42P05", parse("s", "select 1"), sync_())
+	fixture.MustPass(t, c, Q("prepare p as select 1"))
+	fixture.MustPass(t, c, Parse("s", "select 1"), Sync())
+	fixture.MustFail(t, c, "42P05", Parse("s", "select 1"), Sync())
 	for name, sent := range map[string][]byte{
-		"a prepared statement by SQL": q("execute p"), "a name nobody prepared": cat(bind("", "nope"), sync_()),
-		"a name outside ASCII": cat(parse("é", "select 1"), bind("", "é"), sync_()), "a name that was given again": cat(bind("", "s"), sync_()),
-		"text longer than what is read": q("select 1; select 2 -- " + long),
+		"a prepared statement by SQL": Q("execute p"), "a name nobody prepared": Batch(Bind("", "nope")),
+		"a name outside ASCII": Batch(Parse("é", "select 1"), Bind("", "é")), "a name that was given again": Batch(Bind("", "s")),
+		"text longer than what is read": Q("select 1; select 2 -- " + long),
 	} {
 		if state := wiretest.ErrorOf(fixture.MustFail(t, c, "ZF002", sent)); state != "ZF002" {
 			t.Errorf("%s: %s", name, state)
 		}
 	}
-	fixture.MustPass(t, c, q("set standard_conforming_strings = off"))
-	fixture.MustFail(t, c, "ZF002", q(`select 'it\'s'`))
-	fixture.MustPass(t, c, q(`select 'its'`))
+	fixture.MustPass(t, c, Q("set standard_conforming_strings = off"))
+	fixture.MustFail(t, c, "ZF002", Q(`select 'it\'s'`))
+	fixture.MustPass(t, c, Q(`select 'its'`))
 }
 
 // TestProtocolProvenReads: a leader whose proven reads go unchecked sees no other
@@ -95,11 +96,11 @@ func TestProtocolUnreadByFollowers(t *testing.T) {
 func TestProtocolProvenReads(t *testing.T) {
 	t.Parallel()
 	around := []script{
-		newScript("reads and writes in flight", at("ZZZZ", run("select 1"), sync_(), run("insert into t values (10, 'x')"), sync_(), q("select 2"), q("insert into t values (11, 'x')"))),
-		newScript("a read, then a write in one batch", at("Z", run("select * from t order by id"), run("insert into t values (10, 'x')"), run("select * from t order by id"), sync_())),
-		newScript("a read that is a write, then a query", at("ZZ", parse("s", "select 1"), q("insert into t values (10, 'x')"), sync_()), at("Z", q("select count(*) from t"))),
-		newScript("begin behind a read", at("Z", run("select 1"), run("begin"), run("insert into t values (10, 'x')"), sync_()), at("Z", q("commit"))),
-		newScript("functions that write", at("Z", q("select wr(10)")), at("Z", run("select wr(11)"), sync_()), at("Z", q("select * from w"))),
+		newScript("reads and writes in flight", at("ZZZZ", Run("select 1"), Sync(), Run("insert into t values (10, 'x')"), Sync(), Q("select 2"), Q("insert into t values (11, 'x')"))),
+		newScript("a read, then a write in one batch", at("Z", Run("select * from t order by id"), Run("insert into t values (10, 'x')"), Run("select * from t order by id"), Sync())),
+		newScript("a read that is a write, then a query", at("ZZ", Parse("s", "select 1"), Q("insert into t values (10, 'x')"), Sync()), at("Z", Q("select count(*) from t"))),
+		newScript("begin behind a read", at("Z", Run("select 1"), Run("begin"), Run("insert into t values (10, 'x')"), Sync()), at("Z", Q("commit"))),
+		newScript("functions that write", at("Z", Q("select wr(10)")), at("Z", Run("select wr(11)"), Sync()), at("Z", Q("select * from w"))),
 	}
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		compareAs(t, pg, "w", func(c *proxy.Config) {
@@ -114,13 +115,13 @@ func TestProtocolOfNewServers(t *testing.T) {
 	ins := "insert into t values (10, 'x')"
 	compareAs(t, pgtest.SharedMajor(t, 18), "w", nil,
 		// All in one write, so that the time goes by where the client waits.
-		newScript("a transaction for too long", at("$", q("begin"), q(ins), q("set transaction_timeout = '1s'"))),
-		newScript("a transaction for too long, while it runs", at("Z", q("set transaction_timeout = '500ms'")), at("$", q("select pg_sleep(60)"))),
-		newScript("old and new", at("Z", q("insert into t values (10, 'x') returning old.id, new.id")), at("Z", q("update t set v = 'y' where id = 10 returning old.v, new.v"))),
-		newScript("merge with returning", at("Z", q("merge into t using (values (10)) s (i) on t.id = s.i when not matched then insert values (s.i, 'm') returning merge_action(), t.*"))),
-		newScript("copy with errors ignored", at("G", q("copy t from stdin (on_error ignore, log_verbosity verbose)")), at("Z", wiretest.CopyData("bad\tx\n80\ty\n"), wiretest.CopyDone()), at("Z", q("select count(*) from t"))),
-		newScript("json and virtual columns", at("Z", q("create table g (a int, b int generated always as (a * 2) virtual); insert into g values (2); select json_object('b': b) from g"))),
-		newScript("pipelined with close", at("ZZ", run(ins), shut('P', ""), shut('S', ""), sync_(), run("select 1"), sync_())),
+		newScript("a transaction for too long", at("$", Q("begin"), Q(ins), Q("set transaction_timeout = '1s'"))),
+		newScript("a transaction for too long, while it runs", at("Z", Q("set transaction_timeout = '500ms'")), at("$", Q("select pg_sleep(60)"))),
+		newScript("old and new", at("Z", Q("insert into t values (10, 'x') returning old.id, new.id")), at("Z", Q("update t set v = 'y' where id = 10 returning old.v, new.v"))),
+		newScript("merge with returning", at("Z", Q("merge into t using (values (10)) s (i) on t.id = s.i when not matched then insert values (s.i, 'm') returning merge_action(), t.*"))),
+		newScript("copy with errors ignored", at("G", Q("copy t from stdin (on_error ignore, log_verbosity verbose)")), at("Z", wiretest.CopyData("bad\tx\n80\ty\n"), wiretest.CopyDone()), at("Z", Q("select count(*) from t"))),
+		newScript("json and virtual columns", at("Z", Q("create table g (a int, b int generated always as (a * 2) virtual); insert into g values (2); select json_object('b': b) from g"))),
+		newScript("pipelined with close", at("ZZ", Run(ins), Shut('P', ""), Shut('S', ""), Sync(), Run("select 1"), Sync())),
 	)
 }
 
@@ -136,14 +137,14 @@ func TestProtocolErrorsOfTheCheckStandInTheirPlace(t *testing.T) {
 			sent []byte
 			want string // types of the replies
 		}{
-			{q(ins), "EZ"}, {q("show work_mem; " + ins + "; select 1"), "TDCEZ"}, {q("begin; " + ins + "; commit"), "CEZ"}, {q("rollback"), "CZ"},
-			{cat(run(ins), sync_()), "EZ"}, {cat(run("begin"), run(ins), run("commit"), sync_()), "12nCEZ"}, {q("rollback"), "CZ"},
-			{cat(run("show work_mem"), run(ins), run("select 1"), sync_(), run("show work_mem"), sync_()), "12TDCEZ12TDCZ"},
-			{cat(run(ins), q("select 1"), sync_(), q("show work_mem")), "EZTDCZ"},
-			{cat(q("copy t from stdin"), wiretest.CopyData("1\n"), wiretest.CopyDone(), q("show work_mem")), "EZTDCZ"},
-			{cat(parse("", "copy t from stdin"), bind("", ""), exec("", 0), wiretest.CopyData("1\n"), wiretest.CopyDone(), sync_()), "EZ"},
-			{fnCall(1610), "EZ"}, {cat(fnCall(1610), q("show work_mem")), "EZTDCZ"}, {cat(parse("s", ins), desc('S', "s"), flush(), sync_()), "EZ"},
-			{q("prepare transaction 'x'"), "EZ"}, {q("vacuum t"), "EZ"}, {q("call p()"), "EZ"}, {q("listen ch; " + ins), "CEZ"},
+			{Q(ins), "EZ"}, {Q("show work_mem; " + ins + "; select 1"), "TDCEZ"}, {Q("begin; " + ins + "; commit"), "CEZ"}, {Q("rollback"), "CZ"},
+			{Batch(Run(ins)), "EZ"}, {Batch(Run("begin"), Run(ins), Run("commit")), "12nCEZ"}, {Q("rollback"), "CZ"},
+			{Cat(Run("show work_mem"), Run(ins), Run("select 1"), Sync(), Run("show work_mem"), Sync()), "12TDCEZ12TDCZ"},
+			{Cat(Run(ins), Q("select 1"), Sync(), Q("show work_mem")), "EZTDCZ"},
+			{Cat(Q("copy t from stdin"), wiretest.CopyData("1\n"), wiretest.CopyDone(), Q("show work_mem")), "EZTDCZ"},
+			{Batch(Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0), wiretest.CopyData("1\n"), wiretest.CopyDone()), "EZ"},
+			{fnCall(1610), "EZ"}, {Cat(fnCall(1610), Q("show work_mem")), "EZTDCZ"}, {Batch(Parse("s", ins), Desc('S', "s"), Flush()), "EZ"},
+			{Q("prepare transaction 'x'"), "EZ"}, {Q("vacuum t"), "EZ"}, {Q("call p()"), "EZ"}, {Q("listen ch; " + ins), "CEZ"},
 		} {
 			c.Send(s.sent)
 			var got strings.Builder
@@ -182,21 +183,21 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 			z         int
 			want, got string // a word of the replies
 		}{
-			{"PREPARE among others", cat(q("prepare a as select 1; select 2"), q("select statement from pg_prepared_statements where name = 'a'")), 2, "Dprepare a as", "DEXECUTE fencepost_check_"},
-			{"the text of a query, which a function shows", cat(q("create or replace function shown() returns text language plpgsql as $$begin return current_query(); end$$"), q("select shown()")), 2,
+			{"PREPARE among others", Cat(Q("prepare a as select 1; select 2"), Q("select statement from pg_prepared_statements where name = 'a'")), 2, "Dprepare a as", "DEXECUTE fencepost_check_"},
+			{"the text of a query, which a function shows", Cat(Q("create or replace function shown() returns text language plpgsql as $$begin return current_query(); end$$"), Q("select shown()")), 2,
 				"Dselect shown()", ";select shown()"},
-			{"times of a query that goes as messages", q("execute times"), 1, "Dt", "Df"},
-			{"a parameter in a DECLARE", q("declare c cursor with hold for select $1::int"), 1, "42P02", "08P01"},
-			{"cursors, listed by a query that goes as messages", q("execute cursors"), 1, "D0", "D1"},
-			{"a function that runs what must be alone", cat(q("create or replace function v() returns int language plpgsql as $$begin execute 'vacuum t'; return 1; end$$"), q("select v()")), 2,
+			{"times of a query that goes as messages", Q("execute times"), 1, "Dt", "Df"},
+			{"a parameter in a DECLARE", Q("declare c cursor with hold for select $1::int"), 1, "42P02", "08P01"},
+			{"cursors, listed by a query that goes as messages", Q("execute cursors"), 1, "D0", "D1"},
+			{"a function that runs what must be alone", Cat(Q("create or replace function v() returns int language plpgsql as $$begin execute 'vacuum t'; return 1; end$$"), Q("select v()")), 2,
 				"25001 VACUUM cannot be executed from a function", "25001 VACUUM cannot run inside a transaction block"},
-			{"a function that frees a name", cat(parse("freed", "set a.b = 'x'"), sync_(),
-				q("create or replace function free() returns int language plpgsql as $$begin execute 'deallocate freed'; return 1; end$$"), q("select free()")), 3, "D1", "D1"},
-			{"a prepared SET", cat(parse("set", "set a.b = 'x'"), sync_(), q("select 1")), 2, "D1", "D1"},
-			{"it, described where nobody knows yet of a failure", cat(q("begin; select 1/0"), wiretest.Describe('S', "set"), sync_(), q("rollback")), 3, "22012 division by zeroROLLBACK", "25P02"},
-			{"plans of a prepared SET", cat(q("select 1"), bind("", "set"), exec("", 0), sync_(), q("select 40 + generic_plans from pg_prepared_statements where name = 'set'")), 3, "D41", "D40"},
-			{"names in debug messages", cat(q("set client_min_messages = debug2"), run("insert into t values (1)"), sync_(), q("reset client_min_messages")), 3, "bind <unnamed> to <unnamed>", "to fencepost_check_"},
-			{"the freed name", cat(bind("", "freed"), exec("", 0), sync_()), 1, "26000 prepared statement \"freed\" does not exist", "SET"},
+			{"a function that frees a name", Cat(Parse("freed", "set a.b = 'x'"), Sync(),
+				Q("create or replace function free() returns int language plpgsql as $$begin execute 'deallocate freed'; return 1; end$$"), Q("select free()")), 3, "D1", "D1"},
+			{"a prepared SET", Cat(Parse("set", "set a.b = 'x'"), Sync(), Q("select 1")), 2, "D1", "D1"},
+			{"it, described where nobody knows yet of a failure", Cat(Q("begin; select 1/0"), wiretest.Describe('S', "set"), Sync(), Q("rollback")), 3, "22012 division by zeroROLLBACK", "25P02"},
+			{"plans of a prepared SET", Cat(Q("select 1"), Bind("", "set"), Exec("", 0), Sync(), Q("select 40 + generic_plans from pg_prepared_statements where name = 'set'")), 3, "D41", "D40"},
+			{"names in debug messages", Cat(Q("set client_min_messages = debug2"), Run("insert into t values (1)"), Sync(), Q("reset client_min_messages")), 3, "bind <unnamed> to <unnamed>", "to fencepost_check_"},
+			{"the freed name", Batch(Bind("", "freed"), Exec("", 0)), 1, "26000 prepared statement \"freed\" does not exist", "SET"},
 		} {
 			for conn, want := range map[*wiretest.Conn]string{direct: s.want, c: s.got} {
 				conn.Send(s.sent)
@@ -230,7 +231,7 @@ func TestProtocolAParameterOfPLpgSQL(t *testing.T) {
 		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int)")
 		for conn, want := range map[*wiretest.Conn]string{direct: "", c: "42501"} {
-			conn.Send(q("set plpgsql.variable_conflict = error"), q("begin isolation level repeatable read"), q("insert into t values (1)"), q("commit"))
+			conn.Send(Q("set plpgsql.variable_conflict = error"), Q("begin isolation level repeatable read"), Q("insert into t values (1)"), Q("commit"))
 			said := ""
 			for range 4 {
 				for _, m := range conn.Until('Z') {

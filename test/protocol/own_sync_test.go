@@ -5,6 +5,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // writesAtBind makes a domain whose check writes a row that a deferred constraint refuses
@@ -16,10 +17,10 @@ const writesAtBind = `create table zt (id int primary key, ref int references zt
 // TestProtocolWritesOfABind: what a Bind has written is committed or refused with the
 // batch, as Postgres does, whatever statement follows that Fencepost has to look at.
 func TestProtocolWritesOfABind(t *testing.T) {
-	bound := cat(parse("x", "select $1::zd"), bind("p", "x", "99"), wiretest.Close('P', "p"))
+	bound := Cat(Parse("x", "select $1::zd"), Bind("p", "x", "99"), wiretest.Close('P', "p"))
 	compareScripts(t,
-		newScript("then DISCARD PLANS", at("Z", q(writesAtBind)), at("Z", bound, parse("d", "discard plans"), bind("", "d"), exec("", 0), sync_()), at("Z", q("select count(*) from zt"))),
-		newScript("then a Query DISCARD PLANS, before 18", at("Z", q(writesAtBind)), at("Z", bound, parse("d", "discard plans"), sync_()), at("Z", q("select count(*) from zt"))),
+		newScript("then DISCARD PLANS", at("Z", Q(writesAtBind)), at("Z", bound, Parse("d", "discard plans"), Bind("", "d"), Exec("", 0), Sync()), at("Z", Q("select count(*) from zt"))),
+		newScript("then a Query DISCARD PLANS, before 18", at("Z", Q(writesAtBind)), at("Z", bound, Parse("d", "discard plans"), Sync()), at("Z", Q("select count(*) from zt"))),
 	)
 }
 
@@ -29,8 +30,8 @@ func TestALostCommitIsNotSilent(t *testing.T) {
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		s.Exec(writesAtBind + "; grant all on zt to app")
 		c := s.Leader("leader")
-		bound := cat(parse("x", "select $1::zd"), bind("p", "x", "99"), wiretest.Close('P', "p"))
-		all, ended := fixture.Ask(c, cat(bound, parse("d", "discard all"), bind("", "d"), exec("", 0), sync_()))
+		bound := Cat(Parse("x", "select $1::zd"), Bind("p", "x", "99"), wiretest.Close('P', "p"))
+		all, ended := fixture.Ask(c, Batch(bound, Parse("d", "discard all"), Bind("", "d"), Exec("", 0)))
 		if got := wiretest.ErrorOf(all); got != "23503" || ended {
 			t.Errorf("the client is told %q, and the session ends: %v", got, ended)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestBatchGoesOnBehindItsError: what a client sends behind an error that it has
@@ -19,25 +20,25 @@ func TestBatchGoesOnBehindItsError(t *testing.T) {
 		fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (v text)")
 		direct, _ := wiretest.Connect(t, p.PG.Addr(), "user", pgtest.App, "database", db)
 		unfenced, _ := wiretest.Connect(t, p.Addr, "user", pgtest.Superuser, "database", db)
-		insert := run("insert into t values ('never')")
+		insert := Run("insert into t values ('never')")
 		for name, rest := range map[string][]byte{
-			"statements":         cat(insert, insert, sync_()),
-			"a Query":            cat(q("insert into t values ('never')"), sync_()),
-			"only a Sync":        sync_(),
-			"closes and flushes": cat(shut('P', ""), flush(), shut('S', "s"), flush(), desc('S', "s"), sync_()),
-			"COPY messages":      cat(wiretest.CopyData("x\n"), wiretest.CopyDone(), insert, sync_()),
-			"a function call":    cat(wiretest.Msg('F', []byte{0, 0, 4, 0x57}, []byte{0, 0, 0, 0, 0, 0}), sync_()),
-			"a long batch":       cat(bytes.Repeat(insert, 3000), sync_()),
-			"a new statement":    cat(parse("s", "insert into t values ('never')"), sync_()),
+			"statements":         Batch(insert, insert),
+			"a Query":            Cat(Q("insert into t values ('never')"), Sync()),
+			"only a Sync":        Sync(),
+			"closes and flushes": Batch(Shut('P', ""), Flush(), Shut('S', "s"), Flush(), Desc('S', "s")),
+			"COPY messages":      Batch(wiretest.CopyData("x\n"), wiretest.CopyDone(), insert),
+			"a function call":    Batch(wiretest.Msg('F', []byte{0, 0, 4, 0x57}, []byte{0, 0, 0, 0, 0, 0})),
+			"a long batch":       Batch(bytes.Repeat(insert, 3000)),
+			"a new statement":    Batch(Parse("s", "insert into t values ('never')")),
 		} {
 			var want []string
 			for who, c := range map[string]*wiretest.Conn{"directly": direct, "leader": fixture.LeaderConn(t, p, db), "unfenced": unfenced} {
-				for _, first := range [][]byte{cat(run("select 1 / 0"), flush()), cat(parse("", "selec"), flush())} {
+				for _, first := range [][]byte{Cat(Run("select 1 / 0"), Flush()), Cat(Parse("", "selec"), Flush())} {
 					c.Send(first)
 					c.Until('E')
 					c.Send(rest)
 					got := fixture.Lines(c.Until('Z'))
-					c.Send(bind("", "s"), sync_())
+					c.Send(Bind("", "s"), Sync())
 					got = append(got, fixture.Lines(c.Until('Z'))...)
 					got = append(got, fixture.Lines(c.Exec("select count(*) from t"))...)
 					if want == nil {

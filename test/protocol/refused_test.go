@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestProtocolRefusals: what a worker is told that may not write, or not yet, or no
@@ -41,22 +42,22 @@ func TestProtocolRefusals(t *testing.T) {
 			worker, want string // of the errors, in order
 			script       script
 		}{
-			{"f1", "ZF002", newScript("refused query", at("Z", q(ins)), at("Z", q("select 1")))},
-			{"f2", "ZF002", newScript("refused batch", at("Z", run(ins), run("select 1"), sync_()), at("Z", run("select 1"), sync_()))},
-			{"f3", "ZF002 25P02", newScript("refused in a block", at("Z", q("begin")), at("Z", q(ins)), at("Z", q("select 1")), at("Z", q("rollback")))},
-			{"f4", "ZF002", newScript("refused among others", at("Z", q("select 1; "+ins+"; select 2")))},
-			{"f5", "ZF002 ZF002 ZF002", newScript("refused alone", at("Z", q("vacuum t")), at("Z", q("do $$begin commit; end$$")), at("Z", fnCall(1610)))},
-			{"f6", "ZF002", newScript("refused savepoint", at("Z", q("begin; savepoint a")), at("Z", q(ins)), at("Z", q("rollback to a")), at("Z", q("select 1")), at("Z", q("commit")))},
-			{"f7", "ZF002 ZF002", newScript("refused copy", at("Z", q("copy t from stdin"), wiretest.CopyData("1\tx\n"), wiretest.CopyDone()), at("Z", parse("", "copy t from stdin"), bind("", ""), exec("", 0), wiretest.CopyDone(), sync_()))},
-			{"f8", "ZF002", newScript("refused by a function", at("Z", q("select wr(1)")))},
-			{"f9", "ZF002 ZF002", newScript("refused unread", at("Z", q("execute nobody")), at("Z", bind("", "nobody"), sync_()))},
-			{"g1", "ZF003", newScript("starts over", at("Z", q("select 1")), grant("g1"), at("Z", q(ins)), at("Z", q("delete from t")))},
-			{"g2", "ZF003", newScript("starts over in a batch", at("Z", q("select 1")), grant("g2"), at("Z", run(ins), sync_()), at("Z", run("delete from t"), sync_()))},
-			{"g3", "", newScript("asks for the epoch", at("Z", q("show fencepost.role")), grant("g3"), at("Z", q("show fencepost.epoch")), at("Z", q("delete from t")))},
-			{"g4", "ZF002", newScript("lapses", at("Z", q("show fencepost.role")), grant("g4"), at("Z", q("show fencepost.role")), at("Z", q("delete from t")), lapse("g4", true), at("Z", q(ins)), lapse("g4", false), at("Z", q("delete from t")))},
-			{"g5", "ZF001", newScript("is superseded", at("Z", q("show fencepost.role")), grant("g5"), at("Z", q("show fencepost.role")), at("Z", q("delete from t")), succeed("h1"), at("$", q(ins)))},
-			{"g6", "ZF001", newScript("is superseded in a batch", at("Z", q("show fencepost.role")), grant("g6"), at("Z", q("show fencepost.role")), succeed("h2"), at("$", run(ins), sync_()))},
-			{"g7", "ZF001", newScript("is superseded before a DO", at("Z", q("show fencepost.role")), grant("g7"), at("Z", q("show fencepost.role")), succeed("h3"), at("$", q("do $$begin commit; end$$")))},
+			{"f1", "ZF002", newScript("refused query", at("Z", Q(ins)), at("Z", Q("select 1")))},
+			{"f2", "ZF002", newScript("refused batch", at("Z", Run(ins), Run("select 1"), Sync()), at("Z", Run("select 1"), Sync()))},
+			{"f3", "ZF002 25P02", newScript("refused in a block", at("Z", Q("begin")), at("Z", Q(ins)), at("Z", Q("select 1")), at("Z", Q("rollback")))},
+			{"f4", "ZF002", newScript("refused among others", at("Z", Q("select 1; "+ins+"; select 2")))},
+			{"f5", "ZF002 ZF002 ZF002", newScript("refused alone", at("Z", Q("vacuum t")), at("Z", Q("do $$begin commit; end$$")), at("Z", fnCall(1610)))},
+			{"f6", "ZF002", newScript("refused savepoint", at("Z", Q("begin; savepoint a")), at("Z", Q(ins)), at("Z", Q("rollback to a")), at("Z", Q("select 1")), at("Z", Q("commit")))},
+			{"f7", "ZF002 ZF002", newScript("refused copy", at("Z", Q("copy t from stdin"), wiretest.CopyData("1\tx\n"), wiretest.CopyDone()), at("Z", Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0), wiretest.CopyDone(), Sync()))},
+			{"f8", "ZF002", newScript("refused by a function", at("Z", Q("select wr(1)")))},
+			{"f9", "ZF002 ZF002", newScript("refused unread", at("Z", Q("execute nobody")), at("Z", Bind("", "nobody"), Sync()))},
+			{"g1", "ZF003", newScript("starts over", at("Z", Q("select 1")), grant("g1"), at("Z", Q(ins)), at("Z", Q("delete from t")))},
+			{"g2", "ZF003", newScript("starts over in a batch", at("Z", Q("select 1")), grant("g2"), at("Z", Run(ins), Sync()), at("Z", Run("delete from t"), Sync()))},
+			{"g3", "", newScript("asks for the epoch", at("Z", Q("show fencepost.role")), grant("g3"), at("Z", Q("show fencepost.epoch")), at("Z", Q("delete from t")))},
+			{"g4", "ZF002", newScript("lapses", at("Z", Q("show fencepost.role")), grant("g4"), at("Z", Q("show fencepost.role")), at("Z", Q("delete from t")), lapse("g4", true), at("Z", Q(ins)), lapse("g4", false), at("Z", Q("delete from t")))},
+			{"g5", "ZF001", newScript("is superseded", at("Z", Q("show fencepost.role")), grant("g5"), at("Z", Q("show fencepost.role")), at("Z", Q("delete from t")), succeed("h1"), at("$", Q(ins)))},
+			{"g6", "ZF001", newScript("is superseded in a batch", at("Z", Q("show fencepost.role")), grant("g6"), at("Z", Q("show fencepost.role")), succeed("h2"), at("$", Run(ins), Sync()))},
+			{"g7", "ZF001", newScript("is superseded before a DO", at("Z", Q("show fencepost.role")), grant("g7"), at("Z", Q("show fencepost.role")), succeed("h3"), at("$", Q("do $$begin commit; end$$")))},
 		} {
 			if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
 				t.Fatal(err)
@@ -84,27 +85,27 @@ func TestWhatCannotBeCheckedInABlock(t *testing.T) {
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		c := s.Leader("w")
-		ins := q("insert into t (v) values ('mine')")
+		ins := Q("insert into t (v) values ('mine')")
 		fixture.MustPass(t, c, ins)
 		s.Exec("revoke usage on schema fencepost from public")
 		for range 3 {
-			fixture.MustPass(t, c, q("begin"))
+			fixture.MustPass(t, c, Q("begin"))
 			fixture.MustFail(t, c, "ZF004", ins)
 			fixture.MustFail(t, c, "25P02", ins)
-			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, Q("rollback"))
 		}
 		for range 2 { // the first finds the checks prepared or not, the second does not
 			s.Proxy.Audit.Forget()
-			fixture.MustFail(t, c, "ZF004", run("insert into t (v) values ('mine')"), sync_())
+			fixture.MustFail(t, c, "ZF004", Run("insert into t (v) values ('mine')"), Sync())
 			all := s.Proxy.Audited(t, s.DB)
 			if len(all) != 1 || all[0].Statement != "insert into t (v) values ('mine')" || !all[0].Write {
 				t.Errorf("recorded %+v, want the write", all)
 			}
 		}
 		s.Exec("grant usage on schema fencepost to public")
-		fixture.MustPass(t, c, q("begin"))
+		fixture.MustPass(t, c, Q("begin"))
 		fixture.MustPass(t, c, ins)
-		fixture.MustPass(t, c, q("commit"))
+		fixture.MustPass(t, c, Q("commit"))
 	})
 }
 
@@ -127,9 +128,9 @@ func TestRefusalsWithExitOnError(t *testing.T) {
 			{superseded, "ZF001", "insert into t (v) values ('stale')"},
 			{s.Connect("follower"), "22P02", "select 'x'::int"},
 		} {
-			fixture.MustPass(t, c.by, q("set exit_on_error = on"))
+			fixture.MustPass(t, c.by, Q("set exit_on_error = on"))
 			s.Proxy.Audit.Forget()
-			all, ended := fixture.Ask(c.by, q(c.text))
+			all, ended := fixture.Ask(c.by, Q(c.text))
 			last := all[len(all)-1].Fields()
 			ours := strings.HasPrefix(c.code, "ZF")
 			if !ended || last['C'] != c.code || last['S'] != "FATAL" || strings.HasSuffix(last['M'], "["+c.code+"]") != ours {
@@ -140,10 +141,10 @@ func TestRefusalsWithExitOnError(t *testing.T) {
 			}
 		}
 		c := s.Leader("w")
-		fixture.MustPass(t, c, q("set exit_on_error = on"))
+		fixture.MustPass(t, c, Q("set exit_on_error = on"))
 		s.Exec("revoke usage on schema fencepost from public")
 		s.Proxy.Audit.Forget()
-		all, ended := fixture.Ask(c, q("insert into t (v) values ('unchecked')"))
+		all, ended := fixture.Ask(c, Q("insert into t (v) values ('unchecked')"))
 		if last := all[len(all)-1].Fields(); !ended || last['C'] != "ZF004" || last['S'] != "FATAL" {
 			t.Errorf("%v, ended %t; want FATAL ZF004 and the end", all, ended)
 		}

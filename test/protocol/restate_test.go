@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestRestatedStatementsAnswerAsPostgresDoes: a text that is prepared again for each Bind
@@ -17,17 +18,17 @@ import (
 func TestRestatedStatementsAnswerAsPostgresDoes(t *testing.T) {
 	t.Parallel()
 	compareScripts(t,
-		newScript("a notice of the Parse", at("Z", parse("s", "listen "+strings.Repeat("n", 70)), sync_()),
-			at("Z", bind("", "s"), exec("", 0), sync_()), at("Z", wiretest.Describe('S', "s"), sync_())),
-		newScript("backslash_quote", at("Z", parse("s", `set application_name = e'a\'b'`), sync_()),
-			at("Z", q("set backslash_quote = off")), at("Z", bind("", "s"), exec("", 0), sync_())),
-		newScript("client_encoding", at("Z", parse("s", "set search_path = \"caf\u00e9\", public"), sync_()),
-			at("Z", q("set client_encoding = latin1")), at("Z", bind("", "s"), exec("", 0), sync_()),
-			at("Z", q("set client_encoding = utf8")), at("Z", q("show search_path"))),
-		newScript("a Bind that fails", at("Z", parse("s", "show work_mem"), sync_()), at("Z", twoFormats("s"), sync_()),
-			at("Z", bind("", "s"), exec("", 0), sync_())),
-		newScript("a Bind with values", at("Z", parse("s", "begin"), sync_()), at("Z", q("select 1")),
-			at("Z", bind("", "s", "x"), exec("", 0), sync_())),
+		newScript("a notice of the Parse", at("Z", Parse("s", "listen "+strings.Repeat("n", 70)), Sync()),
+			at("Z", Bind("", "s"), Exec("", 0), Sync()), at("Z", wiretest.Describe('S', "s"), Sync())),
+		newScript("backslash_quote", at("Z", Parse("s", `set application_name = e'a\'b'`), Sync()),
+			at("Z", Q("set backslash_quote = off")), at("Z", Bind("", "s"), Exec("", 0), Sync())),
+		newScript("client_encoding", at("Z", Parse("s", "set search_path = \"caf\u00e9\", public"), Sync()),
+			at("Z", Q("set client_encoding = latin1")), at("Z", Bind("", "s"), Exec("", 0), Sync()),
+			at("Z", Q("set client_encoding = utf8")), at("Z", Q("show search_path"))),
+		newScript("a Bind that fails", at("Z", Parse("s", "show work_mem"), Sync()), at("Z", twoFormats("s"), Sync()),
+			at("Z", Bind("", "s"), Exec("", 0), Sync())),
+		newScript("a Bind with values", at("Z", Parse("s", "begin"), Sync()), at("Z", Q("select 1")),
+			at("Z", Bind("", "s", "x"), Exec("", 0), Sync())),
 	)
 }
 
@@ -42,14 +43,14 @@ func TestAFailedBindLeavesNothing(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		c := s.Leader("leader")
-		fixture.MustPass(t, c, cat(parse("s", "show work_mem"), sync_()))
+		fixture.MustPass(t, c, Batch(Parse("s", "show work_mem")))
 		for range 5 {
-			fixture.MustPass(t, c, q("do $$begin end$$")) // takes new names
-			fixture.MustFail(t, c, "08P01", cat(twoFormats("s"), sync_()))
-			fixture.MustPass(t, c, cat(run("show fencepost.role"), sync_()))
-			fixture.MustPass(t, c, q("do $$begin end$$"))
+			fixture.MustPass(t, c, Q("do $$begin end$$")) // takes new names
+			fixture.MustFail(t, c, "08P01", Batch(twoFormats("s")))
+			fixture.MustPass(t, c, Batch(Run("show fencepost.role")))
+			fixture.MustPass(t, c, Q("do $$begin end$$"))
 		}
-		all := fixture.MustPass(t, c, q("select count(*) from pg_prepared_statements where name <> 's'"))
+		all := fixture.MustPass(t, c, Q("select count(*) from pg_prepared_statements where name <> 's'"))
 		if n := fixture.FirstValue(t, all); n != "0" {
 			t.Errorf("%s statements of others are listed", n)
 		}
@@ -65,8 +66,8 @@ func TestRoleAfterALapsedRefusal(t *testing.T) {
 		lapsed := *s.Candidacy(s.DB, "r", "leader").Status()
 		lapsed.Role, lapsed.Lapsed = fencing.Follower, true
 		s.Candidacy(s.DB, "r", "leader").SetStatus(&lapsed)
-		fixture.MustFail(t, c, "ZF002", cat(run("insert into t (v) values ('x')"), sync_()))
-		fixture.MustPass(t, c, cat(run("show fencepost.role"), sync_()))
+		fixture.MustFail(t, c, "ZF002", Batch(Run("insert into t (v) values ('x')")))
+		fixture.MustPass(t, c, Batch(Run("show fencepost.role")))
 	})
 }
 
@@ -77,10 +78,10 @@ func TestFollowersPipelineOfPreparedStatements(t *testing.T) {
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		s.Leader("leader")
 		c := s.Connect("follower")
-		fixture.MustPass(t, c, cat(parse("st", "show work_mem"), sync_(), q("select 1")))
+		fixture.MustPass(t, c, Cat(Parse("st", "show work_mem"), Sync(), Q("select 1")))
 		c.Until('Z')
 		for range 3 {
-			all, ended := fixture.Ask(c, cat(bytes.Repeat(cat(bind("", "st"), exec("", 0)), 3000), sync_()))
+			all, ended := fixture.Ask(c, Batch(bytes.Repeat(Cat(Bind("", "st"), Exec("", 0)), 3000)))
 			if state := wiretest.ErrorOf(all); state != "" || ended {
 				t.Fatalf("%v, ended %v, after %d messages", all[len(all)-2:], ended, len(all))
 			}
@@ -99,10 +100,10 @@ func TestShortTextsAreAlwaysKept(t *testing.T) {
 		for size := 1 << 17; size > 0; size /= 2 {
 			for range 7 {
 				n++
-				fixture.MustPass(t, c, cat(parse("l"+strconv.Itoa(n), strings.Repeat(";", size)), sync_()))
+				fixture.MustPass(t, c, Batch(Parse("l"+strconv.Itoa(n), strings.Repeat(";", size))))
 			}
 		}
-		fixture.MustPass(t, c, cat(parse("s", "begin"), sync_()))
-		fixture.MustPass(t, c, cat(bind("", "s"), exec("", 0), sync_()))
+		fixture.MustPass(t, c, Batch(Parse("s", "begin")))
+		fixture.MustPass(t, c, Batch(Bind("", "s"), Exec("", 0)))
 	})
 }

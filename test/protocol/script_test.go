@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -31,7 +32,7 @@ type step struct {
 }
 
 // at is a step that sends and waits.
-func at(wait string, parts ...[]byte) step { return step{send: cat(parts...), wait: wait} }
+func at(wait string, parts ...[]byte) step { return step{send: Cat(parts...), wait: wait} }
 
 // then is a step that does something else than send.
 func then(do func(*session)) step { return step{do: do} }

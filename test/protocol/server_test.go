@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestProtocolServerGoes: the server stops or crashes. Each client reads what it
@@ -45,9 +46,9 @@ func serverGoes(t *testing.T, mode pgtest.Mode) (wrong []string) {
 		sent  []byte
 		until string
 	}{
-		"idle": {}, "in a block": {q("begin; insert into t values (1)"), "Z"}, "in a batch": {cat(run("select 1"), flush()), "C"},
-		"a statement under way": {q("select pg_sleep(600)"), ""}, "a notice, and a statement under way": {q("do $$begin raise notice 'here'; perform pg_sleep(600); end$$"), "N"},
-		"in a failed batch": {run("select 1/0"), "E"},
+		"idle": {}, "in a block": {Q("begin; insert into t values (1)"), "Z"}, "in a batch": {Cat(Run("select 1"), Flush()), "C"},
+		"a statement under way": {Q("select pg_sleep(600)"), ""}, "a notice, and a statement under way": {Q("do $$begin raise notice 'here'; perform pg_sleep(600); end$$"), "N"},
+		"in a failed batch": {Run("select 1/0"), "E"},
 	} {
 		p := pair{name: name}
 		p.direct, _ = wiretest.Connect(t, pg.Addr(), "user", pgtest.App, "database", db)

@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestParametersThatWouldMisleadCannotBeSet: SET of Fencepost's parameters fails as Postgres
@@ -30,35 +31,35 @@ func TestParametersThatWouldMisleadCannotBeSet(t *testing.T) {
 				"set fencepost.resuorce = 'other'":             "42704",
 				"set work_mem = '1MB'; reset fencepost.worker": "55P02",
 			} {
-				all := fixture.MustFail(t, c, state, q(sql))
+				all := fixture.MustFail(t, c, state, Q(sql))
 				if name := strings.Fields(sql)[1]; strings.HasPrefix(name, "fencepost.") && !strings.Contains(errorMessage(all), `"`+name+`"`) {
 					t.Errorf("%s: %v does not name the parameter", sql, all)
 				}
 				if !strings.Contains(sql, ";") {
-					fixture.MustFail(t, c, state, parse("", sql), bind("", ""), exec("", 0), sync_())
+					fixture.MustFail(t, c, state, Parse("", sql), Bind("", ""), Exec("", 0), Sync())
 				}
-				fixture.MustPass(t, c, q("begin"))
-				fixture.MustFail(t, c, state, q(sql))
-				fixture.MustFail(t, c, "25P02", q("select 1"))
-				fixture.MustFail(t, c, "25P02", q("reset fencepost.role"))
-				fixture.MustPass(t, c, q("rollback"))
+				fixture.MustPass(t, c, Q("begin"))
+				fixture.MustFail(t, c, state, Q(sql))
+				fixture.MustFail(t, c, "25P02", Q("select 1"))
+				fixture.MustFail(t, c, "25P02", Q("reset fencepost.role"))
+				fixture.MustPass(t, c, Q("rollback"))
 			}
 			for _, sql := range []string{"set fencepost.epoch = 1", "reset fencepost.epoch", "reset all", "discard all", "set work_mem = '1MB'"} {
-				fixture.MustPass(t, c, q(sql))
-				fixture.MustPass(t, c, run(sql), sync_())
+				fixture.MustPass(t, c, Q(sql))
+				fixture.MustPass(t, c, Run(sql), Sync())
 			}
 			if name == "unfenced" {
 				continue
 			}
-			if role := fixture.FirstValue(t, fixture.MustPass(t, c, q("show fencepost.role"))); role != name {
+			if role := fixture.FirstValue(t, fixture.MustPass(t, c, Q("show fencepost.role"))); role != name {
 				t.Errorf("the %s's role is %s", name, role)
 			}
 		}
-		fixture.MustFail(t, unfenced, "55P02", q("set fencepost.resource = 'other'"))
-		fixture.MustFail(t, unfenced, "55P02", q("reset fencepost.resource"))
-		fixture.MustFail(t, leader, "55P02", q("insert into t values (100, 'text'); set fencepost.role = 'leader'"))
-		fixture.MustFail(t, leader, "55P02", run("insert into t values (101, 'batch')"), run("set fencepost.role = 'leader'"), run("insert into t values (102, 'batch')"), sync_())
-		fixture.MustPass(t, leader, q("insert into t values (103, 'after')"))
+		fixture.MustFail(t, unfenced, "55P02", Q("set fencepost.resource = 'other'"))
+		fixture.MustFail(t, unfenced, "55P02", Q("reset fencepost.resource"))
+		fixture.MustFail(t, leader, "55P02", Q("insert into t values (100, 'text'); set fencepost.role = 'leader'"))
+		fixture.MustFail(t, leader, "55P02", Run("insert into t values (101, 'batch')"), Run("set fencepost.role = 'leader'"), Run("insert into t values (102, 'batch')"), Sync())
+		fixture.MustPass(t, leader, Q("insert into t values (103, 'after')"))
 		if s.Rows("text") != 0 || s.Rows("batch") != 0 || s.Rows("after") != 1 {
 			t.Errorf("%d, %d and %d rows; want 0, 0 and 1", s.Rows("text"), s.Rows("batch"), s.Rows("after"))
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestProtocolVacuumMarksPages: VACUUM right behind a load marks the pages as
@@ -20,7 +21,7 @@ func TestProtocolVacuumMarksPages(t *testing.T) {
 	c := fixture.LeaderConn(t, p, db)
 	fixture.MustExec(t, c, "create table t (id int)")
 	p.Candidacy(db, "r", "w").Fence().RefreshCatalog(t.Context())
-	for name, vacuum := range map[string][]byte{"simple": q("vacuum t"), "messages": cat(run("vacuum t"), sync_()), "analyze too": q("vacuum (analyze) t")} {
+	for name, vacuum := range map[string][]byte{"simple": Q("vacuum t"), "messages": Batch(Run("vacuum t")), "analyze too": Q("vacuum (analyze) t")} {
 		unmarked := "all"
 		for try := 0; try < 3 && unmarked != "0"; try++ { // the control role's own queries may be in the way
 			fixture.MustExec(t, c, "insert into t select generate_series(1, 10000)")
@@ -43,7 +44,7 @@ func TestProtocolAnalyzeHoldsOneTable(t *testing.T) {
 		c := fixture.LeaderConn(t, p, db)
 		admin := p.PG.Connect(t, pgtest.Superuser, db)
 		fixture.MustExec(t, c, "create table a (id int); create table b (id int)")
-		for name, analyze := range map[string][]byte{"simple": q("analyze a, b"), "messages": cat(run("analyze a, b"), sync_())} {
+		for name, analyze := range map[string][]byte{"simple": Q("analyze a, b"), "messages": Batch(Run("analyze a, b"))} {
 			tx, err := admin.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
