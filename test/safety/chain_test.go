@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestReadOnlyModeIsNotHandedOnToALeader: a worker reads in a transaction while it does not
@@ -14,32 +15,32 @@ func TestReadOnlyModeIsNotHandedOnToALeader(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		for name, write := range map[string][]byte{
-			"by a Query":         q(mine),
-			"by a text":          q("select 1; " + mine),
-			"by messages":        cat(run(mine), sync_()),
-			"chained in a batch": cat(run("commit and chain"), run(mine), sync_()),
-			"chained in a text":  q("commit and chain; " + mine),
+			"by a Query":         Q(mine),
+			"by a text":          Q("select 1; " + mine),
+			"by messages":        Batch(Run(mine)),
+			"chained in a batch": Batch(Run("commit and chain"), Run(mine)),
+			"chained in a text":  Q("commit and chain; " + mine),
 		} {
 			for end, begin := range map[string]string{"rollback and chain": "begin", "commit and chain": "begin read write"} {
 				worker := name + " after " + end
 				c := s.Connect(worker)
-				fixture.MustPass(t, c, q(begin))
-				fixture.MustPass(t, c, q("select * from c"))
+				fixture.MustPass(t, c, Q(begin))
+				fixture.MustPass(t, c, Q("select * from c"))
 				s.Grant(worker)
-				fixture.MustPass(t, c, q(end))
-				fixture.MustFail(t, c, "ZF003", q(mine))
-				fixture.MustPass(t, c, q("rollback and chain"))
+				fixture.MustPass(t, c, Q(end))
+				fixture.MustFail(t, c, "ZF003", Q(mine))
+				fixture.MustPass(t, c, Q("rollback and chain"))
 				fixture.MustPass(t, c, write)
-				fixture.MustPass(t, c, q("commit"))
+				fixture.MustPass(t, c, Q("commit"))
 			}
 		}
 		follower := s.Connect("follower")
-		fixture.MustPass(t, follower, q("begin"))
-		fixture.MustPass(t, follower, q("select * from c"))
+		fixture.MustPass(t, follower, Q("begin"))
+		fixture.MustPass(t, follower, Q("select * from c"))
 		for _, again := range []string{"", "select * from c"} { // as the first statement, and after a read
-			fixture.MustPass(t, follower, q("rollback and chain"))
-			fixture.MustPass(t, follower, q(again))
-			fixture.MustFail(t, follower, "ZF002", q(mine))
+			fixture.MustPass(t, follower, Q("rollback and chain"))
+			fixture.MustPass(t, follower, Q(again))
+			fixture.MustFail(t, follower, "ZF002", Q(mine))
 		}
 		for name, choice := range map[string][]string{
 			"by BEGIN":      {"begin read only"},
@@ -49,14 +50,14 @@ func TestReadOnlyModeIsNotHandedOnToALeader(t *testing.T) {
 		} {
 			c := s.Connect("chooses " + name)
 			for _, sql := range choice {
-				fixture.MustPass(t, c, q(sql))
+				fixture.MustPass(t, c, Q(sql))
 			}
-			fixture.MustPass(t, c, q("select * from c"))
+			fixture.MustPass(t, c, Q("select * from c"))
 			s.Grant("chooses " + name)
-			fixture.MustPass(t, c, q("rollback and chain"))
-			fixture.MustFail(t, c, "ZF003", q(mine))
-			fixture.MustPass(t, c, q("rollback and chain"))
-			fixture.MustFail(t, c, "25006", q(mine))
+			fixture.MustPass(t, c, Q("rollback and chain"))
+			fixture.MustFail(t, c, "ZF003", Q(mine))
+			fixture.MustPass(t, c, Q("rollback and chain"))
+			fixture.MustFail(t, c, "25006", Q(mine))
 		}
 	})
 }

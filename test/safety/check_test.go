@@ -13,12 +13,13 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // checkName reads the name of the session's prepared check, as any client can.
 func checkName(t *testing.T, c *wiretest.Conn) string {
 	t.Helper()
-	all := fixture.MustPass(t, c, q("select * from prepared() n where n like 'fencepost_check_%'"))
+	all := fixture.MustPass(t, c, Q("select * from prepared() n where n like 'fencepost_check_%'"))
 	for _, m := range all {
 		if m.Type == 'D' {
 			_, name, _ := bytes.Cut(m.Body, []byte("fencepost_check_"))
@@ -35,21 +36,21 @@ func TestSafetyClientTakesTheChecksName(t *testing.T) {
 	t.Parallel()
 	const harmless = "select null::boolean from (select $1::bigint, $2::bigint) x"
 	for name, take := range map[string]func(check string) [][]byte{
-		"by SQL":             func(c string) [][]byte { return [][]byte{q("deallocate " + c), q("prepare " + c + " as " + harmless)} },
-		"by SQL in one text": func(c string) [][]byte { return [][]byte{q("deallocate " + c + "; prepare " + c + " as " + harmless)} },
-		"by messages":        func(c string) [][]byte { return [][]byte{cat(shut('S', c), parse(c, harmless), sync_())} },
+		"by SQL":             func(c string) [][]byte { return [][]byte{Q("deallocate " + c), Q("prepare " + c + " as " + harmless)} },
+		"by SQL in one text": func(c string) [][]byte { return [][]byte{Q("deallocate " + c + "; prepare " + c + " as " + harmless)} },
+		"by messages":        func(c string) [][]byte { return [][]byte{Batch(Shut('S', c), Parse(c, harmless))} },
 		"by messages and SQL": func(c string) [][]byte {
-			return [][]byte{cat(shut('S', c), sync_()), q("prepare " + c + " as " + harmless)}
+			return [][]byte{Batch(Shut('S', c)), Q("prepare " + c + " as " + harmless)}
 		},
 		"by a prepared one": func(c string) [][]byte {
-			return [][]byte{cat(parse("d", "deallocate "+c), sync_()), q("execute d"), cat(parse(c, harmless), sync_())}
+			return [][]byte{Batch(Parse("d", "deallocate "+c)), Q("execute d"), Batch(Parse(c, harmless))}
 		},
-		"all of them": func(c string) [][]byte { return [][]byte{q("deallocate all"), cat(parse(c, harmless), sync_())} },
+		"all of them": func(c string) [][]byte { return [][]byte{Q("deallocate all"), Batch(Parse(c, harmless))} },
 		"by guessing the next": func(c string) [][]byte {
-			return [][]byte{cat(parse(c[:len(c)-1]+"2", harmless), sync_()), q("deallocate " + c)}
+			return [][]byte{Batch(Parse(c[:len(c)-1]+"2", harmless)), Q("deallocate " + c)}
 		},
 		"in a text too long to read": func(c string) [][]byte {
-			return [][]byte{q("deallocate " + c + "; prepare " + c + " as " + harmless + " -- " + long)}
+			return [][]byte{Q("deallocate " + c + "; prepare " + c + " as " + harmless + " -- " + long)}
 		},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
@@ -66,7 +67,7 @@ func TestSafetyClientTakesTheChecksName(t *testing.T) {
 				}
 			}
 			s.Supersede()
-			fixture.MustEnd(t, client, "ZF001", q(stale))
+			fixture.MustEnd(t, client, "ZF001", Q(stale))
 			if s.Rows("stale") != 0 {
 				t.Error("the stale row is there")
 			}
@@ -92,10 +93,10 @@ func TestSafetyReadOnlyModeIsNotUndone(t *testing.T) {
 					_ = client.Close()
 					client, _ = wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB) // without a resource
 				}
-				fixture.MustPass(t, client, q("begin"))
-				all, _ := fixture.Ask(client, q("declare h cursor with hold for select wr('stale')"))
-				undone, _ := fixture.Ask(client, q(undo))
-				written, _ := fixture.Ask(client, q(sql))
+				fixture.MustPass(t, client, Q("begin"))
+				all, _ := fixture.Ask(client, Q("declare h cursor with hold for select wr('stale')"))
+				undone, _ := fixture.Ask(client, Q(undo))
+				written, _ := fixture.Ask(client, Q(sql))
 				_ = client.Close()
 				if s.Rows("stale") != 0 {
 					t.Fatalf("a follower wrote: %v %v %v", all, undone, written)
@@ -112,17 +113,17 @@ func TestSafetyPreparedTransactionIsRefused(t *testing.T) {
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	client := s.Leader("w")
 	for _, write := range [][]byte{
-		q("begin; " + stale + "; prepare transaction 'x'"),
-		q("begin; " + stale + "; prepare transaction 'x' -- " + long),
-		q("begin; " + stale + "; prepare/**/transaction 'x' -- " + long),
-		cat(run("begin"), run(stale), run("prepare transaction 'x'"), sync_()),
-		cat(run("begin"), run(stale), run("/*"+long+"*/ prepare transaction 'x'"), sync_()),
+		Q("begin; " + stale + "; prepare transaction 'x'"),
+		Q("begin; " + stale + "; prepare transaction 'x' -- " + long),
+		Q("begin; " + stale + "; prepare/**/transaction 'x' -- " + long),
+		Batch(Run("begin"), Run(stale), Run("prepare transaction 'x'")),
+		Batch(Run("begin"), Run(stale), Run("/*"+long+"*/ prepare transaction 'x'")),
 	} {
 		all, ended := fixture.Ask(client, write)
 		if ended || wiretest.ErrorOf(all) != "ZF005" {
 			t.Errorf("%.80q: got %v, ended %v; want ZF005", write, all, ended)
 		}
-		fixture.MustPass(t, client, q("rollback"))
+		fixture.MustPass(t, client, Q("rollback"))
 		if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 0 {
 			s.Exec("rollback prepared 'x'")
 			t.Errorf("%.80q: prepared", write)
@@ -134,7 +135,7 @@ func TestSafetyPreparedTransactionIsRefused(t *testing.T) {
 // worker is stopped, bytes of a write in its socket, waits or ends it.
 func TestSafetyFrozenBackend(t *testing.T) {
 	t.Parallel()
-	for name, before := range map[string][]byte{"idle": q("select 1"), "in a transaction": q("begin; insert into t (v) values ('stale')")} {
+	for name, before := range map[string][]byte{"idle": Q("select 1"), "in a transaction": Q("begin; insert into t (v) values ('stale')")} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			s := fixture.NewCluster(t, pgtest.Shared(t))
@@ -144,7 +145,7 @@ func TestSafetyFrozenBackend(t *testing.T) {
 			pid := s.Number("select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1")
 			resume := fixture.FreezeProcess(t, pid)
 			answer := fixture.ReadReply(client, 2)
-			client.Send(q(stale), q("commit"))
+			client.Send(Q(stale), Q("commit"))
 			granted := make(chan struct{})
 			go func() {
 				defer close(granted)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestSafetyAClaimedEpochOpensNoWay: a worker leads at one proxy, another was
@@ -20,14 +21,14 @@ func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 		s.Exec("create function wstale() returns void language sql as $$insert into t (v) values ('stale')$$; alter table c owner to app")
 		second := fixture.NewProxy(t, pg, nil)
 		for _, c := range []staleCase{
-			late("insert", q(stale)),
-			late("do", q("do $$begin insert into t (v) values ('stale'); commit; end$$")),
-			late("do, extended", cat(run("do $$begin insert into t (v) values ('stale'); commit; end$$"), sync_())),
-			late("call", q("call late()")),
-			late("call, extended", cat(run("call late()"), sync_())),
+			late("insert", Q(stale)),
+			late("do", Q("do $$begin insert into t (v) values ('stale'); commit; end$$")),
+			late("do, extended", Batch(Run("do $$begin insert into t (v) values ('stale'); commit; end$$"))),
+			late("call", Q("call late()")),
+			late("call, extended", Batch(Run("call late()"))),
 			late("fast path call", call(oidOf(s, "'wstale'::regproc"))),
-			late("a text too long to read", q("begin; "+stale+"; commit -- "+strings.Repeat("x", 300<<10))),
-			traced("vacuum", "select count(*) from pg_class where relname = 'c' and relpages > 0", q("vacuum c")),
+			late("a text too long to read", Q("begin; "+stale+"; commit -- "+strings.Repeat("x", 300<<10))),
+			traced("vacuum", "select count(*) from pg_class where relname = 'c' and relpages > 0", Q("vacuum c")),
 		} {
 			t.Run(name+"/"+strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 				first := s.With(t)
@@ -50,11 +51,11 @@ func claimsEpoch(s *fixture.Cluster, other *fixture.Cluster, c staleCase) {
 	for last := s.Elector.Next(); other.Elector.Next() < last; {
 		continue
 	}
-	fixture.MustPass(s.T, first, q("insert into t (v) values ('in time')"))
+	fixture.MustPass(s.T, first, Q("insert into t (v) values ('in time')"))
 	other.Connect("other" + worker)
 	other.Grant("other" + worker)
 	epoch := s.Number("select epoch::int from fencepost.status where resource = 'r'")
-	fixture.MustPass(s.T, first, q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
+	fixture.MustPass(s.T, first, Q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
 	if c.trace == "" {
 		c.trace = "select count(*) from t where v = 'stale'"
 	}

@@ -1,26 +1,10 @@
 package safety
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/wiretest"
-)
-
-// Short names for the messages of a client.
-var (
-	cat   = slices.Concat[[]byte]
-	q     = wiretest.Query
-	parse = wiretest.Parse
-	bind  = wiretest.Bind
-	desc  = wiretest.Describe
-	exec  = wiretest.Execute
-	shut  = wiretest.Close
-	sync_ = wiretest.Sync
-	flush = wiretest.Flush
-	run   = wiretest.Run
 )
 
 // own18 is a PostgreSQL 18 of the test's own.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -25,12 +26,12 @@ func TestSafetyErrorThatSeemsToComeFromCopyData(t *testing.T) {
 				for i in 1..n loop execute format('create table m%s (id int primary key, v text)', i); end loop; return n; end$$;
 			grant all on cp to app; grant create on schema public to app`, `\n`, "\n"))
 		c := s.Leader("leader")
-		fixture.MustPass(t, c, parse("w", blocked), sync_())
+		fixture.MustPass(t, c, Parse("w", blocked), Sync())
 		other := s.Connect("leader")
 		s.Exec("select pg_advisory_lock(42)") // the gate is closed
-		c.Send(run("select many(1500)"), run("copy cp from stdin"), sync_())
+		c.Send(Run("select many(1500)"), Run("copy cp from stdin"), Sync())
 		c.Until('E')
-		c.Send(bind("", "w"), exec("", 0), sync_()) // while those tables are rolled back
+		c.Send(Bind("", "w"), Exec("", 0), Sync()) // while those tables are rolled back
 		answered := fixture.ReadReply(c, 2)
 		fixture.Eventually(t, "the write waits at the gate, or is not run", func() bool {
 			return lockWaiters(s, "advisory") > 0 || answered.Done()
@@ -42,6 +43,6 @@ func TestSafetyErrorThatSeemsToComeFromCopyData(t *testing.T) {
 		if after := s.Rows("stale"); after != before {
 			t.Errorf("%d rows of the old epoch were there when the grant returned, %d are there now", before, after)
 		}
-		fixture.MustEnd(t, other, "ZF001", q("insert into t (v) values ('stale')"))
+		fixture.MustEnd(t, other, "ZF001", Q("insert into t (v) values ('stale')"))
 	})
 }

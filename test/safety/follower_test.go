@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestFollowersReadFreely: whatever only reads works as with Postgres.
@@ -21,12 +22,12 @@ func TestFollowersReadFreely(t *testing.T) {
 		"begin; declare k cursor for select * from c; fetch all from k; close k; commit", "prepare p as select * from c",
 		"select now()", "begin; savepoint a; select 1; rollback to a; commit", "select pg_advisory_lock(1), pg_advisory_unlock(1)",
 	} {
-		fixture.MustPass(t, c, q(sql))
+		fixture.MustPass(t, c, Q(sql))
 		if !strings.Contains(sql, ";") {
 			if sql == "prepare p as select * from c" {
 				sql = "select 1"
 			}
-			fixture.MustPass(t, c, run(sql), sync_())
+			fixture.MustPass(t, c, Run(sql), Sync())
 		}
 	}
 }
@@ -59,19 +60,19 @@ func TestSafetyFollowersWriteNothing(t *testing.T) {
 			s := s.With(t)
 			c := s.Connect("follower")
 			if sql == "execute r" {
-				fixture.MustPass(t, c, q("prepare r as select wr('stale')"))
+				fixture.MustPass(t, c, Q("prepare r as select wr('stale')"))
 			}
-			fixture.MustFail(t, c, "ZF002", q(sql))
-			all := fixture.MustFail(t, c, "ZF002", run("select 1"), run(sql), run("select 2"), sync_())
+			fixture.MustFail(t, c, "ZF002", Q(sql))
+			all := fixture.MustFail(t, c, "ZF002", Run("select 1"), Run(sql), Run("select 2"), Sync())
 			if kinds := fixture.Types(all); !strings.HasPrefix(kinds, "12TDCE") && !strings.HasPrefix(kinds, "12TDC1E") && !strings.HasPrefix(kinds, "12TDC12") {
 				t.Errorf("the error is not in its place: %s", kinds)
 			}
-			fixture.MustFail(t, c, "ZF002", q("select 1; "+sql+"; select 2"))
-			fixture.MustPass(t, c, q("begin"))
-			fixture.MustFail(t, c, "ZF002", q(sql))
-			fixture.MustFail(t, c, "25P02", q("select 1"))
-			fixture.MustPass(t, c, q("rollback"))
-			fixture.MustPass(t, c, q("select * from c"))
+			fixture.MustFail(t, c, "ZF002", Q("select 1; "+sql+"; select 2"))
+			fixture.MustPass(t, c, Q("begin"))
+			fixture.MustFail(t, c, "ZF002", Q(sql))
+			fixture.MustFail(t, c, "25P02", Q("select 1"))
+			fixture.MustPass(t, c, Q("rollback"))
+			fixture.MustPass(t, c, Q("select * from c"))
 			if n := s.Number("select (select count(*) from t) + (select count(*) from pg_class where relname = 'stale') + (select count(*) from c where v <> 'one') + (select 1 - count(*) from c)"); n != 0 {
 				t.Errorf("%d things were written", n)
 			}
@@ -87,12 +88,12 @@ func TestSafetyFollowersInABlock(t *testing.T) {
 	s.Exec("alter table c owner to app")
 	s.Leader("leader")
 	c := s.Connect("follower")
-	fixture.MustPass(t, c, q("begin"))
-	fixture.MustFail(t, c, "ZF002", q("lock table c in share mode"))
-	fixture.MustPass(t, c, q("rollback"))
-	fixture.MustPass(t, c, q("begin"))
-	fixture.MustPass(t, c, q("declare k cursor with hold for select wr('stale')"))
-	fixture.MustFail(t, c, "ZF002", q("commit"))
+	fixture.MustPass(t, c, Q("begin"))
+	fixture.MustFail(t, c, "ZF002", Q("lock table c in share mode"))
+	fixture.MustPass(t, c, Q("rollback"))
+	fixture.MustPass(t, c, Q("begin"))
+	fixture.MustPass(t, c, Q("declare k cursor with hold for select wr('stale')"))
+	fixture.MustFail(t, c, "ZF002", Q("commit"))
 	if s.Rows("stale") != 0 {
 		t.Error("the cursor wrote")
 	}
@@ -107,10 +108,10 @@ func TestSafetyFollowersFastPath(t *testing.T) {
 	c := s.Connect("follower")
 	oid := oidOf(s, "'wstale'::regproc")
 	fixture.MustFail(t, c, "ZF002", call(oid))
-	fixture.MustPass(t, c, q("begin"))
-	fixture.MustPass(t, c, q("select 1"))
+	fixture.MustPass(t, c, Q("begin"))
+	fixture.MustPass(t, c, Q("select 1"))
 	fixture.MustFail(t, c, "ZF002", call(oid))
-	fixture.MustPass(t, c, q("rollback"))
+	fixture.MustPass(t, c, Q("rollback"))
 	if s.Rows("stale") != 0 {
 		t.Error("the call wrote")
 	}
@@ -122,23 +123,23 @@ func TestUnfencedConnections(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	reader, _ := wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB)
-	fixture.MustPass(t, reader, q("select * from c"))
+	fixture.MustPass(t, reader, Q("select * from c"))
 	refused := []string{mine, "select wr('mine')", "do $$begin insert into t (v) values ('mine'); end$$", "vacuum c"}
 	if s.Number("select current_setting('server_version_num')::int / 10000") < 16 {
 		refused = append(refused, "reset transaction_read_only")
 	} else { // the server does not let anybody undo it
-		fixture.MustFail(t, reader, "0A000", q("reset transaction_read_only"))
+		fixture.MustFail(t, reader, "0A000", Q("reset transaction_read_only"))
 	}
 	for _, sql := range refused {
-		all := fixture.MustFail(t, reader, "ZF002", q(sql))
+		all := fixture.MustFail(t, reader, "ZF002", Q(sql))
 		f := all[len(all)-2].Fields()
 		if !strings.Contains(f['M'], "names no resource") || !strings.Contains(f['H'], "fencepost.resource") {
 			t.Errorf("%s: the error does not say how: %v", sql, f)
 		}
-		fixture.MustFail(t, reader, "ZF002", run(sql), sync_())
+		fixture.MustFail(t, reader, "ZF002", Run(sql), Sync())
 	}
 	writer, _ := wiretest.Connect(t, s.Addr, "user", pgtest.Superuser, "database", s.DB)
-	fixture.MustPass(t, writer, q(mine))
+	fixture.MustPass(t, writer, Q(mine))
 	if s.Rows("mine") != 1 {
 		t.Errorf("%d rows; want the one of the user who may", s.Rows("mine"))
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -55,7 +56,7 @@ func TestSafetyCursorInATextTooLongToRead(t *testing.T) {
 	t.Parallel()
 	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
 		padded := "declare k cursor with hold for select wr('stale') /*" + strings.Repeat("x", 300<<10) + "*/"
-		if all, _ := fixture.Ask(c, q(padded)); wiretest.ErrorOf(all) == "" {
+		if all, _ := fixture.Ask(c, Q(padded)); wiretest.ErrorOf(all) == "" {
 			t.Errorf("it is not refused: %v", all)
 		}
 	})
@@ -67,10 +68,10 @@ func TestSafetyCursorInATextTooLongToRead(t *testing.T) {
 func TestSafetyBlockThatWasFlushed(t *testing.T) {
 	t.Parallel()
 	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
-		c.Send(run("begin"), wiretest.Flush())
+		c.Send(Run("begin"), wiretest.Flush())
 		c.Until('C')
 		for _, sql := range []string{"savepoint s", "select 1", "release s", "select wr('stale')", "commit"} {
-			if _, ended := fixture.Ask(c, q(sql)); ended {
+			if _, ended := fixture.Ask(c, Q(sql)); ended {
 				return
 			}
 		}
@@ -83,9 +84,9 @@ func TestSafetyLockInABlockThatWasFlushed(t *testing.T) {
 	t.Parallel()
 	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
 		s.Exec("grant all on t to public")
-		c.Send(run("begin"), wiretest.Flush())
+		c.Send(Run("begin"), wiretest.Flush())
 		c.Until('C')
-		fixture.Ask(c, q("lock table t in access exclusive mode"))
+		fixture.Ask(c, Q("lock table t in access exclusive mode"))
 		if n := s.Number("select count(*) from pg_locks where relation = 't'::regclass and mode = 'AccessExclusiveLock'"); n != 0 {
 			t.Error("the table is locked")
 		}
@@ -99,14 +100,14 @@ func TestSafetyNoteUnderAnothersEpoch(t *testing.T) {
 	t.Parallel()
 	const do = "do $$begin insert into t (v) values ('stale'); commit; end$$"
 	for name, write := range map[string][]byte{
-		"DO": q(do), "unreadable": q(do + " -- \\ " + strings.Repeat("x", 300<<10)), "by messages": cat(run(do), sync_()),
+		"DO": Q(do), "unreadable": Q(do + " -- \\ " + strings.Repeat("x", 300<<10)), "by messages": Batch(Run(do)),
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			s := fixture.NewCluster(t, pgtest.Shared(t))
 			c := s.Leader("old")
 			s.Supersede()
-			fixture.MustPass(t, c, q("set fencepost.epoch = 2"))
+			fixture.MustPass(t, c, Q("set fencepost.epoch = 2"))
 			if all, _ := fixture.Ask(c, write); wiretest.ErrorOf(all) == "" {
 				t.Errorf("it is not refused: %v", all)
 			}
@@ -135,7 +136,7 @@ func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
 					if kind != "superseded" {
 						c = outsiders(s)[kind]()
 					}
-					for _, piece := range [][]byte{cat(parse("s", text), sync_()), q("select give()")} {
+					for _, piece := range [][]byte{Batch(Parse("s", text)), Q("select give()")} {
 						if all, ended := fixture.Ask(c, piece); ended {
 							t.Fatalf("%q: the connection ended: %v", piece, all)
 						}
@@ -143,8 +144,8 @@ func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
 					if kind == "superseded" {
 						s.Supersede()
 					}
-					fixture.Ask(c, cat(wiretest.Describe('S', "s"), bind("", "s"), exec("", 0), sync_()))
-					fixture.Ask(c, q("commit"))
+					fixture.Ask(c, Batch(wiretest.Describe('S', "s"), Bind("", "s"), Exec("", 0)))
+					fixture.Ask(c, Q("commit"))
 					_ = c.Close()
 					if n := s.Rows("stale"); n != 0 {
 						t.Errorf("%d rows were written", n)
@@ -176,14 +177,14 @@ func TestSafetyNameGivenAwayInABind(t *testing.T) {
 					if kind != "superseded" {
 						c = outsiders(s)[kind]()
 					}
-					c.Send(parse("s", text), parse("x", "select $1::giving"), bind("p", "x", "v"), wiretest.Close('P', "p"), wiretest.Flush())
+					c.Send(Parse("s", text), Parse("x", "select $1::giving"), Bind("p", "x", "v"), wiretest.Close('P', "p"), wiretest.Flush())
 					c.Until('3')
-					c.Send(parse("d", "discard all"), wiretest.Flush())
+					c.Send(Parse("d", "discard all"), wiretest.Flush())
 					c.Until('1')
 					if kind == "superseded" {
 						s.Supersede()
 					}
-					all, _ := fixture.Ask(c, cat(bind("", "s"), exec("", 0), sync_()))
+					all, _ := fixture.Ask(c, Batch(Bind("", "s"), Exec("", 0)))
 					if n := s.Rows("stale"); n != 0 {
 						t.Errorf("%d rows were written: %v", n, all)
 					}

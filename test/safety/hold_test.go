@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // blocked writes a row once the gate is open.
@@ -33,72 +34,72 @@ var long = strings.Repeat("x", 1<<20)
 func holdCases() []holdCase {
 	name63 := strings.Repeat("n", 63)
 	return []holdCase{
-		hold("simple", q(blocked)),
-		hold("extended", cat(run(blocked), sync_())),
-		hold("in a transaction", q(blocked), q("begin")),
-		hold("in a transaction by extended messages", cat(run(blocked), sync_()), cat(run("begin"), sync_())),
-		hold("begin and write in one text", q("begin; "+blocked+"; commit")),
-		hold("behind a commit in one text", q("insert into t (v) values ('own'); commit; "+blocked)),
-		hold("behind a commit and chain", q(blocked+"; commit"), q("begin"), q("commit and chain")),
-		hold("behind a commit in a pipeline", cat(run("insert into t (v) values ('own')"), run("commit"), run(blocked), sync_())),
-		hold("behind a rollback in a failed transaction", q("rollback; "+blocked), q("begin"), q("select 1/0")),
-		hold("behind a prepared rollback in a failed transaction", cat(bind("", "rb"), exec("", 0), run(blocked), sync_()),
-			cat(parse("rb", "rollback"), sync_()), q("begin"), q("select 1/0")),
-		hold("behind rollback to in one text", q("rollback to s; "+blocked), q("begin; savepoint s"), q("select 1/0")),
-		hold("behind release", q(blocked), q("begin; savepoint s; release s")),
-		hold("repeatable read", q(blocked), q("begin isolation level repeatable read")),
-		hold("serializable in one text", q("begin isolation level serializable; "+blocked+"; commit")),
-		hold("several executes and one sync", cat(run("select 1"), run("insert into t (v) values ('own')"), run(blocked), sync_())),
-		hold("statement prepared before", cat(bind("", "s"), exec("", 0), sync_()), cat(parse("s", blocked), sync_())),
-		hold("SQL prepare and execute", q("execute s"), q("prepare s as "+blocked)),
-		hold("after discard all", q(blocked), q("discard all")),
-		hold("discard all in front, pipelined", cat(run("discard all"), sync_(), run(blocked), sync_())),
-		hold("after deallocate all", cat(run(blocked), sync_()), q("deallocate all")),
-		hold("deallocate all in one text", q("deallocate all; "+blocked)),
-		hold("copy", q("copy (select gate()) to stdout; "+blocked)),
-		hold("call with an inner commit", q("call late()")),
-		hold("call by extended messages", cat(run("call late()"), sync_())),
-		hold("call behind a pipelined query", cat(q("select 1"), q("call late()"))),
-		hold("prepared call", cat(bind("", "s"), exec("", 0), sync_()), cat(parse("s", "call late()"), sync_())),
-		hold("do with an inner commit", q("do $$begin commit; perform pg_advisory_unlock_all(); perform gate(); insert into t (v) values ('stale'); end$$")),
-		hold("a text that shows query texts", q("select current_query(); commit; "+blocked)),
-		hold("a text too long to read", q("begin; commit; "+blocked+" -- "+long)),
-		hold("a text too long to read in a failed transaction", q("rollback; "+blocked+" -- "+long), q("begin"), q("select 1/0")),
+		hold("simple", Q(blocked)),
+		hold("extended", Batch(Run(blocked))),
+		hold("in a transaction", Q(blocked), Q("begin")),
+		hold("in a transaction by extended messages", Batch(Run(blocked)), Batch(Run("begin"))),
+		hold("begin and write in one text", Q("begin; "+blocked+"; commit")),
+		hold("behind a commit in one text", Q("insert into t (v) values ('own'); commit; "+blocked)),
+		hold("behind a commit and chain", Q(blocked+"; commit"), Q("begin"), Q("commit and chain")),
+		hold("behind a commit in a pipeline", Batch(Run("insert into t (v) values ('own')"), Run("commit"), Run(blocked))),
+		hold("behind a rollback in a failed transaction", Q("rollback; "+blocked), Q("begin"), Q("select 1/0")),
+		hold("behind a prepared rollback in a failed transaction", Batch(Bind("", "rb"), Exec("", 0), Run(blocked)),
+			Batch(Parse("rb", "rollback")), Q("begin"), Q("select 1/0")),
+		hold("behind rollback to in one text", Q("rollback to s; "+blocked), Q("begin; savepoint s"), Q("select 1/0")),
+		hold("behind release", Q(blocked), Q("begin; savepoint s; release s")),
+		hold("repeatable read", Q(blocked), Q("begin isolation level repeatable read")),
+		hold("serializable in one text", Q("begin isolation level serializable; "+blocked+"; commit")),
+		hold("several executes and one sync", Batch(Run("select 1"), Run("insert into t (v) values ('own')"), Run(blocked))),
+		hold("statement prepared before", Batch(Bind("", "s"), Exec("", 0)), Batch(Parse("s", blocked))),
+		hold("SQL prepare and execute", Q("execute s"), Q("prepare s as "+blocked)),
+		hold("after discard all", Q(blocked), Q("discard all")),
+		hold("discard all in front, pipelined", Cat(Run("discard all"), Sync(), Run(blocked), Sync())),
+		hold("after deallocate all", Batch(Run(blocked)), Q("deallocate all")),
+		hold("deallocate all in one text", Q("deallocate all; "+blocked)),
+		hold("copy", Q("copy (select gate()) to stdout; "+blocked)),
+		hold("call with an inner commit", Q("call late()")),
+		hold("call by extended messages", Batch(Run("call late()"))),
+		hold("call behind a pipelined query", Cat(Q("select 1"), Q("call late()"))),
+		hold("prepared call", Batch(Bind("", "s"), Exec("", 0)), Batch(Parse("s", "call late()"))),
+		hold("do with an inner commit", Q("do $$begin commit; perform pg_advisory_unlock_all(); perform gate(); insert into t (v) values ('stale'); end$$")),
+		hold("a text that shows query texts", Q("select current_query(); commit; "+blocked)),
+		hold("a text too long to read", Q("begin; commit; "+blocked+" -- "+long)),
+		hold("a text too long to read in a failed transaction", Q("rollback; "+blocked+" -- "+long), Q("begin"), Q("select 1/0")),
 		hold("strings read otherwise than the proxy knows yet",
-			cat(q("set standard_conforming_strings = off"), q(`select '\', $$'; commit; `+blocked+`; select '$$ --'`))),
-		hold("strings read otherwise, flushed", cat(q(`select '\', $$'; commit; `+blocked+`; select '$$ --'`), sync_()),
-			nil, cat(run("set standard_conforming_strings = off"), flush())),
-		hold("an open batch of which only the check ran", cat(parse("s", "select 1"), q(blocked), sync_())),
-		hold("a bound portal of rollback, its name freed unseen", cat(exec("x", 0), run(blocked), sync_()),
-			cat(run("begin"), run("select 1"), parse("rb", "rollback"), bind("x", "rb"), run("savepoint s"), sync_()),
-			cat(run("select 1/0"), shut('P', "x"), sync_()), q("rollback to s")),
-		hold("a bound portal of rollback, its name bound again in vain", cat(exec("x", 0), run(blocked), sync_()),
-			cat(run("begin"), run("select 1"), parse("rb", "rollback"), bind("x", "rb"), run("savepoint s"), sync_()),
-			cat(parse("", "select 2"), bind("x", ""), sync_()), q("rollback to s")),
-		hold("portal names equal to the server alone", cat(run("insert into t (v) values ('own')"),
-			parse("rb", "rollback"), parse("w", "select 1"), bind(name63+"a", "w"), shut('P', name63+"b"), bind(name63+"c", "rb"), exec(name63+"a", 0), run(blocked), sync_())),
-		hold("statement names equal to the server alone", cat(bind("", name63+"a"), exec("", 0), sync_()),
-			cat(parse(name63+"a", "begin"), sync_()), cat(shut('S', name63+"b"), parse(name63+"c", blocked), sync_())),
-		hold("statement names equal by another encoding", cat(bind("", "\u00e9"), exec("", 0), sync_()),
-			cat(parse("\u00e9", "begin"), sync_()), q("set client_encoding to latin1"),
-			cat(shut('S', "\xe9"), parse("\xe9", blocked), sync_()), q("set client_encoding to utf8")),
-		hold("deallocate by execute of a prepared one", cat(bind("", "s"), exec("", 0), sync_()),
-			cat(parse("s", "begin"), parse("d", "deallocate s"), sync_()), q("execute d"), q("prepare s as "+blocked)),
-		hold("deallocate by execute in one text", cat(bind("", "s"), exec("", 0), sync_()),
-			cat(parse("s", "begin"), parse("d", "deallocate s"), sync_()), q("select 1; execute d; prepare s as "+blocked)),
-		hold("a name taken by SQL prepare", cat(bind("", "s"), exec("", 0), sync_()), q("prepare s as "+blocked), cat(parse("s", "begin"), sync_())),
-		hold("a name freed by a statement whose Close was skipped", cat(bind("", "s"), exec("", 0), sync_()),
-			cat(parse("s", "begin"), parse("d", "deallocate s"), sync_()), cat(run("select 1/0"), shut('S', "d"), sync_()), q("execute d"), q("prepare s as "+blocked)),
-		hold("the same, executed by Bind", cat(bind("", "s"), exec("", 0), sync_()),
-			cat(parse("s", "begin"), parse("d", "deallocate s"), sync_()), cat(run("select 1/0"), shut('S', "d"), sync_()), cat(bind("", "d"), exec("", 0), sync_()), q("prepare s as "+blocked)),
-		hold("a name freed by a statement deallocated in vain", cat(bind("", "s"), exec("", 0), sync_()),
-			cat(parse("s", "begin"), parse("d", "deallocate s"), sync_()), q("begin"), q("select 1/0"), q("deallocate d"), q("rollback"), q("execute d"), q("prepare s as "+blocked)),
-		hold("a name freed by a statement deallocated in a text that failed", cat(bind("", "s"), exec("", 0), sync_()),
-			cat(parse("s", "begin"), parse("d", "deallocate s"), sync_()), q("select 1/0; deallocate d"), q("execute d"), q("prepare s as "+blocked)),
-		hold("a name freed in a DO that does not say so", cat(bind("", "s"), exec("", 0), sync_()),
-			cat(parse("s", "begin"), sync_()), q("do $$begin execute 'deal' || 'locate s'; end$$"), q("prepare s as "+blocked)),
-		hold("a name prepared in vain, pipelined", cat(parse("s", "begin"), sync_(), bind("", "s"), exec("", 0), sync_()), cat(parse("s", blocked), sync_())),
-		hold("a begin in vain, then the name", cat(bind("", "s"), exec("", 0), sync_()), cat(parse("s", blocked), sync_()), cat(parse("s", "begin"), sync_())),
+			Cat(Q("set standard_conforming_strings = off"), Q(`select '\', $$'; commit; `+blocked+`; select '$$ --'`))),
+		hold("strings read otherwise, flushed", Cat(Q(`select '\', $$'; commit; `+blocked+`; select '$$ --'`), Sync()),
+			nil, Cat(Run("set standard_conforming_strings = off"), Flush())),
+		hold("an open batch of which only the check ran", Cat(Parse("s", "select 1"), Q(blocked), Sync())),
+		hold("a bound portal of rollback, its name freed unseen", Batch(Exec("x", 0), Run(blocked)),
+			Batch(Run("begin"), Run("select 1"), Parse("rb", "rollback"), Bind("x", "rb"), Run("savepoint s")),
+			Batch(Run("select 1/0"), Shut('P', "x")), Q("rollback to s")),
+		hold("a bound portal of rollback, its name bound again in vain", Batch(Exec("x", 0), Run(blocked)),
+			Batch(Run("begin"), Run("select 1"), Parse("rb", "rollback"), Bind("x", "rb"), Run("savepoint s")),
+			Batch(Parse("", "select 2"), Bind("x", "")), Q("rollback to s")),
+		hold("portal names equal to the server alone", Batch(Run("insert into t (v) values ('own')"),
+			Parse("rb", "rollback"), Parse("w", "select 1"), Bind(name63+"a", "w"), Shut('P', name63+"b"), Bind(name63+"c", "rb"), Exec(name63+"a", 0), Run(blocked))),
+		hold("statement names equal to the server alone", Batch(Bind("", name63+"a"), Exec("", 0)),
+			Batch(Parse(name63+"a", "begin")), Batch(Shut('S', name63+"b"), Parse(name63+"c", blocked))),
+		hold("statement names equal by another encoding", Batch(Bind("", "\u00e9"), Exec("", 0)),
+			Batch(Parse("\u00e9", "begin")), Q("set client_encoding to latin1"),
+			Batch(Shut('S', "\xe9"), Parse("\xe9", blocked)), Q("set client_encoding to utf8")),
+		hold("deallocate by execute of a prepared one", Batch(Bind("", "s"), Exec("", 0)),
+			Batch(Parse("s", "begin"), Parse("d", "deallocate s")), Q("execute d"), Q("prepare s as "+blocked)),
+		hold("deallocate by execute in one text", Batch(Bind("", "s"), Exec("", 0)),
+			Batch(Parse("s", "begin"), Parse("d", "deallocate s")), Q("select 1; execute d; prepare s as "+blocked)),
+		hold("a name taken by SQL prepare", Batch(Bind("", "s"), Exec("", 0)), Q("prepare s as "+blocked), Batch(Parse("s", "begin"))),
+		hold("a name freed by a statement whose Close was skipped", Batch(Bind("", "s"), Exec("", 0)),
+			Batch(Parse("s", "begin"), Parse("d", "deallocate s")), Batch(Run("select 1/0"), Shut('S', "d")), Q("execute d"), Q("prepare s as "+blocked)),
+		hold("the same, executed by Bind", Batch(Bind("", "s"), Exec("", 0)),
+			Batch(Parse("s", "begin"), Parse("d", "deallocate s")), Batch(Run("select 1/0"), Shut('S', "d")), Batch(Bind("", "d"), Exec("", 0)), Q("prepare s as "+blocked)),
+		hold("a name freed by a statement deallocated in vain", Batch(Bind("", "s"), Exec("", 0)),
+			Batch(Parse("s", "begin"), Parse("d", "deallocate s")), Q("begin"), Q("select 1/0"), Q("deallocate d"), Q("rollback"), Q("execute d"), Q("prepare s as "+blocked)),
+		hold("a name freed by a statement deallocated in a text that failed", Batch(Bind("", "s"), Exec("", 0)),
+			Batch(Parse("s", "begin"), Parse("d", "deallocate s")), Q("select 1/0; deallocate d"), Q("execute d"), Q("prepare s as "+blocked)),
+		hold("a name freed in a DO that does not say so", Batch(Bind("", "s"), Exec("", 0)),
+			Batch(Parse("s", "begin")), Q("do $$begin execute 'deal' || 'locate s'; end$$"), Q("prepare s as "+blocked)),
+		hold("a name prepared in vain, pipelined", Cat(Parse("s", "begin"), Sync(), Bind("", "s"), Exec("", 0), Sync()), Batch(Parse("s", blocked))),
+		hold("a begin in vain, then the name", Batch(Bind("", "s"), Exec("", 0)), Batch(Parse("s", blocked)), Batch(Parse("s", "begin"))),
 		hold("function call", wiretest.Msg('F', nil), nil), // filled in by the test
 	}
 }
@@ -134,7 +135,7 @@ func holdsGrant(s *fixture.Cluster, worker string, c holdCase) {
 		if piece == nil {
 			continue
 		}
-		if strings.HasSuffix(string(piece), string(flush())) {
+		if strings.HasSuffix(string(piece), string(Flush())) {
 			client.Send(piece)
 			client.Until('C')
 			continue
@@ -146,7 +147,7 @@ func holdsGrant(s *fixture.Cluster, worker string, c holdCase) {
 	backends := countBackends(s) // one will come, and one will go
 	s.Exec("select pg_advisory_lock(42)")
 	defer s.Exec("select pg_advisory_unlock_all()")
-	answer := fixture.ReadReply(client, 1+strings.Count(string(c.last), string(sync_())))
+	answer := fixture.ReadReply(client, 1+strings.Count(string(c.last), string(Sync())))
 	if _, err := client.Write(c.last); err != nil {
 		s.T.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func holdsGrant(s *fixture.Cluster, worker string, c holdCase) {
 	s.Supersede()
 	before := s.Rows("stale")
 	s.Exec("select pg_advisory_unlock(42)")
-	_, _ = client.Write(q("commit")) // it may be gone
+	_, _ = client.Write(Q("commit")) // it may be gone
 	_ = client.Close()
 	fixture.Eventually(s.T, "the worker's backend has ended", func() bool { return countBackends(s) <= backends })
 	if before != 0 || s.Rows("stale") != 0 {

@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // oldSnapshot is a worker that leads and was told, and the id of a snapshot that was
@@ -49,12 +50,12 @@ func (s *oldSnapshot) imports() string { return "set transaction snapshot '" + s
 // must fail with code.
 func (s *oldSnapshot) write(name, code string, before [][]byte, write ...[]byte) {
 	s.T.Helper()
-	fixture.MustPass(s.T, s.leader, q(repeatableRead))
+	fixture.MustPass(s.T, s.leader, Q(repeatableRead))
 	fixture.MustPass(s.T, s.leader, before...)
 	if all, ended := fixture.Ask(s.leader, write...); ended || wiretest.ErrorOf(all) != code {
 		s.T.Errorf("%s: %v, ended %v; want %s", name, all, ended, code)
 	}
-	fixture.MustPass(s.T, s.leader, q("rollback"))
+	fixture.MustPass(s.T, s.leader, Q("rollback"))
 }
 
 // onBothVersions runs a test on the default version and on 18.
@@ -73,47 +74,47 @@ func TestSafetyAnImportedSnapshotIsOld(t *testing.T) {
 	t.Parallel()
 	onBothVersions(t, func(t *testing.T, pg *pgtest.Server) {
 		s := newOldSnapshot(t, pg)
-		fixture.MustPass(t, s.leader, parse("snapshot", s.imports()), sync_())
+		fixture.MustPass(t, s.leader, Parse("snapshot", s.imports()), Sync())
 		for name, w := range map[string]struct {
 			code string
 			sent [][]byte
 		}{
-			"plain":                       {"40001", [][]byte{q(lateInsert)}},
-			"shows its text":              {"40001", [][]byte{q(lateInsert + " where current_query() <> ''")}},
-			"a text that shows itself":    {"40001", [][]byte{q("select current_query(); " + lateInsert)}},
-			"a copy that shows its text":  {"40001", [][]byte{q("copy t (v) from stdin where current_query() <> ''")}},
-			"do":                          {"40001", [][]byte{q("do $$begin " + lateInsert + "; end$$")}},
-			"too long to be read":         {"40001", [][]byte{q(lateInsert + longComment)}},
-			"of an unknown number":        {"ZF005", [][]byte{q(lateInsert + "; select 1" + longComment)}},
+			"plain":                       {"40001", [][]byte{Q(lateInsert)}},
+			"shows its text":              {"40001", [][]byte{Q(lateInsert + " where current_query() <> ''")}},
+			"a text that shows itself":    {"40001", [][]byte{Q("select current_query(); " + lateInsert)}},
+			"a copy that shows its text":  {"40001", [][]byte{Q("copy t (v) from stdin where current_query() <> ''")}},
+			"do":                          {"40001", [][]byte{Q("do $$begin " + lateInsert + "; end$$")}},
+			"too long to be read":         {"40001", [][]byte{Q(lateInsert + longComment)}},
+			"of an unknown number":        {"ZF005", [][]byte{Q(lateInsert + "; select 1" + longComment)}},
 			"a function call":             {"ZF005", [][]byte{call(2026)}},
-			"as messages":                 {"40001", [][]byte{run(lateInsert), sync_()}},
-			"as messages, not to be read": {"40001", [][]byte{run(lateInsert + " \xff"), sync_()}},
-			"as messages, shows its text": {"40001", [][]byte{run(lateInsert + " where current_query() <> ''"), sync_()}},
+			"as messages":                 {"40001", [][]byte{Run(lateInsert), Sync()}},
+			"as messages, not to be read": {"40001", [][]byte{Run(lateInsert + " \xff"), Sync()}},
+			"as messages, shows its text": {"40001", [][]byte{Run(lateInsert + " where current_query() <> ''"), Sync()}},
 		} {
-			s.write(name, w.code, [][]byte{bind("", "snapshot"), exec("", 0), sync_()}, w.sent...)
+			s.write(name, w.code, [][]byte{Bind("", "snapshot"), Exec("", 0), Sync()}, w.sent...)
 		}
 		for name, text := range map[string]string{
 			"40001": repeatableRead + "; " + s.imports() + "; " + lateInsert + " where current_query() <> ''; commit",
 			"ZF005": repeatableRead + "; " + s.imports() + "; " + lateInsert + "; commit" + longComment,
 		} {
-			fixture.MustFail(t, s.leader, name, q(text))
-			fixture.MustPass(t, s.leader, q("rollback"))
+			fixture.MustFail(t, s.leader, name, Q(text))
+			fixture.MustPass(t, s.leader, Q("rollback"))
 		}
 		// The registry covers what follows a LOCK TABLE, but not behind an import.
 		const lock = "lock table t in row exclusive mode"
 		for _, first := range [][]string{{lock, s.imports()}, {s.imports(), lock}} {
-			fixture.MustPass(t, s.leader, q(repeatableRead))
-			fixture.MustPass(t, s.leader, q(first[0]))
-			fixture.MustPass(t, s.leader, q(first[1]))
-			fixture.MustFail(t, s.leader, "40001", q(lateInsert))
-			fixture.MustPass(t, s.leader, q("rollback"))
+			fixture.MustPass(t, s.leader, Q(repeatableRead))
+			fixture.MustPass(t, s.leader, Q(first[0]))
+			fixture.MustPass(t, s.leader, Q(first[1]))
+			fixture.MustFail(t, s.leader, "40001", Q(lateInsert))
+			fixture.MustPass(t, s.leader, Q("rollback"))
 		}
 		s.nothingLate()
 		// One that is not old, and a check that comes first.
-		fixture.MustPass(t, s.leader, q(repeatableRead))
-		fixture.MustPass(t, s.leader, q("insert into t (v) values ('own')"))
-		fixture.MustPass(t, s.leader, q(lateInsert+" where current_query() <> ''"))
-		fixture.MustPass(t, s.leader, q("commit"))
+		fixture.MustPass(t, s.leader, Q(repeatableRead))
+		fixture.MustPass(t, s.leader, Q("insert into t (v) values ('own')"))
+		fixture.MustPass(t, s.leader, Q(lateInsert+" where current_query() <> ''"))
+		fixture.MustPass(t, s.leader, Q("commit"))
 	})
 }
 
@@ -123,22 +124,22 @@ func TestSafetyASnapshotIsImportedUnseen(t *testing.T) {
 	t.Parallel()
 	onBothVersions(t, func(t *testing.T, pg *pgtest.Server) {
 		s := newOldSnapshot(t, pg)
-		unread := q(lateInsert + "; select 1" + longComment)
+		unread := Q(lateInsert + "; select 1" + longComment)
 		for name, text := range map[string]string{
 			"backslash": s.imports() + ` -- \ `,
 			"long":      s.imports() + " -- " + strings.Repeat("x", 1100),
 			"forgotten": s.imports(),
 		} {
-			fixture.MustPass(t, s.leader, parse(name, text), sync_())
+			fixture.MustPass(t, s.leader, Parse(name, text), Sync())
 		}
-		fixture.MustPass(t, s.leader, q("do $$begin null; /* deallocate */ end$$"))
+		fixture.MustPass(t, s.leader, Q("do $$begin null; /* deallocate */ end$$"))
 		for _, name := range []string{"backslash", "long", "forgotten"} {
-			run := [][]byte{bind("", name), exec("", 0), sync_()}
+			run := [][]byte{Bind("", name), Exec("", 0), Sync()}
 			s.write(name, "ZF005", run, unread)
-			s.write(name+", then messages", "40001", run, parse("", lateInsert+" \xff"), bind("", ""), exec("", 0), sync_())
+			s.write(name+", then messages", "40001", run, Parse("", lateInsert+" \xff"), Bind("", ""), Exec("", 0), Sync())
 		}
 		fixture.MustFail(t, s.leader, "ZF005",
-			q("do $$begin commit; set transaction isolation level repeatable read; "+s.imports()+"; "+lateInsert+"; end$$"))
+			Q("do $$begin commit; set transaction isolation level repeatable read; "+s.imports()+"; "+lateInsert+"; end$$"))
 		s.nothingLate()
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestSafetyOneNameInManySpellings: the server keeps 63 bytes of a name, and of one in
@@ -20,21 +21,21 @@ func TestSafetyOneNameInManySpellings(t *testing.T) {
 			name   string
 			before [][]byte
 		}{
-			"messages": {long, [][]byte{cat(wiretest.Close('S', long+"x"), parse(long+"y", stale), sync_())}},
-			"SQL":      {long, [][]byte{q("deallocate " + long + "x"), q("prepare " + long + "y as " + stale)}},
-			"WIN1252":  {euro, [][]byte{q("deallocate " + euro + "\x80"), q("select 1; prepare " + euro + "\x80 as " + stale)}},
+			"messages": {long, [][]byte{Batch(wiretest.Close('S', long+"x"), Parse(long+"y", stale))}},
+			"SQL":      {long, [][]byte{Q("deallocate " + long + "x"), Q("prepare " + long + "y as " + stale)}},
+			"WIN1252":  {euro, [][]byte{Q("deallocate " + euro + "\x80"), Q("select 1; prepare " + euro + "\x80 as " + stale)}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				s := provenCluster(t, pg)
 				worker := s.Leader("w", "client_encoding", "WIN1252")
-				fixture.MustPass(t, worker, q("select * from c"))
+				fixture.MustPass(t, worker, Q("select * from c"))
 				awaitProofs(s, worker, "w")
-				fixture.MustPass(t, worker, cat(parse(c.name, "select * from c"), sync_()))
+				fixture.MustPass(t, worker, Batch(Parse(c.name, "select * from c")))
 				for _, piece := range c.before {
 					fixture.MustPass(t, worker, piece)
 				}
 				s.Supersede()
-				fixture.MustEnd(t, worker, "ZF001", cat(bind("", c.name), exec("", 0), sync_()))
+				fixture.MustEnd(t, worker, "ZF001", Batch(Bind("", c.name), Exec("", 0)))
 				if n := s.Rows("stale"); n != 0 {
 					t.Errorf("%d rows were written", n)
 				}
@@ -48,18 +49,18 @@ func TestSafetyOneNameInManySpellings(t *testing.T) {
 func TestStatementsNamedOutsideASCII(t *testing.T) {
 	t.Parallel()
 	const prepare, execute = "prepare \"\u00e4\" as insert into t (v) values ('x')", "execute \"\u00e4\""
-	extended := func(sql string) []byte { return cat(wiretest.Run(sql), sync_()) }
+	extended := func(sql string) []byte { return Batch(wiretest.Run(sql)) }
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		s.Leader("leader")
 		for name, messages := range map[string][][]byte{
-			"as Query":               {q(prepare), q(execute)},
-			"in one text":            {q(prepare + ";" + execute)},
-			"in a block":             {q("begin;" + prepare), q(execute), q("commit"), q(execute)},
+			"as Query":               {Q(prepare), Q(execute)},
+			"in one text":            {Q(prepare + ";" + execute)},
+			"in a block":             {Q("begin;" + prepare), Q(execute), Q("commit"), Q(execute)},
 			"as extended messages":   {extended(prepare), extended(execute)},
-			"first as Query":         {q(prepare), extended(execute), cat(bind("", "\u00e4"), exec("", 0), sync_())},
-			"by a Parse":             {cat(parse("\u00e4", stale), sync_()), q(execute), cat(bind("", "\u00e4"), exec("", 0), sync_())},
-			"beside a prepared read": {cat(parse("s", "select 1"), sync_()), q(prepare), cat(bind("", "s"), exec("", 0), sync_()), q(execute)},
-			"beside a prepared end":  {cat(parse("zz", "begin"), sync_()), q(prepare), q(execute), q("deallocate \"\u00e4\"")},
+			"first as Query":         {Q(prepare), extended(execute), Batch(Bind("", "\u00e4"), Exec("", 0))},
+			"by a Parse":             {Batch(Parse("\u00e4", stale)), Q(execute), Batch(Bind("", "\u00e4"), Exec("", 0))},
+			"beside a prepared read": {Batch(Parse("s", "select 1")), Q(prepare), Batch(Bind("", "s"), Exec("", 0)), Q(execute)},
+			"beside a prepared end":  {Batch(Parse("zz", "begin")), Q(prepare), Q(execute), Q("deallocate \"\u00e4\"")},
 		} {
 			t.Run(name, func(t *testing.T) {
 				leader, follower, before := s.Connect("leader"), s.Connect("follower"), s.Number("select count(*) from t")

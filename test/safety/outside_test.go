@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestSafetyDeclareOutsideABlock: Postgres analyzes a cursor's query before it
@@ -28,18 +29,18 @@ func TestSafetyDeclareOutsideABlock(t *testing.T) {
 		nobody, _ := wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB)
 		for who, c := range map[string]*wiretest.Conn{"a follower": s.Connect("follower"), "no worker": nobody} {
 			for _, text := range []string{declare, "/* once more */ " + declare + ";"} {
-				all, _ := fixture.Ask(c, q(text))
+				all, _ := fixture.Ask(c, Q(text))
 				if state := wiretest.ErrorOf(all); state != "25P01" && state != "ZF002" { // the latter before 16: it is not proven harmless
 					t.Errorf("%s got %v", who, all)
 				}
 			}
-			fixture.MustPass(t, c, q("select 1"))
+			fixture.MustPass(t, c, Q("select 1"))
 			if n := s.Number("select last_value from moved where is_called union all select 0 limit 1"); n != 0 {
 				t.Errorf("%s moved the sequence to %d", who, n)
 			}
 		}
 		for i, c := range []*wiretest.Conn{leader, superseded} {
-			if all, _ := fixture.Ask(c, q(declare)); wiretest.ErrorOf(all) != "ZF001" {
+			if all, _ := fixture.Ask(c, Q(declare)); wiretest.ErrorOf(all) != "ZF001" {
 				t.Errorf("worker %d, which was superseded, got %v", i, all)
 			}
 		}
@@ -47,7 +48,7 @@ func TestSafetyDeclareOutsideABlock(t *testing.T) {
 			t.Errorf("the sequence was moved to %d", n)
 		}
 		now := s.Leader("now")
-		fixture.MustFail(t, now, "25P01", q(declare)) // as by Postgres, whose analysis has moved it
+		fixture.MustFail(t, now, "25P01", Q(declare)) // as by Postgres, whose analysis has moved it
 		if n := s.Number("select last_value from moved"); n != 1 {
 			t.Errorf("the leader's statement moved the sequence to %d", n)
 		}
@@ -59,10 +60,10 @@ func TestSafetyDeclareOutsideABlock(t *testing.T) {
 func TestALapsedLeaseIsNamed(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
-	for i, write := range [][]byte{q(mine), cat(run(mine), sync_()), q("select 1; " + mine), q("vacuum c")} {
+	for i, write := range [][]byte{Q(mine), Batch(Run(mine)), Q("select 1; " + mine), Q("vacuum c")} {
 		worker := fmt.Sprintf("w%d", i)
 		c := s.Leader(worker)
-		fixture.MustPass(t, c, q(mine))
+		fixture.MustPass(t, c, Q(mine))
 		lapsed := *s.Candidacy(s.DB, "r", worker).Status()
 		lapsed.Role, lapsed.Lapsed = fencing.Follower, true
 		s.Candidacy(s.DB, "r", worker).SetStatus(&lapsed)

@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/migrations"
 	"github.com/fencepost/fencepost/proxy"
 )
@@ -289,7 +290,7 @@ func TestSafetyProvenReadsFenceNothingElse(t *testing.T) {
 				fixture.MustPass(t, c, wiretest.Run("select * from c"), wiretest.Sync())
 				all, _ := fixture.Ask(c, parts...)
 				if got := wiretest.ErrorOf(all); got != "ZF001" {
-					t.Errorf("%q: answered by %q, want ZF001", cat(parts...), got)
+					t.Errorf("%q: answered by %q, want ZF001", Cat(parts...), got)
 				}
 			}
 		}

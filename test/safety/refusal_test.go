@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -22,7 +23,7 @@ func TestRefusalSaysWhatThereIsToSay(t *testing.T) {
 	const worker = "w\u00f6rker \u2013 \u5de5"
 	c := s.Leader(worker, "client_encoding", "LATIN1")
 	s.Supersede()
-	f := fixture.MustEnd(t, c, "ZF001", q("insert into t (v) values ('se''cret'), ('x')"))
+	f := fixture.MustEnd(t, c, "ZF001", Q("insert into t (v) values ('se''cret'), ('x')"))
 	for _, field := range []byte("MDH") {
 		if f[field] == "" || strings.ContainsFunc(f[field], func(r rune) bool { return r < ' ' || r > '~' }) {
 			t.Errorf("field %c is not a line of ASCII: %q", field, f[field])
@@ -65,9 +66,9 @@ func TestEndedByTheGrant(t *testing.T) {
 		t.Parallel()
 		s := fixture.NewCluster(t, pgtest.Shared(t))
 		c := s.Leader("w")
-		fixture.MustPass(t, c, q("begin; "+stale))
+		fixture.MustPass(t, c, Q("begin; "+stale))
 		s.Supersede()
-		f := fixture.MustEnd(t, c, "ZF001", q("select 1"))
+		f := fixture.MustEnd(t, c, "ZF001", Q("select 1"))
 		if !strings.Contains(f['M'], "superseded") {
 			t.Errorf("got %v", f)
 		}
@@ -78,7 +79,7 @@ func TestEndedByTheGrant(t *testing.T) {
 		c := s.Leader("w")
 		s.Exec("begin; update c set v = 'held'")
 		answer := fixture.ReadReply(c, 1)
-		c.Send(q("update c set v = 'stale'"))
+		c.Send(Q("update c set v = 'stale'"))
 		fixture.Eventually(t, "the write waits for the row", func() bool { return lockWaiters(s, "transactionid") == 1 })
 		s.Supersede()
 		all, ended := answer.Wait()
@@ -98,7 +99,7 @@ func TestEndedByAnOperator(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	c := s.Leader("w")
-	fixture.MustPass(t, c, q("select 1"))
+	fixture.MustPass(t, c, Q("select 1"))
 	s.Exec("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1) x")
 	all := c.Rest()
 	if f := all[len(all)-1].Fields(); f['C'] != "57P01" || f['V'] != "FATAL" {
@@ -113,7 +114,7 @@ func TestFollowersEndAtOnce(t *testing.T) {
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(c *proxy.Config) { c.StartupWait = time.Hour }))
 		c := s.Connect("w")
-		pid := fixture.FirstValue(t, fixture.MustPass(t, c, q("select pg_backend_pid()")))
+		pid := fixture.FirstValue(t, fixture.MustPass(t, c, Q("select pg_backend_pid()")))
 		s.Exec("select pg_terminate_backend(" + pid + ")")
 		all := c.Rest()
 		if len(all) == 0 || all[0].Fields()['C'] != "57P01" || all[0].Fields()['V'] != "FATAL" {
@@ -129,7 +130,7 @@ func TestEndedByAGrantOnItsWay(t *testing.T) {
 	patient := fixture.NewProxy(t, pgtest.Shared(t), func(c *proxy.Config) { c.StartupWait = time.Minute })
 	s := fixture.NewClusterOn(t, patient)
 	c := s.Leader("w")
-	pid := fixture.FirstValue(t, fixture.MustPass(t, c, q("select pg_backend_pid()")))
+	pid := fixture.FirstValue(t, fixture.MustPass(t, c, Q("select pg_backend_pid()")))
 	candidacy := s.Candidacy(s.DB, "r", "w")
 	lapsed := *candidacy.Status()
 	lapsed.Role, lapsed.Lapsed = fencing.Follower, true
@@ -144,7 +145,7 @@ func TestEndedByAGrantOnItsWay(t *testing.T) {
 		}
 	})
 	answer := fixture.ReadReply(c, 1)
-	c.Send(q("select pg_sleep(60)"))
+	c.Send(Q("select pg_sleep(60)"))
 	s.Exec("select pg_terminate_backend(" + pid + ")")
 	all, ended := answer.Wait()
 	if !ended || wiretest.ErrorOf(all) != "ZF001" {
@@ -161,8 +162,8 @@ func TestGoneAtEveryPoint(t *testing.T) {
 	s.Grant("w")
 	base := countBackends(s)
 	for name, sent := range map[string][]byte{
-		"idle": nil, "part of a message": q(stale)[:9], "no sync": run(stale), "transaction": q("begin; " + stale),
-		"in a copy": cat(q("copy t (v) from stdin"), wiretest.CopyData("stale\n")), "bound": cat(parse("", stale), bind("", "")),
+		"idle": nil, "part of a message": Q(stale)[:9], "no sync": Run(stale), "transaction": Q("begin; " + stale),
+		"in a copy": Cat(Q("copy t (v) from stdin"), wiretest.CopyData("stale\n")), "bound": Cat(Parse("", stale), Bind("", "")),
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			s := s.With(t)
@@ -189,8 +190,8 @@ func TestAnUntranslatableCharacterIsTheClientsError(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		c := s.Leader("w")
-		fixture.MustPass(t, c, q("set client_encoding to 'WIN1252'"))
-		fixture.MustFail(t, c, "22P05", q("select '\x81'"))
-		fixture.MustPass(t, c, q(mine))
+		fixture.MustPass(t, c, Q("set client_encoding to 'WIN1252'"))
+		fixture.MustFail(t, c, "22P05", Q("select '\x81'"))
+		fixture.MustPass(t, c, Q(mine))
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/migrations"
 )
 
@@ -20,7 +21,7 @@ func TestSafetyASchemaMadeAnewFencesOldSessions(t *testing.T) {
 			t.Parallel()
 			s := fixture.NewCluster(t, pgtest.Shared(t))
 			leader := s.Leader("w")
-			fixture.MustPass(t, leader, q(mine))
+			fixture.MustPass(t, leader, Q(mine))
 			s.Exec("drop schema fencepost cascade")
 			ctx := t.Context()
 			control := s.PG.Connect(t, pgtest.Superuser, s.DB)
@@ -31,9 +32,9 @@ func TestSafetyASchemaMadeAnewFencesOldSessions(t *testing.T) {
 				t.Fatalf("the first epoch of the new schema is %d", epoch)
 			}
 			if in != "outside" {
-				fixture.MustPass(t, leader, q("begin"))
+				fixture.MustPass(t, leader, Q("begin"))
 			}
-			fixture.MustFail(t, leader, "ZF004", q("insert into t (v) values ('stale')"))
+			fixture.MustFail(t, leader, "ZF004", Q("insert into t (v) values ('stale')"))
 			leader.Exec("commit")
 			if s.Rows("stale") != 0 {
 				t.Error("the leader of the old schema wrote")

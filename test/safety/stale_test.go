@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 const stale = "insert into t (v) values ('stale')"
@@ -45,63 +46,63 @@ func call(oid int) []byte {
 func staleCases(s *fixture.Cluster) []staleCase {
 	domain := oidOf(s, "'wd'::regtype")
 	return []staleCase{
-		late("simple", q(stale)),
-		late("extended", cat(run(stale), sync_())),
-		late("prepared under the old epoch", cat(bind("", "s"), exec("", 0), sync_()), cat(parse("s", stale), sync_())),
-		late("prepared by SQL under the old epoch", q("execute s"), q("prepare s as "+stale)),
-		late("begun before, nothing done", q(stale), q("begin")),
-		late("begun after a transaction that was checked", q(stale), q("select * from c"), q("begin")),
-		late("begun before, in one text", q(stale+"; commit"), q("begin")),
-		late("between begin and the write", cat(run(stale), sync_()), cat(run("begin"), sync_())),
-		late("between the write and commit", q("commit"), q("begin"), q(stale)),
-		late("between the write and commit, extended", cat(run("commit"), sync_()), cat(run("begin"), run(stale), sync_())),
-		late("behind a read of the same transaction", q(stale+"; commit"), q("begin"), q("select * from c")),
-		late("savepoint taken before", q(stale+"; commit"), q("begin"), q("savepoint a")),
-		late("rolled back to a savepoint", q("rollback to a; "+stale+"; commit"), q("begin; savepoint a"), q(stale)),
-		late("repeatable read, no snapshot yet", q(stale+"; commit"), q("begin isolation level repeatable read")),
-		late("repeatable read, old snapshot", q(stale+"; commit"), q("begin isolation level repeatable read"), q("select * from c")),
-		late("serializable, old snapshot", q(stale+"; commit"), q("begin isolation level serializable"), q("select * from c")),
-		late("serializable by default", cat(run(stale), sync_()), q("set default_transaction_isolation = serializable")),
-		late("several statements", q("select 1; "+stale)),
-		late("with a commit of its own", q("begin; commit; "+stale)),
-		late("begin, write and commit in one text", q("begin; "+stale+"; commit")),
-		late("pipeline of several executes", cat(run("select 1"), run(stale), run("select 2"), sync_())),
-		late("pipeline of several syncs", cat(run(stale), sync_(), run(stale), sync_())),
-		late("pipelined queries", cat(q(stale), q(stale))),
-		late("after discard all", q(stale), q("discard all")),
-		late("after deallocate all", cat(run(stale), sync_()), q("deallocate all")),
-		late("behind discard all, pipelined", cat(run("discard all"), run(stale), sync_())),
-		late("in a text that shows query texts", q("select current_query(); "+stale+"; commit; "+stale)),
-		late("in a text too long to read", q("begin; "+stale+"; commit -- "+long)),
-		late("a view that writes", q("select * from vw")),
-		late("a domain that writes", cat(run("select 'stale'::wd"), sync_())),
-		late("a cast that writes", q("select row(1, 2)::pair::int")),
-		late("an operator that writes", q("set search_path = public, pg_catalog; select 1 + 2")),
-		late("an operator by its schema", cat(run("select 1 operator(public.+) 2"), sync_())),
-		late("parse alone of a domain that writes", cat(parse("", "select 'stale'::wd"), sync_())),
-		late("describe of a statement", cat(desc('S', "s"), sync_()), cat(parse("s", stale), sync_())),
-		late("bind alone of a domain that writes", cat(parse("", "select $1::wd"), bind("", "", "stale"), sync_())),
-		late("bind of begin with a parameter", cat(typed("", "begin", domain), bind("", "", "stale"), sync_(), q("commit"))),
-		late("bind of nothing with a parameter", cat(typed("", "", domain), bind("", "", "stale"), sync_())),
-		late("bind of a session command with a parameter", cat(typed("s", "set work_mem = '1MB'", domain), bind("", "s", "stale"), sync_())),
-		late("call", q("call late()")),
-		late("call, extended", cat(run("call late()"), sync_())),
-		late("do", q("do $$begin insert into t (v) values ('stale'); commit; end$$")),
+		late("simple", Q(stale)),
+		late("extended", Batch(Run(stale))),
+		late("prepared under the old epoch", Batch(Bind("", "s"), Exec("", 0)), Batch(Parse("s", stale))),
+		late("prepared by SQL under the old epoch", Q("execute s"), Q("prepare s as "+stale)),
+		late("begun before, nothing done", Q(stale), Q("begin")),
+		late("begun after a transaction that was checked", Q(stale), Q("select * from c"), Q("begin")),
+		late("begun before, in one text", Q(stale+"; commit"), Q("begin")),
+		late("between begin and the write", Batch(Run(stale)), Batch(Run("begin"))),
+		late("between the write and commit", Q("commit"), Q("begin"), Q(stale)),
+		late("between the write and commit, extended", Batch(Run("commit")), Batch(Run("begin"), Run(stale))),
+		late("behind a read of the same transaction", Q(stale+"; commit"), Q("begin"), Q("select * from c")),
+		late("savepoint taken before", Q(stale+"; commit"), Q("begin"), Q("savepoint a")),
+		late("rolled back to a savepoint", Q("rollback to a; "+stale+"; commit"), Q("begin; savepoint a"), Q(stale)),
+		late("repeatable read, no snapshot yet", Q(stale+"; commit"), Q("begin isolation level repeatable read")),
+		late("repeatable read, old snapshot", Q(stale+"; commit"), Q("begin isolation level repeatable read"), Q("select * from c")),
+		late("serializable, old snapshot", Q(stale+"; commit"), Q("begin isolation level serializable"), Q("select * from c")),
+		late("serializable by default", Batch(Run(stale)), Q("set default_transaction_isolation = serializable")),
+		late("several statements", Q("select 1; "+stale)),
+		late("with a commit of its own", Q("begin; commit; "+stale)),
+		late("begin, write and commit in one text", Q("begin; "+stale+"; commit")),
+		late("pipeline of several executes", Batch(Run("select 1"), Run(stale), Run("select 2"))),
+		late("pipeline of several syncs", Cat(Run(stale), Sync(), Run(stale), Sync())),
+		late("pipelined queries", Cat(Q(stale), Q(stale))),
+		late("after discard all", Q(stale), Q("discard all")),
+		late("after deallocate all", Batch(Run(stale)), Q("deallocate all")),
+		late("behind discard all, pipelined", Batch(Run("discard all"), Run(stale))),
+		late("in a text that shows query texts", Q("select current_query(); "+stale+"; commit; "+stale)),
+		late("in a text too long to read", Q("begin; "+stale+"; commit -- "+long)),
+		late("a view that writes", Q("select * from vw")),
+		late("a domain that writes", Batch(Run("select 'stale'::wd"))),
+		late("a cast that writes", Q("select row(1, 2)::pair::int")),
+		late("an operator that writes", Q("set search_path = public, pg_catalog; select 1 + 2")),
+		late("an operator by its schema", Batch(Run("select 1 operator(public.+) 2"))),
+		late("parse alone of a domain that writes", Batch(Parse("", "select 'stale'::wd"))),
+		late("describe of a statement", Batch(Desc('S', "s")), Batch(Parse("s", stale))),
+		late("bind alone of a domain that writes", Batch(Parse("", "select $1::wd"), Bind("", "", "stale"))),
+		late("bind of begin with a parameter", Cat(typed("", "begin", domain), Bind("", "", "stale"), Sync(), Q("commit"))),
+		late("bind of nothing with a parameter", Batch(typed("", "", domain), Bind("", "", "stale"))),
+		late("bind of a session command with a parameter", Batch(typed("s", "set work_mem = '1MB'", domain), Bind("", "s", "stale"))),
+		late("call", Q("call late()")),
+		late("call, extended", Batch(Run("call late()"))),
+		late("do", Q("do $$begin insert into t (v) values ('stale'); commit; end$$")),
 		late("fast path call", call(oidOf(s, "'wstale'::regproc"))),
-		late("fast path call in a block", cat(call(oidOf(s, "'wstale'::regproc")), q("commit")), q("begin")),
-		late("copy", cat(q("copy t (v) from stdin"), wiretest.CopyData("stale\n"), wiretest.CopyDone())),
-		late("copy, extended", cat(run("copy t (v) from stdin"), wiretest.CopyData("stale\n"), wiretest.CopyDone(), sync_())),
-		late("explain analyze", q("explain analyze "+stale)),
-		late("create table as", q("create table stale as select 1")),
-		traced("lock table", "select count(*) from pg_locks where relation = 'c'::regclass", q("lock table c"), q("begin")),
-		traced("update", "select count(*) from c where v <> 'one'", q("update c set v = 'stale'")),
-		traced("delete", "select 1 - count(*) from c", cat(run("delete from c"), sync_())),
-		traced("truncate", "select 1 - count(*) from c", q("truncate c")),
-		traced("nextval", "select last_value - 1 from w_seq", q("select nextval('w_seq')")),
-		traced("ddl", "select count(*) from pg_class where relname = 'stale'", q("create table stale (a int)")),
-		traced("create index concurrently", "select count(*) from pg_class where relname = 'stale_i'", q("create index concurrently stale_i on t (v)")),
-		traced("vacuum", "select count(*) from pg_class where relname = 'c' and relpages > 0", q("vacuum c")),
-		traced("large object", "select count(*) from pg_largeobject_metadata", q("select lo_create(77)")),
+		late("fast path call in a block", Cat(call(oidOf(s, "'wstale'::regproc")), Q("commit")), Q("begin")),
+		late("copy", Cat(Q("copy t (v) from stdin"), wiretest.CopyData("stale\n"), wiretest.CopyDone())),
+		late("copy, extended", Batch(Run("copy t (v) from stdin"), wiretest.CopyData("stale\n"), wiretest.CopyDone())),
+		late("explain analyze", Q("explain analyze "+stale)),
+		late("create table as", Q("create table stale as select 1")),
+		traced("lock table", "select count(*) from pg_locks where relation = 'c'::regclass", Q("lock table c"), Q("begin")),
+		traced("update", "select count(*) from c where v <> 'one'", Q("update c set v = 'stale'")),
+		traced("delete", "select 1 - count(*) from c", Batch(Run("delete from c"))),
+		traced("truncate", "select 1 - count(*) from c", Q("truncate c")),
+		traced("nextval", "select last_value - 1 from w_seq", Q("select nextval('w_seq')")),
+		traced("ddl", "select count(*) from pg_class where relname = 'stale'", Q("create table stale (a int)")),
+		traced("create index concurrently", "select count(*) from pg_class where relname = 'stale_i'", Q("create index concurrently stale_i on t (v)")),
+		traced("vacuum", "select count(*) from pg_class where relname = 'c' and relpages > 0", Q("vacuum c")),
+		traced("large object", "select count(*) from pg_largeobject_metadata", Q("select lo_create(77)")),
 		traced("large object by fast path", "select count(*) from pg_largeobject_metadata", wiretest.Msg('F', oidBytes(957), []byte{0, 0, 0, 1, 0, 0, 0, 4, 0, 2, 0, 0, 0, 0})),
 	}
 }
@@ -151,17 +152,17 @@ func TestSafetyStaleThoughTheSuccessorHasLeft(t *testing.T) {
 	client := s.Leader("w")
 	successor := s.Connect("v")
 	s.Grant("v")
-	fixture.MustFail(t, successor, "ZF003", q("insert into t (v) values ('told by this')"))
-	fixture.MustPass(t, successor, q("insert into t (v) values ('new')"))
+	fixture.MustFail(t, successor, "ZF003", Q("insert into t (v) values ('told by this')"))
+	fixture.MustPass(t, successor, Q("insert into t (v) values ('new')"))
 	successor.Send(wiretest.Terminate())
 	successor.Rest()
 
-	fixture.MustEnd(t, client, "ZF001", q(stale))
+	fixture.MustEnd(t, client, "ZF001", Q(stale))
 	s.Connect("w")
 	s.Grant("w")
 	again := s.Connect("w")
-	fixture.MustFail(t, again, "ZF003", q(stale))
-	fixture.MustPass(t, again, q("insert into t (v) values ('anew')"))
+	fixture.MustFail(t, again, "ZF003", Q(stale))
+	fixture.MustPass(t, again, Q("insert into t (v) values ('anew')"))
 	if s.Rows("stale") != 0 || s.Rows("new") != 1 || s.Rows("anew") != 1 {
 		t.Errorf("rows: stale %d, new %d, anew %d; want 0, 1, 1", s.Rows("stale"), s.Rows("new"), s.Rows("anew"))
 	}

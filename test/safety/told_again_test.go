@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -16,9 +17,9 @@ import (
 func comesBack(t *testing.T, s *fixture.Cluster, worker string) *wiretest.Conn {
 	t.Helper()
 	old := s.Leader(worker)
-	fixture.MustPass(t, old, q(mine))
+	fixture.MustPass(t, old, Q(mine))
 	s.Supersede()
-	fixture.MustEnd(t, old, "ZF001", q(mine))
+	fixture.MustEnd(t, old, "ZF001", Q(mine))
 	s.Connect(worker)
 	s.Grant(worker)
 	return s.Connect(worker)
@@ -31,8 +32,8 @@ func TestSafetyAWorkerIsToldOnce(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, tell := range map[string]func(*testing.T, *wiretest.Conn){
-		"by the refusal": func(t *testing.T, c *wiretest.Conn) { fixture.MustFail(t, c, "ZF003", q(mine)) },
-		"by asking":      func(t *testing.T, c *wiretest.Conn) { fixture.MustPass(t, c, q("show fencepost.role")) },
+		"by the refusal": func(t *testing.T, c *wiretest.Conn) { fixture.MustFail(t, c, "ZF003", Q(mine)) },
+		"by asking":      func(t *testing.T, c *wiretest.Conn) { fixture.MustPass(t, c, Q("show fencepost.role")) },
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			s := s.With(t)
@@ -42,16 +43,16 @@ func TestSafetyAWorkerIsToldOnce(t *testing.T) {
 			tell(t, first)
 			between := accepted(t, s)
 			unread := s.Connect(name)
-			fixture.MustPass(t, first, q("select 1")) // which shows that it has read what it was told
-			fixture.MustPass(t, s.Connect(name), q(mine))
+			fixture.MustPass(t, first, Q("select 1")) // which shows that it has read what it was told
+			fixture.MustPass(t, s.Connect(name), Q(mine))
 			// Those that were there before do not know, whatever their startup still does.
 			for _, c := range []*wiretest.Conn{early, between} {
 				c.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", name))
 				c.Until('Z')
 			}
 			for _, c := range []*wiretest.Conn{open, early, between, unread} {
-				fixture.MustFail(t, c, "ZF003", q(mine))
-				fixture.MustPass(t, c, q(mine))
+				fixture.MustFail(t, c, "ZF003", Q(mine))
+				fixture.MustPass(t, c, Q(mine))
 			}
 		})
 	}
@@ -76,15 +77,15 @@ func TestSafetyToldInFrontOfAClose(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		for name, write := range map[string][]byte{
-			"statement": cat(wiretest.Close('S', "s"), run(mine), sync_()),
-			"portal":    cat(wiretest.Close('P', "p"), run(mine), sync_()),
-			"several":   cat(wiretest.Close('S', "s"), wiretest.Close('S', "t"), wiretest.Flush(), run(mine), sync_()),
-			"block":     cat(wiretest.Close('S', "s"), run("begin"), run(mine), run("commit"), sync_()),
+			"statement": Batch(wiretest.Close('S', "s"), Run(mine)),
+			"portal":    Batch(wiretest.Close('P', "p"), Run(mine)),
+			"several":   Batch(wiretest.Close('S', "s"), wiretest.Close('S', "t"), wiretest.Flush(), Run(mine)),
+			"block":     Batch(wiretest.Close('S', "s"), Run("begin"), Run(mine), Run("commit")),
 		} {
 			c, _ := becomesLeader(s, name)
 			fixture.MustFail(t, c, "ZF003", write)
 			if name == "block" {
-				fixture.MustPass(t, c, wiretest.Close('S', "s"), run("rollback"), sync_())
+				fixture.MustPass(t, c, wiretest.Close('S', "s"), Run("rollback"), Sync())
 			}
 			fixture.MustPass(t, c, write)
 			fixture.MustPass(t, c, write)
@@ -105,8 +106,8 @@ func TestSafetyEachConnectionIsTold(t *testing.T) {
 	s := fixture.NewClusterOn(t, p)
 	c := comesBack(t, s, "w")
 	for range 3 {
-		fixture.MustFail(t, c, "ZF003", q(mine))
-		fixture.MustPass(t, c, q(mine))
+		fixture.MustFail(t, c, "ZF003", Q(mine))
+		fixture.MustPass(t, c, Q(mine))
 		c = s.Connect("w")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 const mine = "insert into t (v) values ('mine')"
@@ -17,7 +18,7 @@ const mine = "insert into t (v) values ('mine')"
 func becomesLeader(s *fixture.Cluster, worker string) (*wiretest.Conn, int) {
 	s.T.Helper()
 	c := s.Connect(worker)
-	fixture.MustPass(s.T, c, q("select * from c"))
+	fixture.MustPass(s.T, c, Q("select * from c"))
 	return c, int(s.Candidacy(s.DB, "r", worker).Grant())
 }
 
@@ -27,8 +28,8 @@ func TestSafetyNotToldIsRefusedOnce(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, write := range map[string][]byte{
-		"simple": q(mine), "extended": cat(run(mine), sync_()), "in one text": q("begin; " + mine + "; commit"),
-		"call": q("do $$begin insert into t (v) values ('mine'); end$$"), "pipeline": cat(run("select 1"), run(mine), run(mine), sync_()),
+		"simple": Q(mine), "extended": Batch(Run(mine)), "in one text": Q("begin; " + mine + "; commit"),
+		"call": Q("do $$begin insert into t (v) values ('mine'); end$$"), "pipeline": Batch(Run("select 1"), Run(mine), Run(mine)),
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			s := s.With(t)
@@ -38,7 +39,7 @@ func TestSafetyNotToldIsRefusedOnce(t *testing.T) {
 			if s.Rows("mine") != 0 {
 				t.Error("the refused write left something")
 			}
-			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, Q("rollback"))
 			fixture.MustPass(t, c, write)
 			if s.Rows("mine") == 0 {
 				t.Error("the second write is not there")
@@ -52,7 +53,7 @@ func TestSafetyNotToldIsRefusedOnce(t *testing.T) {
 func TestSafetyTwoWritesPipelined(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
-	for name, write := range map[string][]byte{"simple": q(mine), "extended": cat(run(mine), sync_())} {
+	for name, write := range map[string][]byte{"simple": Q(mine), "extended": Batch(Run(mine))} {
 		for _, segments := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s in %d", name, segments), func(t *testing.T) {
 				s := s.With(t)
@@ -83,16 +84,16 @@ func TestSafetyTransactionOpenedBeforeTheGrant(t *testing.T) {
 			t.Parallel()
 			s := fixture.NewCluster(t, pgtest.Shared(t))
 			c := s.Connect("w")
-			fixture.MustPass(t, c, q("begin"))
-			fixture.MustPass(t, c, q("select * from c"))
+			fixture.MustPass(t, c, Q("begin"))
+			fixture.MustPass(t, c, Q("select * from c"))
 			epoch := s.Candidacy(s.DB, "r", "w").Grant()
 			if tell == "" {
 				tell = fmt.Sprintf("set fencepost.epoch = %d", epoch)
 			}
-			fixture.MustPass(t, c, q(tell))
-			fixture.MustFail(t, c, "ZF003", q(mine))
-			fixture.MustPass(t, c, q("rollback"))
-			fixture.MustPass(t, c, q(mine))
+			fixture.MustPass(t, c, Q(tell))
+			fixture.MustFail(t, c, "ZF003", Q(mine))
+			fixture.MustPass(t, c, Q("rollback"))
+			fixture.MustPass(t, c, Q(mine))
 			if s.Rows("mine") != 1 {
 				t.Errorf("%d rows; want 1", s.Rows("mine"))
 			}
@@ -116,19 +117,19 @@ func TestToldByAsking(t *testing.T) {
 				var all []wiretest.Message
 				switch how {
 				case "simple":
-					all = fixture.MustPass(t, c, q(sql))
+					all = fixture.MustPass(t, c, Q(sql))
 				case "extended":
-					all = fixture.MustPass(t, c, run(sql), sync_())
+					all = fixture.MustPass(t, c, Run(sql), Sync())
 				case "prepared":
-					fixture.MustPass(t, c, parse("s", sql), desc('S', "s"), sync_())
-					all = fixture.MustPass(t, c, bind("", "s"), exec("", 0), sync_())
+					fixture.MustPass(t, c, Parse("s", sql), Desc('S', "s"), Sync())
+					all = fixture.MustPass(t, c, Bind("", "s"), Exec("", 0), Sync())
 				case "pipeline":
-					all = fixture.MustPass(t, c, run("select 1"), run(sql), run("select 2"), sync_())
+					all = fixture.MustPass(t, c, Run("select 1"), Run(sql), Run("select 2"), Sync())
 				}
 				if strings.Contains(strings.ToLower(sql), "role") && !strings.Contains(fmt.Sprint(all), "leader") {
 					t.Errorf("the answer does not say leader: %v", all)
 				}
-				fixture.MustPass(t, c, q(mine))
+				fixture.MustPass(t, c, Q(mine))
 			})
 		}
 	}
@@ -140,11 +141,11 @@ func TestToldTheRightThingOnly(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, send := range map[string][]byte{
-		"show and write in one segment":         cat(q("show fencepost.role"), q(mine)),
-		"show and write in one pipeline":        cat(run("show fencepost.role"), run(mine), sync_()),
-		"set and write in one segment":          cat(q("set fencepost.epoch = 1"), q(mine)),
-		"show and write in one text":            q("show fencepost.role; " + mine),
-		"show among others, then write at once": cat(run("show fencepost.role"), sync_(), run(mine), sync_()),
+		"show and write in one segment":         Cat(Q("show fencepost.role"), Q(mine)),
+		"show and write in one pipeline":        Batch(Run("show fencepost.role"), Run(mine)),
+		"set and write in one segment":          Cat(Q("set fencepost.epoch = 1"), Q(mine)),
+		"show and write in one text":            Q("show fencepost.role; " + mine),
+		"show among others, then write at once": Cat(Run("show fencepost.role"), Sync(), Run(mine), Sync()),
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			s := s.With(t)
@@ -158,11 +159,11 @@ func TestToldTheRightThingOnly(t *testing.T) {
 	t.Run("a wrong epoch", func(t *testing.T) {
 		c, epoch := becomesLeader(s, "wrong")
 		for n, state := range map[int]string{epoch - 1: "ZF003", epoch + 1: "ZF004", 0: "ZF003"} {
-			fixture.MustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", n)))
-			fixture.MustFail(t, c, state, q(mine))
+			fixture.MustPass(t, c, Q(fmt.Sprintf("set fencepost.epoch = %d", n)))
+			fixture.MustFail(t, c, state, Q(mine))
 		}
-		fixture.MustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
-		fixture.MustPass(t, c, q(mine))
+		fixture.MustPass(t, c, Q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
+		fixture.MustPass(t, c, Q(mine))
 	})
 }
 
@@ -175,8 +176,8 @@ func TestWaitingAndLonelyWorkersAreNeverRefused(t *testing.T) {
 	waiter.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
 	s.Grant("w")
 	waiter.Until('Z')
-	fixture.MustPass(t, waiter, q(mine))
-	fixture.MustPass(t, s.Connect("w"), cat(run(mine), sync_()))
+	fixture.MustPass(t, waiter, Q(mine))
+	fixture.MustPass(t, s.Connect("w"), Batch(Run(mine)))
 	if s.Rows("mine") != 2 {
 		t.Errorf("%d rows; want 2", s.Rows("mine"))
 	}
@@ -219,16 +220,16 @@ func TestLeadersOldSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := s.Leader("w " + level)
-		fixture.MustPass(t, c, q("begin isolation level "+level))
-		fixture.MustPass(t, c, q("set transaction snapshot '"+id+"'"))
-		for _, m := range fixture.MustFail(t, c, "40001", q(mine)) {
+		fixture.MustPass(t, c, Q("begin isolation level "+level))
+		fixture.MustPass(t, c, Q("set transaction snapshot '"+id+"'"))
+		for _, m := range fixture.MustFail(t, c, "40001", Q(mine)) {
 			if m.Type == 'E' && !strings.HasSuffix(m.Fields()['M'], " [40001]") {
 				t.Errorf("the message %q does not end with its SQLSTATE", m.Fields()['M'])
 			}
 		}
-		fixture.MustPass(t, c, q("rollback"))
-		fixture.MustPass(t, c, q("begin isolation level "+level))
-		fixture.MustPass(t, c, q(mine+"; commit"))
+		fixture.MustPass(t, c, Q("rollback"))
+		fixture.MustPass(t, c, Q("begin isolation level "+level))
+		fixture.MustPass(t, c, Q(mine+"; commit"))
 		s.Exec("commit")
 	}
 	if all := s.Audited(t, s.DB); len(all) != 2 || all[0].SQLState != "40001" || all[0].Kind != fencing.KindStale {
@@ -241,10 +242,10 @@ func TestLeadersOldSnapshot(t *testing.T) {
 func toldInABlock(t *testing.T, s *fixture.Cluster, worker string) *wiretest.Conn {
 	t.Helper()
 	c := s.Connect(worker)
-	fixture.MustPass(t, c, q("begin"))
-	fixture.MustPass(t, c, q("select * from c"))
+	fixture.MustPass(t, c, Q("begin"))
+	fixture.MustPass(t, c, Q("select * from c"))
 	s.Grant(worker)
-	fixture.MustFail(t, c, "ZF003", q(mine))
+	fixture.MustFail(t, c, "ZF003", Q(mine))
 	return c
 }
 
@@ -256,11 +257,11 @@ func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		for name, again := range map[string][]byte{
-			"ROLLBACK AND CHAIN":              q("rollback and chain"),
-			"ROLLBACK and BEGIN in one text":  q("rollback; begin"),
-			"ROLLBACK and BEGIN in one batch": cat(run("rollback"), run("begin"), sync_()),
-			"a message ROLLBACK AND CHAIN":    cat(run("rollback and chain"), sync_()),
-			"COMMIT of what has failed":       q("commit and chain"),
+			"ROLLBACK AND CHAIN":              Q("rollback and chain"),
+			"ROLLBACK and BEGIN in one text":  Q("rollback; begin"),
+			"ROLLBACK and BEGIN in one batch": Batch(Run("rollback"), Run("begin")),
+			"a message ROLLBACK AND CHAIN":    Batch(Run("rollback and chain")),
+			"COMMIT of what has failed":       Q("commit and chain"),
 		} {
 			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 				s := s.With(t)
@@ -268,17 +269,17 @@ func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 				worker := "w " + name
 				c := toldInABlock(t, s, worker)
 				fixture.MustPass(t, c, again)
-				fixture.MustPass(t, c, q(mine))
-				fixture.MustPass(t, c, q("commit and chain"))
-				fixture.MustPass(t, c, cat(run(mine), run("commit and chain"), run(mine), run("commit"), sync_()))
+				fixture.MustPass(t, c, Q(mine))
+				fixture.MustPass(t, c, Q("commit and chain"))
+				fixture.MustPass(t, c, Batch(Run(mine), Run("commit and chain"), Run(mine), Run("commit")))
 				if got := s.Rows("mine"); got != 3 {
 					t.Errorf("%d rows were written, want 3", got)
 				}
 			})
 		}
 		for name, again := range map[string][]byte{
-			"text":  q("rollback; begin; savepoint a; " + mine + "; rollback to a; " + mine + "; commit"),
-			"batch": cat(run("rollback"), run("begin"), run("savepoint a"), run(mine), run("rollback to a"), run(mine), run("commit"), sync_()),
+			"text":  Q("rollback; begin; savepoint a; " + mine + "; rollback to a; " + mine + "; commit"),
+			"batch": Batch(Run("rollback"), Run("begin"), Run("savepoint a"), Run(mine), Run("rollback to a"), Run(mine), Run("commit")),
 		} {
 			t.Run("a_savepoint_in_one_"+name, func(t *testing.T) {
 				s := s.With(t)
@@ -293,18 +294,18 @@ func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 		}
 		t.Run("a_COMMIT_that_fails_before_it_runs", func(t *testing.T) {
 			s := s.With(t)
-			for name, back := range map[string][]byte{"Query": q("rollback to a"), "messages": cat(run("rollback to a"), sync_())} {
+			for name, back := range map[string][]byte{"Query": Q("rollback to a"), "messages": Batch(Run("rollback to a"))} {
 				s.Exec("truncate t")
 				worker := "w fails " + name
 				c := s.Connect(worker)
-				fixture.MustPass(t, c, q("begin; savepoint a"))
-				fixture.MustPass(t, c, q("select * from c"))
+				fixture.MustPass(t, c, Q("begin; savepoint a"))
+				fixture.MustPass(t, c, Q("select * from c"))
 				s.Grant(worker)
-				fixture.MustPass(t, c, q("show fencepost.role"))     // tells it
-				fixture.MustFail(t, c, "22021", q("commit -- \xff")) // no character of the encoding
+				fixture.MustPass(t, c, Q("show fencepost.role"))     // tells it
+				fixture.MustFail(t, c, "22021", Q("commit -- \xff")) // no character of the encoding
 				fixture.MustPass(t, c, back)
-				fixture.MustFail(t, c, "ZF003", q(mine))
-				fixture.MustPass(t, c, q("rollback"))
+				fixture.MustFail(t, c, "ZF003", Q(mine))
+				fixture.MustPass(t, c, Q("rollback"))
 				if got := s.Rows("mine"); got != 0 {
 					t.Errorf("%s: %d rows were written from what was read before", name, got)
 				}
@@ -314,14 +315,14 @@ func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 			s := s.With(t)
 			s.Exec("truncate t")
 			c := s.Connect("savepoint")
-			fixture.MustPass(t, c, q("begin; savepoint a"))
-			fixture.MustPass(t, c, q("select * from c"))
+			fixture.MustPass(t, c, Q("begin; savepoint a"))
+			fixture.MustPass(t, c, Q("select * from c"))
 			s.Grant("savepoint")
-			fixture.MustPass(t, c, q("show fencepost.role")) // tells it
-			fixture.MustFail(t, c, "22012", cat(run("select 1/0"), run("commit and chain"), sync_()))
-			fixture.MustPass(t, c, q("rollback to a"))
-			fixture.MustFail(t, c, "ZF003", q(mine))
-			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, Q("show fencepost.role")) // tells it
+			fixture.MustFail(t, c, "22012", Batch(Run("select 1/0"), Run("commit and chain")))
+			fixture.MustPass(t, c, Q("rollback to a"))
+			fixture.MustFail(t, c, "ZF003", Q(mine))
+			fixture.MustPass(t, c, Q("rollback"))
 			if got := s.Rows("mine"); got != 0 {
 				t.Errorf("%d rows were written from what was read before", got)
 			}

@@ -6,6 +6,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestRefusedPrepareTransactionEndsItsBlock, as one that Postgres refuses does:
@@ -25,9 +26,9 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 		ends(c.Exec("create table p (id int unique deferrable initially deferred)"), "", 'I')
 		for range 2 { // what a refusal leaves is no obstacle to the next
 			for name, prepare := range map[string][]byte{
-				"simple":          q(" PREPARE\n transaction 'x'"),
-				"after a comment": q("-- x\nprepare/* */transaction 'x'"),
-				"extended":        cat(run("prepare transaction 'x'"), sync_()),
+				"simple":          Q(" PREPARE\n transaction 'x'"),
+				"after a comment": Q("-- x\nprepare/* */transaction 'x'"),
+				"extended":        Batch(Run("prepare transaction 'x'")),
 			} {
 				ends(c.Exec("begin; insert into p values (1)"), "", 'T')
 				c.Send(prepare)
@@ -39,7 +40,7 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 				c.Send(prepare)
 				ends(c.Until('Z'), "23505", 'I')
 				ends(c.Exec("begin"), "", 'T')
-				c.Send(cat(prepare, q("insert into p values (2)"))) // in a transaction of its own
+				c.Send(Cat(prepare, Q("insert into p values (2)"))) // in a transaction of its own
 				ends(c.Until('Z'), "ZF005", 'I')
 				ends(c.Until('Z'), "", 'I')
 				ends(c.Exec("delete from p"), "", 'I')
@@ -68,7 +69,7 @@ func TestWordsInADoPrepareNothing(t *testing.T) {
 			"do $$begin execute 'prepare transaction ''x'''; end$$": "0A000",
 		} {
 			for name, message := range map[string][]byte{
-				"a Query": q(text), "messages": cat(run(text), sync_()), "among others": q("select 1; " + text),
+				"a Query": Q(text), "messages": Batch(Run(text)), "among others": Q("select 1; " + text),
 			} {
 				c.Send(message)
 				if got := wiretest.ErrorOf(c.Until('Z')); got != state {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -88,7 +89,7 @@ func (h *writesCluster) discarded(t *testing.T, p writePath, forms []form, conns
 		if wrong {
 			t.Errorf("%s: want no change or ERROR ZF001, got\n  %s", f.name, strings.Join(lines, "\n  "))
 		}
-		if rest, over := sendPieces(t, conns[i], q("rollback"), q("select 1")); over || wiretest.ErrorOf(rest) != "" {
+		if rest, over := sendPieces(t, conns[i], Q("rollback"), Q("select 1")); over || wiretest.ErrorOf(rest) != "" {
 			t.Errorf("%s: the connection is of no use any more: %v", f.name, rest)
 		}
 		leaveNow(conns[i])

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // form is a way to send a path's statements.
@@ -59,31 +60,31 @@ func (h *writesCluster) some(p writePath, x *side, n int) []form {
 // forms are the ways in which the path can be sent.
 func (p writePath) forms(fill func(string) string) []form {
 	if p.call != nil {
-		return []form{{name: "call", pieces: [][]byte{p.call}}, {name: "call in a block", first: [][]byte{q("begin")}, pieces: [][]byte{p.call, q("commit")}, inBlock: true}}
+		return []form{{name: "call", pieces: [][]byte{p.call}}, {name: "call in a block", first: [][]byte{Q("begin")}, pieces: [][]byte{p.call, Q("commit")}, inBlock: true}}
 	}
 	var simple, extended, batch [][]byte
 	for i, sql := range p.sql {
 		sql = fill(sql)
 		var data []byte
 		if i == len(p.sql)-1 && p.data != "" {
-			data = cat(wiretest.CopyData(p.data), wiretest.CopyDone())
+			data = Cat(wiretest.CopyData(p.data), wiretest.CopyDone())
 		}
-		simple = append(simple, cat(q(sql), data))
-		extended = append(extended, cat(run(sql), data, sync_()))
-		batch = append(batch, cat(run(sql), data))
+		simple = append(simple, Cat(Q(sql), data))
+		extended = append(extended, Batch(Run(sql), data))
+		batch = append(batch, Cat(Run(sql), data))
 	}
-	text := q("begin; " + fill(strings.Join(p.sql, "; ")) + "; commit")
+	text := Q("begin; " + fill(strings.Join(p.sql, "; ")) + "; commit")
 	if p.data != "" {
-		text = cat(text, wiretest.CopyData(p.data), wiretest.CopyDone())
+		text = Cat(text, wiretest.CopyData(p.data), wiretest.CopyDone())
 	}
 	all := []form{
 		{name: "simple", pieces: simple},
 		{name: "extended", pieces: extended},
-		{name: "simple in a block", first: [][]byte{q("begin")}, pieces: append(simple[:len(simple):len(simple)], q("commit")), inBlock: true},
-		{name: "extended in a block", first: [][]byte{cat(run("begin"), sync_())}, pieces: append(extended[:len(extended):len(extended)], cat(run("commit"), sync_())), inBlock: true},
-		{name: "a batch with begin and commit", pieces: [][]byte{cat(run("begin"), cat(batch...), run("commit"), sync_())}, inBlock: true},
+		{name: "simple in a block", first: [][]byte{Q("begin")}, pieces: append(simple[:len(simple):len(simple)], Q("commit")), inBlock: true},
+		{name: "extended in a block", first: [][]byte{Batch(Run("begin"))}, pieces: append(extended[:len(extended):len(extended)], Batch(Run("commit"))), inBlock: true},
+		{name: "a batch with begin and commit", pieces: [][]byte{Batch(Run("begin"), Cat(batch...), Run("commit"))}, inBlock: true},
 		{name: "one text with begin and commit", pieces: [][]byte{text}, inBlock: true},
-		{name: "simple in a read only block", first: [][]byte{q("begin read only")}, pieces: append(simple[:len(simple):len(simple)], q("commit")), inBlock: true, readOnly: true},
+		{name: "simple in a read only block", first: [][]byte{Q("begin read only")}, pieces: append(simple[:len(simple):len(simple)], Q("commit")), inBlock: true, readOnly: true},
 	}
 	if p.block {
 		return all[2:]
@@ -163,7 +164,7 @@ func leaveNow(c *wiretest.Conn) {
 func queries(sqls []string, fill func(string) string) [][]byte {
 	var all [][]byte
 	for _, sql := range sqls {
-		all = append(all, q(fill(sql)))
+		all = append(all, Q(fill(sql)))
 	}
 	return all
 }

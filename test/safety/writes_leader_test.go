@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // eachWritesCluster runs the test on the default server and on PostgreSQL 18.
@@ -73,7 +74,7 @@ func (h *writesCluster) runAlone(t *testing.T, p writePath, i int, x *side, addr
 	if len(p.before) > 0 {
 		around, within = h.heard(t, x), x.digest(t)
 	}
-	all, ended := sendPieces(t, c, append(append(f.first, f.pieces...), q("select count(*) from pg_class where relname = 'c'"))...)
+	all, ended := sendPieces(t, c, append(append(f.first, f.pieces...), Q("select count(*) from pg_class where relname = 'c'"))...)
 	o.said = transcriptOf(all, ended, x.db)
 	if !ended {
 		leaveNow(c)

@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestSafetyTwoPhaseIsRefusedForEveryone: who leads, who does not, who was
@@ -26,19 +27,19 @@ func TestSafetyTwoPhaseIsRefusedForEveryone(t *testing.T) {
 				"rollback -- x\n prepared 'elsewhere{db}'", `prepare transaction E'\x78'`,
 			} {
 				sql = strings.ReplaceAll(sql, "{db}", s.DB)
-				fixture.MustFail(t, c, "ZF005", q(sql))
-				fixture.MustFail(t, c, "ZF005", run(sql), sync_())
-				fixture.MustFail(t, c, "ZF005", parse("s", sql), sync_())
-				fixture.MustFail(t, c, "ZF005", q("begin; "+sql))
-				fixture.MustPass(t, c, q("rollback"))
+				fixture.MustFail(t, c, "ZF005", Q(sql))
+				fixture.MustFail(t, c, "ZF005", Run(sql), Sync())
+				fixture.MustFail(t, c, "ZF005", Parse("s", sql), Sync())
+				fixture.MustFail(t, c, "ZF005", Q("begin; "+sql))
+				fixture.MustPass(t, c, Q("rollback"))
 			}
 			if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 1 {
 				t.Fatalf("%s: %d transactions are prepared, want the one of the administrator", who, n)
 			}
 		}
 		// Space that only newer versions know, in a text that is not read.
-		fixture.Ask(leader, q("begin; insert into t (v) values ('stale'); prepare\vtransaction 'x' -- "+long))
-		fixture.Ask(leader, q("rollback"))
+		fixture.Ask(leader, Q("begin; insert into t (v) values ('stale'); prepare\vtransaction 'x' -- "+long))
+		fixture.Ask(leader, Q("rollback"))
 		if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 1 {
 			s.Exec("rollback prepared 'x'")
 			t.Error("a transaction was prepared behind a vertical tab")
@@ -59,6 +60,6 @@ func TestReplicationIsRefusedForEveryone(t *testing.T) {
 			}
 		}
 		c, _ := wiretest.Connect(t, s.Addr, "user", user, "database", s.DB, "replication", "off")
-		fixture.MustPass(t, c, q("select 1"))
+		fixture.MustPass(t, c, Q("select 1"))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // readsHold is the version from which on the server's read-only mode holds, so
@@ -161,7 +162,7 @@ func (h *writesCluster) refusesAll(t *testing.T, p writePath, who string, more .
 		if !passes && got != "ZF002" || ended || strings.Contains(fmt.Sprint(all), "FATAL") {
 			t.Errorf("%s, %s: want ZF002, got\n  %s", who, f.name, strings.Join(transcriptOf(all, ended, h.fenced.db), "\n  "))
 		}
-		if rest, over := sendPieces(t, c, q("rollback"), q("select 1")); over || wiretest.ErrorOf(rest) != "" {
+		if rest, over := sendPieces(t, c, Q("rollback"), Q("select 1")); over || wiretest.ErrorOf(rest) != "" {
 			t.Errorf("%s, %s: the connection is of no use any more: %v", who, f.name, rest)
 			break
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // The kinds of texts: as they are; longer than what the grammar is given, and
@@ -75,20 +76,20 @@ func (p piece) simple() []byte {
 	if p.call != nil {
 		return p.call
 	}
-	return cat(q(p.sql), p.data)
+	return Cat(Q(p.sql), p.data)
 }
 
-func (p piece) extended() []byte { return cat(run(p.sql), p.data) }
+func (p piece) extended() []byte { return Cat(Run(p.sql), p.data) }
 
 // flushedSteps send each message by itself, with a Flush behind it.
 func (p piece) flushedSteps() []sending {
 	all := []sending{
-		{send: cat(parse("", p.sql), flush()), upTo: "1"},
-		{send: cat(bind("", ""), flush()), upTo: "2"},
-		{send: cat(exec("", 0), flush()), upTo: "CIsG"},
+		{send: Cat(Parse("", p.sql), Flush()), upTo: "1"},
+		{send: Cat(Bind("", ""), Flush()), upTo: "2"},
+		{send: Cat(Exec("", 0), Flush()), upTo: "CIsG"},
 	}
 	if p.data != nil {
-		all = append(all, sending{send: cat(p.data, flush()), upTo: "C", data: true})
+		all = append(all, sending{send: Cat(p.data, Flush()), upTo: "C", data: true})
 	}
 	return all
 }
@@ -99,9 +100,9 @@ func (c cell) script(fill func(string) string) cellScript {
 	s := transportScripts[c.transport](c, pieces)
 	switch c.text {
 	case oldStrings:
-		s.setup = append(s.setup, ask1(q("set standard_conforming_strings = off; set escape_string_warning = off")))
+		s.setup = append(s.setup, ask1(Q("set standard_conforming_strings = off; set escape_string_warning = off")))
 	case sjis:
-		s.setup = append(s.setup, ask1(q("set client_encoding = 'SJIS'")))
+		s.setup = append(s.setup, ask1(Q("set client_encoding = 'SJIS'")))
 	}
 	return s
 }
@@ -113,7 +114,7 @@ func (p writePath) pieces(kind string, fill func(string) string) (all []piece) {
 	for i, sql := range p.sql {
 		x := piece{sql: inKind(kind, fill(sql))}
 		if i == len(p.sql)-1 && p.data != "" {
-			x.data = cat(wiretest.CopyData(p.data), wiretest.CopyDone())
+			x.data = Cat(wiretest.CopyData(p.data), wiretest.CopyDone())
 		}
 		all = append(all, x)
 	}
@@ -161,9 +162,9 @@ var transportScripts = map[string]func(c cell, pieces []piece) cellScript{
 	},
 	preparedBefore: preparedScript,
 	flushed: func(c cell, pieces []piece) cellScript {
-		s := cellScript{late: flushedOf(pieces), end: []sending{ask1(sync_())}}
+		s := cellScript{late: flushedOf(pieces), end: []sending{ask1(Sync())}}
 		if c.path.block {
-			s.early, s.end = []sending{beginFlushed}, []sending{ask1(cat(run("commit"), sync_()))}
+			s.early, s.end = []sending{beginFlushed}, []sending{ask1(Batch(Run("commit")))}
 		}
 		return s
 	},
@@ -172,40 +173,40 @@ var transportScripts = map[string]func(c cell, pieces []piece) cellScript{
 		return c.path.inBlock(cutFirst(s, all, 5+(len(pieces[0].sql)+len(pieces[0].call))/2))
 	},
 	halfBatch: func(c cell, pieces []piece) cellScript {
-		at := len(parse("", pieces[0].sql)) + 7 // in the middle of Bind
+		at := len(Parse("", pieces[0].sql)) + 7 // in the middle of Bind
 		if c.who == lapsed {
 			at /= 2 // what was parsed while it led is covered, and may go on
 		}
 		return c.path.inBlock(cutFirst(cellScript{}, eachOf(pieces, synced), at))
 	},
 	begunSimple: func(_ cell, pieces []piece) cellScript {
-		return cellScript{early: []sending{beginFlushed}, late: eachOf(pieces, piece.simple), end: []sending{ask1(q("commit"))}}
+		return cellScript{early: []sending{beginFlushed}, late: eachOf(pieces, piece.simple), end: []sending{ask1(Q("commit"))}}
 	},
 	begunExtended: func(_ cell, pieces []piece) cellScript {
-		return cellScript{early: []sending{beginFlushed}, late: flushedOf(pieces), end: []sending{ask1(cat(run("commit"), sync_()))}}
+		return cellScript{early: []sending{beginFlushed}, late: flushedOf(pieces), end: []sending{ask1(Batch(Run("commit")))}}
 	},
 	released: func(_ cell, pieces []piece) cellScript {
-		return cellScript{early: []sending{ask1(q("begin"))}, late: append(releasing(), eachOf(pieces, piece.simple)...), end: []sending{ask1(q("commit"))}}
+		return cellScript{early: []sending{ask1(Q("begin"))}, late: append(releasing(), eachOf(pieces, piece.simple)...), end: []sending{ask1(Q("commit"))}}
 	},
 	begunReleased: func(_ cell, pieces []piece) cellScript {
-		return cellScript{early: []sending{beginFlushed}, late: append(releasing(), eachOf(pieces, piece.simple)...), end: []sending{ask1(q("commit"))}}
+		return cellScript{early: []sending{beginFlushed}, late: append(releasing(), eachOf(pieces, piece.simple)...), end: []sending{ask1(Q("commit"))}}
 	},
 	behindError: func(c cell, pieces []piece) cellScript {
-		return cellScript{late: []sending{{send: cat(run("select 1/0"), run("select 2"), sync_(), c.path.batch(pieces), sync_()), ready: 2}}}
+		return cellScript{late: []sending{{send: Cat(Run("select 1/0"), Run("select 2"), Sync(), c.path.batch(pieces), Sync()), ready: 2}}}
 	},
 	behindErrorQuery: func(c cell, pieces []piece) cellScript {
 		all, n := c.path.queue(pieces)
-		return cellScript{late: []sending{{send: cat(run("select 1/0"), q("select 3"), sync_(), all), ready: 1 + n}}}
+		return cellScript{late: []sending{{send: Cat(Run("select 1/0"), Q("select 3"), Sync(), all), ready: 1 + n}}}
 	},
 	behindBlock: func(c cell, pieces []piece) cellScript {
 		all, n := c.path.queue(pieces)
-		return cellScript{late: []sending{{send: cat(q("begin"), q("select 1/0"), q("rollback"), all), ready: 3 + n}}}
+		return cellScript{late: []sending{{send: Cat(Q("begin"), Q("select 1/0"), Q("rollback"), all), ready: 3 + n}}}
 	},
 }
 
-var beginFlushed = sending{send: cat(run("begin"), flush()), upTo: "C"}
+var beginFlushed = sending{send: Cat(Run("begin"), Flush()), upTo: "C"}
 
-func synced(p piece) []byte { return cat(p.extended(), sync_()) }
+func synced(p piece) []byte { return Batch(p.extended()) }
 
 func eachOf(pieces []piece, form func(piece) []byte) (all []sending) {
 	for _, p := range pieces {
@@ -222,14 +223,14 @@ func flushedOf(pieces []piece) (all []sending) {
 }
 
 func releasing() []sending {
-	return []sending{ask1(q("savepoint sp")), ask1(q("select 1")), ask1(q("release sp"))}
+	return []sending{ask1(Q("savepoint sp")), ask1(Q("select 1")), ask1(Q("release sp"))}
 }
 
 // inBlock puts a block around a script of who needs one.
 func (p writePath) inBlock(s cellScript) cellScript {
 	if p.block {
-		s.early = append([]sending{ask1(q("begin"))}, s.early...)
-		s.end = append(s.end, ask1(q("commit")))
+		s.early = append([]sending{ask1(Q("begin"))}, s.early...)
+		s.end = append(s.end, ask1(Q("commit")))
 	}
 	return s
 }
@@ -240,12 +241,12 @@ func preparedScript(c cell, pieces []piece) cellScript {
 	s := cellScript{}
 	for i, p := range pieces {
 		name := "prepared" + string(rune('a'+i))
-		s.early = append(s.early, ask1(cat(parse(name, p.sql), sync_())))
-		s.late = append(s.late, ask1(cat(bind("", name), exec("", 0), p.data, sync_())))
+		s.early = append(s.early, ask1(Batch(Parse(name, p.sql))))
+		s.late = append(s.late, ask1(Batch(Bind("", name), Exec("", 0), p.data)))
 	}
 	if c.path.block {
-		s.late = append([]sending{ask1(q("begin"))}, s.late...)
-		s.end = []sending{ask1(q("commit"))}
+		s.late = append([]sending{ask1(Q("begin"))}, s.late...)
+		s.end = []sending{ask1(Q("commit"))}
 	}
 	return s
 }
@@ -265,9 +266,9 @@ func (p writePath) batch(pieces []piece) []byte {
 		all = append(all, x.extended())
 	}
 	if p.block {
-		return cat(run("begin"), cat(all...), run("commit"))
+		return Cat(Run("begin"), Cat(all...), Run("commit"))
 	}
-	return cat(all...)
+	return Cat(all...)
 }
 
 // queue is all of a way to write in simple messages, and how many there are.
@@ -277,7 +278,7 @@ func (p writePath) queue(pieces []piece) (all []byte, n int) {
 		parts = append(parts, x.simple())
 	}
 	if p.block {
-		parts = append(append([][]byte{q("begin")}, parts...), q("commit"))
+		parts = append(append([][]byte{Q("begin")}, parts...), Q("commit"))
 	}
-	return cat(parts...), len(parts)
+	return Cat(parts...), len(parts)
 }

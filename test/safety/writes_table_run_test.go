@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // snapshot is what is seen of the server at one time: the mark, and with care
@@ -185,7 +186,7 @@ func (x *table) lead(c cell, s *speaker, plan cellScript) (found string) {
 	return found
 }
 
-func saying(epoch int64) sending { return ask1(q(fmt.Sprintf("set fencepost.epoch = %d", epoch))) }
+func saying(epoch int64) sending { return ask1(Q(fmt.Sprintf("set fencepost.epoch = %d", epoch))) }
 
 func (x *table) filled(sql string) string { return x.fill(sql, x.fenced) }
 
@@ -253,7 +254,7 @@ func (x *table) alone(c cell, at *side, address string, more ...string) (o outco
 	if len(c.path.before) > 0 {
 		around, within = x.heard(x.t, at), at.digest(x.t)
 	}
-	for _, part := range [][]sending{plan.early, plan.late, plan.end, {ask1(q("select count(*) from pg_class where relname = 'c'"))}} {
+	for _, part := range [][]sending{plan.early, plan.late, plan.end, {ask1(Q("select count(*) from pg_class where relname = 'c'"))}} {
 		s.send(part)
 	}
 	if s.err != nil {

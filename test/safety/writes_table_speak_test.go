@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // speaker is a connection that runs steps as a client that knows the protocol.
@@ -30,7 +31,7 @@ func (s *speaker) send(steps []sending) {
 			continue
 		}
 		if s.skipping && x.ready > 0 && x.send[0] != 'S' {
-			s.say(ask1(sync_()))
+			s.say(ask1(Sync()))
 		}
 		s.say(x)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // standingOf is where the sender of a write stands.
@@ -125,7 +126,7 @@ func (x *table) speaker(c cell) *speaker {
 func (x *table) done(c cell, s *speaker) {
 	if c.who.lasts() && len(c.path.before) == 0 && !s.ended && s.err == nil {
 		mark := len(s.all)
-		s.send([]sending{ask1(sync_()), ask1(q("rollback")), ask1(q("discard all"))})
+		s.send([]sending{ask1(Sync()), ask1(Q("rollback")), ask1(Q("discard all"))})
 		if !s.ended && s.err == nil && wiretest.ErrorOf(s.all[mark:]) == "" {
 			x.last[c.who.String()+c.path.user()] = s
 			return

@@ -6,6 +6,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestTemporaryTablesOfThoseWhoDoNotLead: they are refused like other writes,
@@ -14,7 +15,7 @@ func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		c := s.Leader("w")
-		fixture.MustPass(t, c, q("create temp table mine (a int); insert into mine values (7)"))
+		fixture.MustPass(t, c, Q("create temp table mine (a int); insert into mine values (7)"))
 		candidacy := s.Candidacy(s.DB, "r", "w")
 		led := *candidacy.Status()
 		lapsed := led
@@ -24,16 +25,16 @@ func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
 			"create temp table other (a int)", "create temp table other as select 1 as a", "insert into mine values (8)", "truncate mine", "drop table mine", "select * into temp other from c",
 			"create temp view other as select 1 as a", "create index on mine (a)", "analyze mine", "with x as (insert into mine values (8) returning a) select * from x",
 		} {
-			fixture.MustFail(t, c, "ZF002", q(sql))
-			fixture.MustFail(t, c, "ZF002", run(sql), sync_())
+			fixture.MustFail(t, c, "ZF002", Q(sql))
+			fixture.MustFail(t, c, "ZF002", Run(sql), Sync())
 		}
-		if got := column(fixture.MustPass(t, c, q("select sum(a) from mine"))); got != "7" {
+		if got := column(fixture.MustPass(t, c, Q("select sum(a) from mine"))); got != "7" {
 			t.Errorf("the table holds %s, want what it held", got)
 		}
 		candidacy.SetStatus(&led)
-		fixture.MustPass(t, c, q("insert into mine values (8)"))
-		fixture.MustPass(t, c, q("discard temp"))
-		fixture.MustFail(t, c, "42P01", q("select * from mine"))
+		fixture.MustPass(t, c, Q("insert into mine values (8)"))
+		fixture.MustPass(t, c, Q("discard temp"))
+		fixture.MustFail(t, c, "42P01", Q("select * from mine"))
 	})
 }
 
@@ -48,12 +49,12 @@ func TestWhatDependsOnTemporaryObjectsGoesWithThem(t *testing.T) {
 			return s.Number("select count(*) from pg_attribute where attrelid = 'c'::regclass and attname = 'x' and not attisdropped")
 		}
 		for name, drop := range map[string]func(c *wiretest.Conn){
-			"discard": func(c *wiretest.Conn) { fixture.MustPass(t, c, q("discard temp")) },
+			"discard": func(c *wiretest.Conn) { fixture.MustPass(t, c, Q("discard temp")) },
 			"end":     func(c *wiretest.Conn) { _ = c.Close() },
 		} {
 			c := s.Leader(name)
-			fixture.MustPass(t, c, q("create domain pg_temp.dt as text"))
-			fixture.MustPass(t, c, q("alter table c add x pg_temp.dt"))
+			fixture.MustPass(t, c, Q("create domain pg_temp.dt as text"))
+			fixture.MustPass(t, c, Q("alter table c add x pg_temp.dt"))
 			s.Supersede()
 			if columns() != 1 {
 				t.Fatalf("%s: no column", name)

@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // reading is a way to bring a session to read texts otherwise than by default:
@@ -28,23 +29,23 @@ func readings(parameter, value string) []reading {
 	set := fmt.Sprintf("set %s = '%s'", parameter, value)
 	config := fmt.Sprintf("select set_config('%s', '%s', false)", parameter, value)
 	return []reading{
-		{name: "by SET", before: [][]byte{q(set)}},
-		{name: "by SET LOCAL", before: [][]byte{q("begin"), q(strings.Replace(set, "set", "set local", 1))}},
-		{name: "by set_config", before: [][]byte{q(config)}},
-		{name: "by a function", before: [][]byte{q("select turn('" + parameter + "', '" + value + "')")}},
-		{name: "by SET in extended messages", before: [][]byte{cat(run(set), sync_())}},
+		{name: "by SET", before: [][]byte{Q(set)}},
+		{name: "by SET LOCAL", before: [][]byte{Q("begin"), Q(strings.Replace(set, "set", "set local", 1))}},
+		{name: "by set_config", before: [][]byte{Q(config)}},
+		{name: "by a function", before: [][]byte{Q("select turn('" + parameter + "', '" + value + "')")}},
+		{name: "by SET in extended messages", before: [][]byte{Batch(Run(set))}},
 		{name: "at the startup", params: []string{parameter, value}},
 		{name: "by options", params: []string{"options", "-c " + parameter + "=" + value}},
 		{name: "for the role", admin: "alter role {role} set " + parameter + " = '" + value + "'"},
 		{name: "for the database", admin: "alter database {db} set " + parameter + " = '" + value + "'"},
-		{name: "by RESET", params: []string{parameter, value}, before: [][]byte{q(fmt.Sprintf("set %s = '%s'", parameter, usual[parameter])), q("reset all")}},
-		{name: "by DISCARD", params: []string{parameter, value}, before: [][]byte{q(fmt.Sprintf("set %s = '%s'", parameter, usual[parameter])), q("discard all")}},
-		{name: "by ROLLBACK", before: [][]byte{q(set), q("begin"), q(fmt.Sprintf("set %s = '%s'", parameter, usual[parameter])), q("rollback")}},
-		{name: "by SET in the pipeline", pipelined: q(set)},
-		{name: "by set_config in the pipeline", pipelined: q(config)},
-		{name: "by a function in the pipeline", pipelined: q("select turn('" + parameter + "', '" + value + "')")},
-		{name: "by SET in the batch", batch: run(set)},
-		{name: "by set_config in the batch", batch: run(config)},
+		{name: "by RESET", params: []string{parameter, value}, before: [][]byte{Q(fmt.Sprintf("set %s = '%s'", parameter, usual[parameter])), Q("reset all")}},
+		{name: "by DISCARD", params: []string{parameter, value}, before: [][]byte{Q(fmt.Sprintf("set %s = '%s'", parameter, usual[parameter])), Q("discard all")}},
+		{name: "by ROLLBACK", before: [][]byte{Q(set), Q("begin"), Q(fmt.Sprintf("set %s = '%s'", parameter, usual[parameter])), Q("rollback")}},
+		{name: "by SET in the pipeline", pipelined: Q(set)},
+		{name: "by set_config in the pipeline", pipelined: Q(config)},
+		{name: "by a function in the pipeline", pipelined: Q("select turn('" + parameter + "', '" + value + "')")},
+		{name: "by SET in the batch", batch: Run(set)},
+		{name: "by set_config in the batch", batch: Run(config)},
 	}
 }
 
@@ -107,13 +108,13 @@ func TestSafetyHiddenTextOfThoseWhoDoNotLead(t *testing.T) {
 		for _, x := range hidings {
 			text := fmt.Sprintf(x.text, ", pg_notify($$wp$$, $$stale$$)")
 			for _, r := range readings(x.parameter, x.value) {
-				for form, parts := range map[string][]byte{"simple": q(text), "extended": cat(run(text), sync_())} {
+				for form, parts := range map[string][]byte{"simple": Q(text), "extended": Batch(Run(text))} {
 					if r.batch != nil && form == "simple" {
 						continue
 					}
 					s := s.With(t)
 					c := setUpReading(s, t, r, "follower")
-					sendPieces(t, c, cat(r.pipelined, r.batch, parts))
+					sendPieces(t, c, Cat(r.pipelined, r.batch, parts))
 					leaveNow(c)
 					if n := admin(); n != "" {
 						t.Errorf("%s %s, %s: a follower was heard: %s", x.name, r.name, form, n)
@@ -139,7 +140,7 @@ func TestSafetyHiddenCommits(t *testing.T) {
 				t.Run(name(x.name+" "+r.name), func(t *testing.T) {
 					s := s.With(t)
 					s.Exec("truncate t")
-					holdsReading(s, fmt.Sprintf("w%d.%d", i, j), r, cat(r.pipelined, q(text)))
+					holdsReading(s, fmt.Sprintf("w%d.%d", i, j), r, Cat(r.pipelined, Q(text)))
 				})
 			}
 		}
@@ -163,7 +164,7 @@ func holdsReading(s *fixture.Cluster, worker string, r reading, last []byte) {
 	waited := lockWaiters(s, "advisory") > 0
 	s.Supersede()
 	s.Exec("select pg_advisory_unlock(42)")
-	_, _ = client.Write(q("commit"))
+	_, _ = client.Write(Q("commit"))
 	_ = client.Close()
 	fixture.Eventually(s.T, "the worker's backend has ended", func() bool { return countBackends(s) <= backends })
 	if n := s.Rows("stale"); n != 0 {
@@ -208,12 +209,12 @@ func oddTexts() []fixture.Sequence {
 		"insert into t values (10, '" + strings.Repeat("x", 3<<20) + "')", "insert into t values (10, '" + strings.Repeat("x;", 1<<20) + "')", "select length('" + strings.Repeat(";", 300<<10) + "'); insert into t values (10, 'w')",
 		"begin; insert into t values (10, 'w'); commit; select length('" + strings.Repeat("y", 2<<20) + "'), nothing",
 	} {
-		all = append(all, fixture.NewSequence(fmt.Sprintf("%.60q", sql), q(sql), q("select count(*) from t"), cat(run(sql), sync_()), q("rollback"), q("select count(*) from t")))
+		all = append(all, fixture.NewSequence(fmt.Sprintf("%.60q", sql), Q(sql), Q("select count(*) from t"), Batch(Run(sql)), Q("rollback"), Q("select count(*) from t")))
 	}
 	// The stack of the parser is as deep for a text behind a check, but for two
 	// places of 10,000: such a text alone is refused two brackets early.
 	for _, sql := range []string{deep(200000), "select " + strings.Repeat("case when true then ", 9000) + "1"} {
-		all = append(all, fixture.NewSequence(fmt.Sprintf("extended %.60q", sql), cat(run(sql), sync_()), q("select count(*) from t")))
+		all = append(all, fixture.NewSequence(fmt.Sprintf("extended %.60q", sql), Batch(Run(sql)), Q("select count(*) from t")))
 	}
 	return all
 }
@@ -245,7 +246,7 @@ func TestSafetyOddTextsOfFollowers(t *testing.T) {
 		for _, x := range oddTexts() {
 			s := s.With(t)
 			c := s.Connect("follower")
-			for _, piece := range slices.Concat(x.Pieces, [][]byte{q("select 1")}) {
+			for _, piece := range slices.Concat(x.Pieces, [][]byte{Q("select 1")}) {
 				if _, ended := sendPieces(t, c, piece); ended {
 					t.Errorf("%s: the connection ended", x.Name)
 					break
