@@ -26,6 +26,8 @@ type Guess struct {
 	ImportsSnapshot bool
 	// NamesResource means that the text may contain the parameter fencepost.resource.
 	NamesResource bool
+	// Executes means that the text may contain EXECUTE.
+	Executes bool
 }
 
 // GuessOf scans the bytes of sql. It is fast, because it is used for the longest texts.
@@ -38,6 +40,8 @@ func GuessOf(sql []byte) Guess {
 		switch c | 0x20 {
 		case 'd':
 			g.FreesNames = g.FreesNames || foldPrefix(sql[i:], "deallocate") || foldPrefix(sql[i:], "discard")
+		case 'e':
+			g.Executes = g.Executes || foldPrefix(sql[i:], "execute")
 		case 'f':
 			g.NamesResource = g.NamesResource || foldPrefix(sql[i:], fence) && mayNameResource(sql[i+len(fence):])
 		case 'p':

@@ -25,6 +25,7 @@ func TestGuess(t *testing.T) {
 		"select 1":                      {},
 		"selec 'x'; Vacuum":             {Vacuums: true},
 		"selec; deallocate p":           {FreesNames: true},
+		"selec; Execute p":              {Executes: true},
 		"selec; DISCARD all":            {FreesNames: true},
 		"selec; prepare p as table t":   {FreesNames: true},
 		"disc; dealloc; prepar; vac":    {},

@@ -144,7 +144,7 @@ func (q *situation) decideParameters() (_ decision, ok bool) {
 		return q.decideSet(), true
 	case q.resetsChoice():
 		return q.decideChoice(), true
-	case s.info.Executes && q.mode == ModeFenced && q.carrier != prepared && q.names.choosesIn(s):
+	case q.mode == ModeFenced && q.carrier != prepared && q.names.choosesIn(s):
 		return refuses(fencing.UnseenChoiceRefusal), true
 	default:
 		return decision{}, false
@@ -264,7 +264,7 @@ var needsBlockRefusal = &fencing.Refusal{
 func (q *situation) decideLeader() decision {
 	s := q.statement
 	switch {
-	case !s.known && s.mayChoose(): // its client would take what follows for checked
+	case !s.known && (s.mayChoose() || q.names.choosesIn(s)): // its client would take what follows for checked
 		return refuses(fencing.UnseenChoiceRefusal)
 	case q.alone() && q.underImported() && q.txn.Coverage() != gate.Checked:
 		if !q.txn.IsOutside() && (q.carrier == prepared || q.carrier == executed) {

@@ -23,9 +23,6 @@ type names struct {
 func (t *names) statement(name []byte, batch uint64) *statement {
 	s := t.last(name)
 	if s == nil || s == unknownStatement || s.parsed == parseLost || s.parsed == parseSent && s.batch != batch {
-		if t.statements.choose {
-			return unknownChooser
-		}
 		return t.unknown(name)
 	}
 	return s
@@ -47,10 +44,10 @@ func (t *names) last(name []byte) *statement {
 
 // unknown returns what stands for a name of which the server's statement is not known.
 func (t *names) unknown(name []byte) *statement {
-	switch s := t.last(name); {
-	case s != nil && s.parsed != parseLost && s.mayChoose():
+	switch name = wire.CutName(name); {
+	case t.statements.choosers.has(name):
 		return unknownChooser
-	case t.statements.mayImport(wire.CutName(name)):
+	case t.statements.importers.has(name):
 		return unknownImporter
 	default:
 		return unknownStatement
@@ -61,7 +58,10 @@ func (t *names) unknown(name []byte) *statement {
 func (t *names) define(name []byte, s *statement) {
 	name = wire.CutName(name)
 	if s.importsSnapshot() {
-		t.statements.imports(name)
+		t.statements.importers.add(name)
+	}
+	if s.mayChoose() {
+		t.statements.choosers.add(name)
 	}
 	switch old := t.statements.get(name); {
 	case len(name) == 0:
@@ -117,15 +117,19 @@ func (t *names) copiesIn(s *statement) bool {
 	return !s.known || s.info.CopiesIn || s.info.Executes
 }
 
-// choosesIn reports whether s, an EXECUTE, may run one that chooses resources. SQL cannot prepare
-// that.
+// choosesIn reports whether s may run one that chooses resources by EXECUTE: SQL cannot prepare that.
 func (t *names) choosesIn(s *statement) bool {
-	if name := []byte(s.info.Name); !opaque(name) {
-		if s = t.statements.get(wire.CutName(name)); s != nil && s != unknownStatement {
-			return s.mayChoose()
-		}
+	if !s.known {
+		return s.guess.Executes && !t.statements.choosers.empty()
 	}
-	return t.statements.choose
+	if !s.info.Executes {
+		return false
+	}
+	name := wire.CutName([]byte(s.info.Name))
+	if s = t.statements.get(name); s != nil && s.parsed == parseConfirmed && s != unknownStatement {
+		return s.mayChoose()
+	}
+	return t.statements.choosers.has(name)
 }
 
 // statements are a session's prepared statements by the names that the server keeps,
@@ -139,31 +143,33 @@ type statements struct {
 	hidden  bool
 	// copies is set once there may be one that reads COPY data and is not listed here.
 	copies bool
-	// choose is set once there may be one that chooses resources and is not listed here.
-	choose bool
 	// importers are the names under which the client has prepared what may import a
-	// snapshot, and anyImports is set once there may be others. SQL cannot prepare that.
-	importers  map[string]bool
-	anyImports bool
+	// snapshot, and choosers what may choose resources. SQL cannot prepare either.
+	importers, choosers nameSet
 }
 
-// maxImporters bounds how many of these names are kept.
-const maxImporters = 16
+// nameSet is a set of names of prepared statements, from which none is taken away.
+type nameSet struct {
+	names map[string]bool
+	all   bool // it may have any name
+}
 
-// imports follows the Parse of what may import a snapshot.
-func (t *statements) imports(name []byte) {
-	if t.anyImports = t.anyImports || opaque(name) || len(t.importers) == maxImporters; t.anyImports {
+// maxNames bounds how many names a nameSet keeps.
+const maxNames = 256
+
+func (n *nameSet) add(name []byte) {
+	if n.all = n.all || opaque(name) || len(n.names) == maxNames; n.all {
 		return
 	}
-	if t.importers == nil {
-		t.importers = map[string]bool{}
+	if n.names == nil {
+		n.names = map[string]bool{}
 	}
-	t.importers[string(name)] = true
+	n.names[string(name)] = true
 }
 
-// mayImport reports whether the server's statement of that name may import a snapshot, as
-// far as its name tells.
-func (t *statements) mayImport(name []byte) bool { return t.anyImports || t.importers[string(name)] }
+func (n *nameSet) has(name []byte) bool { return n.all || n.names[string(name)] }
+
+func (n *nameSet) empty() bool { return !n.all && len(n.names) == 0 }
 
 // get returns nil for a name that is not known.
 func (t *statements) get(name []byte) *statement { return t.byName[string(name)] }
@@ -213,7 +219,6 @@ func (t *statements) doubt(name string) {
 func (t *statements) hide(s *statement) {
 	t.hidden = t.hidden || s.freesNames()
 	t.copies = t.copies || !s.known || s.info.CopiesIn
-	t.choose = t.choose || s.mayChoose()
 }
 
 // forget drops all of them, though some may still be on the server.

@@ -419,6 +419,7 @@ func TestNothingChoosesUnseen(t *testing.T) {
 			"EXECUTE":                       {"ZF005", [][]byte{Batch(Parse("s", set))}, Q("execute s")},
 			"EXECUTE in a text":             {"ZF005", [][]byte{Batch(Parse("s", local))}, Q("begin; execute s; " + write("unknown"))},
 			"EXECUTE, as messages":          {"ZF005", [][]byte{Batch(Parse("s", local)), Q("begin")}, Batch(Run("execute s"))},
+			"EXECUTE in a text too long":    {"ZF005", [][]byte{Batch(Parse("s", local)), Q("begin")}, Q("execute s /*" + strings.Repeat(" ", 1<<20) + "*/")},
 			"EXECUTE of another's name":     {"ZF005", [][]byte{Batch(Parse("é", set))}, Q("execute é")},
 			"a statement with a parameter":  {"ZF005", nil, Batch(typed, Bind("", "", "7"), Exec("", 0))},
 			"FROM CURRENT":                  {"22023", [][]byte{Q("select set_config('fencepost.resource', 'b', false)")}, Q("set fencepost.resource from current")},
@@ -438,11 +439,13 @@ func TestNothingChoosesUnseen(t *testing.T) {
 		fixture.MustPass(t, conn, Batch(Parse("é", write("unknown")), Parse("s", set)))
 		fixture.MustPass(t, conn, Batch(Bind("", "é"), Exec("", 0)))
 		fixture.MustPass(t, conn, Q("prepare p as "+write("unknown")+"; execute p"))
+		fixture.MustPass(t, conn, Batch(Shut('S', "s")))
+		fixture.MustPass(t, conn, Q("prepare q as "+write("unknown")+"; execute q"))
 		fixture.MustPass(t, conn, Batch(Parse("ö", set)))
 		fixture.MustFail(t, conn, "ZF005", Batch(Bind("", "é"), Exec("", 0)))
 		fixture.MustPass(t, conn, Batch(Run(write("known"))))
-		if s.Rows("unknown") != 2 || s.Rows("known") != 1 {
-			t.Errorf("%d rows by unknown statements and %d by a known one, want 2 and 1", s.Rows("unknown"), s.Rows("known"))
+		if s.Rows("unknown") != 3 || s.Rows("known") != 1 {
+			t.Errorf("%d rows by unknown statements and %d by a known one, want 3 and 1", s.Rows("unknown"), s.Rows("known"))
 		}
 	})
 }
