@@ -137,7 +137,8 @@ func (s *serving) tryLeases(ctx context.Context) error {
 
 // readiness tests whether Postgres is reachable. A problem with the election is
 // reported but does not make the proxy unready, and neither does any other fault, except
-// that the control role has not been able to log in since the start.
+// that Postgres lets nobody log in, and that the control role has not been able to log in since
+// the start.
 func (s *serving) readiness(ctx context.Context) admin.Readiness {
 	err := s.reached.get(ctx, readyFor, s.reachUpstream)
 	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Lasting()}
@@ -156,8 +157,18 @@ func (s *serving) readiness(ctx context.Context) admin.Readiness {
 			r.Election = fmt.Sprintf("resource %s of database %s: %s", res.Resource, res.Database, problem)
 		}
 	}
-	locked := !s.health.LoggedIn() && slices.ContainsFunc(r.Faults, func(f faults.Lasting) bool { return f.Kind == faults.ControlLogin })
-	r.Ready = err == nil && !r.Draining && !locked
+	r.Ready = err == nil && !r.Draining
+	for _, f := range r.Faults {
+		switch {
+		case f.Kind == faults.Upstream && f.Where == faults.InControl:
+			r.Ready = false
+			if err == nil {
+				r.Upstream = f.Problem
+			}
+		case f.Kind == faults.ControlLogin && !s.health.LoggedIn():
+			r.Ready = false
+		}
+	}
 	return r
 }
 

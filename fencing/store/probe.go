@@ -82,20 +82,19 @@ func Databases(ctx context.Context, cfg Config, limit int) (names []string, err 
 	return names, err
 }
 
-// Missing connects to cfg.Database and returns those of the databases that the server does
-// not have.
-func Missing(ctx context.Context, cfg Config, databases []string) (missing []string, err error) {
+// Login is what a login has shown of the server.
+type Login struct {
+	Missing []string // which of the databases that were asked for it does not have
+}
+
+// LogIn logs in to cfg.Database, asks which of the databases the server has.
+func LogIn(ctx context.Context, cfg Config, databases []string) (found Login, err error) {
 	err = once(ctx, cfg, func(s *Store) error {
-		rows, err := s.free.Query(ctx, "SELECT n FROM unnest($1::text[]) n WHERE NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = n::name)", databases)
-		if err != nil {
-			return s.explain(err)
-		}
-		if missing, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			return s.explain(err)
-		}
-		return nil
+		err := s.free.QueryRow(ctx, `SELECT ARRAY(SELECT n FROM unnest($1::text[]) n WHERE NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = n::name))`, databases).
+			Scan(&found.Missing)
+		return s.explain(err)
 	})
-	return missing, err
+	return found, err
 }
 
 // Look connects to a database as the control role and calls look with that connection,
@@ -175,9 +174,26 @@ func pooler(err error) *Unusable {
 // NoDatabase reports whether err says that the server has no such database.
 func NoDatabase(err error) bool { return codeOf(err) == codeNoDatabase }
 
-// WrongPassword reports whether err says that the server does not accept the control
-// role's password.
-func WrongPassword(err error) bool { return codeOf(err) == "28P01" }
+// OfDatabase reports whether err is the server's refusal of a login to this database, which says nothing
+// of logins to others: it does not exist or accepts no connections, its limit of connections is reached, or
+// pg_hba.conf or a missing privilege keeps the control role from it.
+func OfDatabase(err error) bool {
+	var connecting *pgconn.ConnectError
+	var pg *pgconn.PgError
+	if !errors.As(err, &connecting) || !errors.As(err, &pg) {
+		return false
+	}
+	switch pg.Code {
+	case codeNoDatabase, codeNoRight, codeNotReady:
+		return true
+	case codeTooMany: // the limits of the server and of the role are checked elsewhere
+		return pg.Routine == "CheckMyDatabase"
+	case "28000":
+		return pg.Routine != "InitializeSessionUserId" // which says that there is no such role, or that it has no LOGIN
+	default:
+		return false
+	}
+}
 
 // Gone reports whether err says that the database does not exist.
 func Gone(err error) bool { return codeOf(err) == "3D000" }

@@ -52,8 +52,13 @@ type Fault struct {
 	Remedy  string `json:"remedy,omitempty"` // "" if waiting may help
 }
 
-// InServer is where the faults of Postgres as a whole are.
-const InServer = "upstream"
+const (
+	// InServer is where the faults of reaching Postgres are.
+	InServer = "upstream"
+	// InControl is where the faults of logging in as the control role are, of the role as well as of
+	// a Postgres that lets nobody log in (Upstream).
+	InControl = "control role"
+)
 
 // databasePrefix begins the places of databases.
 const databasePrefix = "database "

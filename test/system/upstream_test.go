@@ -3,12 +3,15 @@ package system
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -45,6 +48,66 @@ func TestAProxyAtAStandbyStarvesNobody(t *testing.T) {
 	if took := time.Since(began); took > ttl {
 		t.Errorf("the lease came to b after %s, as if it had expired", took)
 	}
+}
+
+// TestAServerThatLetsNobodyLogIn begins while Postgres shuts down: it answers, and refuses each login
+// (57P03). No worker has connected. When it accepts logins, the proxy looks for a schema.
+func TestAServerThatLetsNobodyLogIn(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newCluster(t, "postgres", onServer(s))
+	for _, db := range []string{h.db, "fencepost_template"} {
+		s.Exec(t, pgtest.Superuser, db, "DROP SCHEMA fencepost CASCADE")
+	}
+	shutDown := func() (last *pgx.Conn) {
+		t.Helper()
+		last = s.Connect(t, pgtest.Superuser, "postgres") // for which a smart shutdown waits
+		if err := syscall.Kill(s.PID(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		process.Eventually(t, process.Patience, "Postgres to refuse logins", func() bool {
+			conn, err := pgx.Connect(t.Context(), s.DSN(pgtest.Superuser, "postgres"))
+			if err == nil {
+				_ = conn.Close(t.Context())
+			}
+			return stateOf(err) == "57P03"
+		})
+		return last
+	}
+	refuses := func(p *process.Server) {
+		t.Helper()
+		f := awaitFault(t, p, faults.Upstream, "Postgres is starting, stopping or recovering")
+		if f.Where != faults.InControl || !strings.Contains(f.Problem, "57P03") {
+			t.Errorf("the fault is %+v", f)
+		}
+		status, body := p.Get(t, "/readyz")
+		if status != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
+			t.Errorf("/readyz where nobody can log in: %d %s", status, body)
+		}
+	}
+	accepts := func(p *process.Server, last *pgx.Conn) {
+		t.Helper()
+		_ = last.Close(t.Context())
+		s.Restart(t)
+		awaitNoFault(t, p, faults.Upstream)
+		if !readyz(t, p).Ready {
+			t.Error("the proxy is not ready although it can log in")
+		}
+	}
+
+	last := shutDown()
+	p := h.proxy()
+	refuses(p)
+	accepts(p, last)
+	awaitFault(t, p, faults.Schema, "fencepost migrate --dsn")
+	if code, out := h.command("migrate", "--dsn", s.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control); code != 0 {
+		t.Fatalf("migrate: code %d: %s", code, out)
+	}
+	awaitNoFault(t, p, faults.Schema)
+
+	last = shutDown()
+	refuses(p)
+	accepts(p, last)
 }
 
 // TestAPoolerIsNotPostgres: behind a connection pooler, backends cannot be told apart by their

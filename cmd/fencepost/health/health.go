@@ -36,7 +36,6 @@ const (
 
 // The places of faults that only this package reports.
 const (
-	placeControl  = "control role"
 	placeSchema   = "databases"
 	placeLeases   = "lease service"
 	resourcePlace = "resource "
@@ -72,6 +71,7 @@ type Checker struct {
 	surveyDone bool
 	leasesAt   time.Time // when the lease service was last tried
 	loggedIn   chan struct{}
+	shut       bool // Postgres lets nobody log in, as far as the last login has shown
 }
 
 // New returns a Checker, which Run starts.
@@ -113,7 +113,11 @@ func (c *Checker) Run(ctx context.Context) {
 		case <-pause.C:
 		case <-ctx.Done():
 		}
-		pause.Reset(Every - soonest)
+		rest := Every - soonest
+		if c.shut { // the proxy is not ready meanwhile
+			rest = 0
+		}
+		pause.Reset(rest)
 		select {
 		case <-c.wake:
 			suspected = true
@@ -183,11 +187,9 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 		}
 	}
 	maps.DeleteFunc(idle, func(name string, _ bool) bool { return looked[name] })
-	if !c.surveyDone {
+	if c.login(ctx, slices.Sorted(maps.Keys(looked)), slices.Sorted(maps.Keys(idle))) && !c.surveyDone {
 		c.surveyDone = c.survey(ctx)
-		return
 	}
-	c.login(ctx, slices.Sorted(maps.Keys(looked)), slices.Sorted(maps.Keys(idle)))
 }
 
 func (c *Checker) probe(ctx context.Context, database string) error {
@@ -209,88 +211,6 @@ func (c *Checker) examined(ctx context.Context, database string, err error) {
 	case !errors.Is(err, context.Canceled):
 		c.report(ctx, faults.InDatabase(database), store.FaultOf(err))
 	}
-}
-
-// login logs in anew, because connections that exist outlast a changed password. It uses
-// a database that is in use, so as not to touch any other, and asks there whether the idle
-// ones still exist. If it cannot log in, it asks each of these.
-func (c *Checker) login(ctx context.Context, used, idle []string) {
-	database := c.cfg.Home
-	if len(used) > 0 {
-		database = used[0]
-	}
-	var missing []string
-	err := c.bounded(ctx, func(ctx context.Context) (err error) {
-		missing, err = store.Missing(ctx, c.control(database), idle)
-		return err
-	})
-	c.loginEnded(ctx, err, len(used) > 0 || c.cfg.Named)
-	for _, name := range idle {
-		if slices.Contains(missing, name) || err != nil && store.Gone(c.probe(ctx, name)) {
-			c.cfg.Dropped(name)
-		}
-	}
-}
-
-func (c *Checker) databases(ctx context.Context, in string) (names []string, err error) {
-	err = c.bounded(ctx, func(ctx context.Context) (err error) {
-		names, err = store.Databases(ctx, c.control(in), surveyed+1)
-		return err
-	})
-	return names, err
-}
-
-// loginEnded records the result of a login. sure says that the role must be able to
-// log in to that database; otherwise only a wrong password is a fault.
-func (c *Checker) loginEnded(ctx context.Context, err error, sure bool) {
-	if err == nil {
-		c.report(ctx, placeControl, nil)
-		if !c.LoggedIn() {
-			close(c.loggedIn)
-		}
-		return
-	}
-	f := store.FaultOf(err)
-	login := f.Kind == faults.ControlLogin || f.Kind == faults.Privilege
-	if login && (sure || store.WrongPassword(err)) {
-		c.report(ctx, placeControl, f)
-	}
-}
-
-// survey looks for a usable fence before the first worker connects. It reports false if
-// it should be repeated.
-func (c *Checker) survey(ctx context.Context) (done bool) {
-	names, err := c.databases(ctx, c.cfg.Home)
-	c.loginEnded(ctx, err, c.cfg.Named)
-	if c.cfg.Named {
-		c.examined(ctx, c.cfg.Home, c.probe(ctx, c.cfg.Home))
-		return true // a fault is looked at again
-	}
-	if err != nil {
-		return !store.WrongPassword(err)
-	}
-	if len(names) > surveyed {
-		return true // it would be an imposition, and one of them may well have a fence
-	}
-	perhaps := len(c.cfg.Open()) > 0
-	for _, name := range names {
-		switch err := c.probe(ctx, name); {
-		case store.NoSchema(err):
-		case store.Refused(err):
-			perhaps = true
-		default:
-			perhaps = true
-			c.examined(ctx, name, err)
-		}
-	}
-	if perhaps {
-		c.report(ctx, placeSchema, nil)
-		return true
-	}
-	c.report(ctx, placeSchema, &faults.Fault{Kind: faults.Schema,
-		Problem: "no database that the control role may connect to has the schema fencepost: " + strings.Join(names, ", "),
-		Remedy:  "Run fencepost migrate --dsn ... for each database that workers write through Fencepost."})
-	return false
 }
 
 // lookAtLeases tries the lease service.

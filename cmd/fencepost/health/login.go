@@ -1,0 +1,97 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// login logs in anew, because connections that exist outlast a changed password, and because a server
+// that answers may still let nobody log in. It uses a database that is in use, so as not to touch any
+// other, and asks there whether the idle ones still exist. If it cannot log in, it asks each of these.
+// It reports whether Postgres lets the control role log in, if perhaps not to this database.
+func (c *Checker) login(ctx context.Context, used, idle []string) bool {
+	database := c.cfg.Home
+	if len(used) > 0 {
+		database = used[0]
+	}
+	var found store.Login
+	err := c.bounded(ctx, func(ctx context.Context) (err error) {
+		found, err = store.LogIn(ctx, c.control(database), idle)
+		return err
+	})
+	c.loginEnded(ctx, err, len(used) > 0 || c.cfg.Named)
+	for _, name := range idle {
+		if slices.Contains(found.Missing, name) || err != nil && store.Gone(c.probe(ctx, name)) {
+			c.cfg.Dropped(name)
+		}
+	}
+	return err == nil || store.OfDatabase(err)
+}
+
+// loginEnded records the result of a login. sure says that the role must be able to log in to that
+// database; otherwise, what the server says of that database alone is no fault.
+func (c *Checker) loginEnded(ctx context.Context, err error, sure bool) {
+	var f *faults.Fault
+	switch {
+	case err == nil:
+		if !c.LoggedIn() {
+			close(c.loggedIn)
+		}
+	case store.Gone(err) || store.OfDatabase(err) && !sure: // lookAtDatabases and survey look at databases
+	default:
+		f = store.FaultOf(err)
+	}
+	c.shut = f != nil && f.Kind == faults.Upstream
+	c.report(ctx, faults.InControl, f)
+}
+
+// survey looks for a usable fence before the first worker connects. It reports false if
+// it should be repeated.
+func (c *Checker) survey(ctx context.Context) (done bool) {
+	if c.cfg.Named {
+		err := c.probe(ctx, c.cfg.Home)
+		if store.Gone(err) {
+			c.report(ctx, placeSchema, &faults.Fault{Kind: faults.Schema, Problem: err.Error(),
+				Remedy: fmt.Sprintf("Create database %q and run fencepost migrate for it, or correct control.probe_database (FENCEPOST_CONTROL_PROBE_DATABASE).", c.cfg.Home)})
+			return false
+		}
+		c.report(ctx, placeSchema, nil)
+		c.examined(ctx, c.cfg.Home, err)
+		return true // a fault is looked at again
+	}
+	var names []string
+	err := c.bounded(ctx, func(ctx context.Context) (err error) {
+		names, err = store.Databases(ctx, c.control(c.cfg.Home), surveyed+1)
+		return err
+	})
+	if err != nil {
+		return store.OfDatabase(err)
+	}
+	if len(names) > surveyed {
+		return true // it would be an imposition, and one of them may well have a fence
+	}
+	perhaps := len(c.cfg.Open()) > 0
+	for _, name := range names {
+		switch err := c.probe(ctx, name); {
+		case store.NoSchema(err):
+		case store.Refused(err):
+			perhaps = true
+		default:
+			perhaps = true
+			c.examined(ctx, name, err)
+		}
+	}
+	if perhaps {
+		c.report(ctx, placeSchema, nil)
+		return true
+	}
+	c.report(ctx, placeSchema, &faults.Fault{Kind: faults.Schema,
+		Problem: "no database that the control role may connect to has the schema fencepost: " + strings.Join(names, ", "),
+		Remedy:  "Run fencepost migrate --dsn ... for each database that workers write through Fencepost."})
+	return false
+}
