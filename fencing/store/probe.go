@@ -84,14 +84,16 @@ func Databases(ctx context.Context, cfg Config, limit int) (names []string, err 
 
 // Login is what a login has shown of the server.
 type Login struct {
+	Standby bool     // the server is in recovery
 	Missing []string // which of the databases that were asked for it does not have
 }
 
-// LogIn logs in to cfg.Database, asks which of the databases the server has.
+// LogIn logs in to cfg.Database, asks which of the databases the server has, and whether it is a standby.
 func LogIn(ctx context.Context, cfg Config, databases []string) (found Login, err error) {
 	err = once(ctx, cfg, func(s *Store) error {
-		err := s.free.QueryRow(ctx, `SELECT ARRAY(SELECT n FROM unnest($1::text[]) n WHERE NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = n::name))`, databases).
-			Scan(&found.Missing)
+		err := s.free.QueryRow(ctx, `SELECT pg_is_in_recovery(),
+			ARRAY(SELECT n FROM unnest($1::text[]) n WHERE NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = n::name))`, databases).
+			Scan(&found.Standby, &found.Missing)
 		return s.explain(err)
 	})
 	return found, err

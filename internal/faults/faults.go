@@ -58,6 +58,8 @@ const (
 	// InControl is where the faults of logging in as the control role are, of the role as well as of
 	// a Postgres that lets nobody log in (Upstream).
 	InControl = "control role"
+	// InPrimary is where it is said that Postgres is a standby.
+	InPrimary = "primary"
 )
 
 // databasePrefix begins the places of databases.

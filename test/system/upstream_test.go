@@ -110,6 +110,35 @@ func TestAServerThatLetsNobodyLogIn(t *testing.T) {
 	accepts(p, last)
 }
 
+// TestASingleServerThatIsAStandby: the proxy says so before a worker connects, and beside the state of the
+// resource for which one waits, until the server is promoted.
+func TestASingleServerThatIsAStandby(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider, onServer(pgtest.Start(t)))
+			h.join(h.proxy(), "earlier", "campaign", "wait").leave() // the standby has the fence
+			standby := h.pg.Standby(t)
+			p := h.proxy("UPSTREAM_ADDRESS=" + standby.Addr())
+			if f := awaitFault(t, p, faults.Upstream, "upstream.address name the primary"); f.Where != faults.InPrimary || !strings.Contains(f.Problem, "standby") {
+				t.Errorf("the fault is %+v", f)
+			}
+			if !readyz(t, p).Ready {
+				t.Error("that the server is a standby makes the proxy unready")
+			}
+			w := h.join(p, "w")
+			process.Eventually(t, process.Patience, "the reason beside the state", func() bool {
+				_, out := h.command("status", "--admin", p.Admin)
+				return strings.Contains(out, "is a standby")
+			})
+			standby.Promote(t)
+			awaitNoFault(t, p, faults.Upstream)
+			process.Eventually(t, process.Patience, "w to lead", func() bool { return w.exec("INSERT INTO work VALUES ('w')") == nil })
+		})
+	}
+}
+
 // TestAPoolerIsNotPostgres: behind a connection pooler, backends cannot be told apart by their
 // process ids, so workers are refused, and the operator is told why.
 func TestAPoolerIsNotPostgres(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // Unknown, although a lease may be confirmed elsewhere. A fault of one database is no proof
 // that its leaders cannot write: it may be that only the control role cannot log in, or that
 // only the look at the schema waits for a lock. Such a fault is the Reason beside the state. So is one of
-// the roles of a database's workers, and that Postgres lets nobody log in, whatever the state.
+// the roles of a database's workers, that Postgres lets nobody log in, and that it is a standby, whatever the state.
 func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.Time) []election.ResourceStatus {
 	for _, f := range lasting {
 		for i := range all {
@@ -37,6 +37,6 @@ func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.
 // besides reports whether a fault keeps workers in a database from leading or from connecting, whatever
 // the state says.
 func besides(f faults.Lasting, database string) bool {
-	return f.Where == faults.InWorkers(database) ||
+	return f.Where == faults.InWorkers(database) || f.Where == faults.InPrimary ||
 		f.Where == faults.InControl && f.Kind == faults.Upstream
 }

@@ -25,12 +25,26 @@ func (c *Checker) login(ctx context.Context, used, idle []string) bool {
 		return err
 	})
 	c.loginEnded(ctx, err, len(used) > 0 || c.cfg.Named)
+	if err == nil {
+		c.report(ctx, faults.InPrimary, standbyFault(found.Standby))
+	}
 	for _, name := range idle {
 		if slices.Contains(found.Missing, name) || err != nil && store.Gone(c.probe(ctx, name)) {
 			c.cfg.Dropped(name)
 		}
 	}
 	return err == nil || store.OfDatabase(err)
+}
+
+// standbyFault returns the fault of a server that is a standby, nil for any other.
+func standbyFault(standby bool) *faults.Fault {
+	if !standby {
+		return nil
+	}
+	return &faults.Fault{Kind: faults.Upstream,
+		Problem: "Postgres is a standby: it accepts no writes, so nobody is granted an epoch there",
+		Remedy:  "Let upstream.address name the primary. If this server is to become the primary, promote it.",
+	}
 }
 
 // loginEnded records the result of a login. sure says that the role must be able to log in to that
