@@ -179,7 +179,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	}
 	if isState(err, fencing.StateNoFence) {
 		c.mu.Lock()
-		c.mu.fault, c.mu.disagrees = fencing.FaultRefusal(err), true
+		c.mu.fault, c.mu.disagrees = faultOf(err), true
 		c.mu.Unlock()
 		poke(c.poke)
 	}

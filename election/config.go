@@ -194,6 +194,9 @@ type Backend struct {
 	// Guarded, if not nil, is asked as often as Orders. Without it, a candidacy learns of its
 	// first guard when that refuses it.
 	Guarded Guarded
+	// Fences, if not nil, is asked every few seconds. Without it, a fence that was made anew is
+	// noticed when a worker connects.
+	Fences func(ctx context.Context) (fencing.Fences, error)
 	// InForce, if not nil, is asked as often as Orders, and less often while the database has no
 	// candidacy.
 	InForce InForce

@@ -108,7 +108,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 	case isState(err, fencing.StateUnnumbered):
 		c.askAgainLocked(err)
 	case isState(err, fencing.StateNoFence):
-		s.fault = fencing.FaultRefusal(err)
+		s.fault = faultOf(err)
 		s.outbox.put(noticeFenceFailed)
 		c.giveBackLocked(err, faultBackoff)
 	default:

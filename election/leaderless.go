@@ -83,10 +83,13 @@ func (l leader) leads() bool { return l == leaderHere || l == leaderElsewhere }
 
 // leaderLocked says who leads. A candidacy of this proxy knows whether it may write. One of
 // another proxy leads if it holds the lease and was granted the recorded epoch, and if that
-// grant is confirmed. Nobody is known to lead while the lease cannot be watched. r.mu is held.
+// grant is confirmed. Nobody is known to lead while the lease cannot be watched, or while the fence is
+// not the one in which the epochs were granted. r.mu is held.
 func (r *resource) leaderLocked() leader {
 	o := r.mu.observation
 	switch {
+	case r.lostLocked():
+		return leaderNone
 	case r.mu.holder != nil && r.mu.holder.Status().CanWrite():
 		return leaderHere
 	case r.mu.holder != nil, r.mu.watchErr != nil:
@@ -101,6 +104,9 @@ func (r *resource) leaderLocked() leader {
 		return leaderNone
 	}
 }
+
+// lostLocked reports whether the candidacies here have lost their fence. r.mu is held.
+func (r *resource) lostLocked() bool { return r.mu.lost != nil && len(r.mu.loops) > 0 }
 
 // grantedElsewhereLocked reports whether a candidacy of another proxy holds the lease and has the
 // recorded epoch. A recorded epoch may be that of a grant which has failed since, because no standby
@@ -187,6 +193,8 @@ func (r *resource) readLocked(now time.Duration) reading {
 		return reading{state: Led, since: r.mu.ledSince, until: r.mu.holder.Term().TrustedUntil}
 	case who == leaderElsewhere:
 		return r.readElsewhere(now)
+	case r.lostLocked():
+		return reading{state: Closed, since: r.mu.leaderlessSince, why: r.mu.lost}
 	case all.fault != nil:
 		return reading{state: Closed, since: r.mu.leaderlessSince, why: all.fault}
 	case r.mu.unusable != nil:

@@ -20,6 +20,8 @@ const (
 	// maxBarred is the longest pause before a barred candidacy tries again, in case it
 	// did not learn that its bar was lifted.
 	maxBarred = 30 * time.Second
+	// fencePolls is how many polls of a database pass from one look at its fences to the next.
+	fencePolls = 5
 )
 
 // Orders returns the orders of operators with ids above after, oldest first, and the last
@@ -63,9 +65,10 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	seen := e.seenOrders(name)
 	first, failing := true, false
 	unread := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read which resources guard tables", 0)
+	unseen := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read the fences", 0)
 	handovers := e.newHandoverPoll(name, b.Handovers)
 	defer e.leaveHandovers(handovers)
-	for {
+	for n := 1; ; n++ {
 		ordered, err := e.lookForOrders(ctx, name, b.Orders, seen, first)
 		switch {
 		case ctx.Err() != nil:
@@ -77,6 +80,9 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 			first = false
 			e.followGuards(ctx, name, b.Guarded, unread)
 			e.followInForce(ctx, name)
+			if n%fencePolls == 0 {
+				e.followFences(ctx, name, b.Fences, unseen)
+			}
 			e.followHandovers(ctx, handovers, ordered)
 		}
 		select {
@@ -209,6 +215,26 @@ func (e *Elections) followGuards(ctx context.Context, name string, read Guarded,
 		known := r.mu.record.Guards
 		r.mu.Unlock()
 		if known != tables[r.key.name] {
+			poke(r.watcher.wake)
+		}
+	}
+}
+
+// followFences makes the resources of a database read their records if its fences are not those that
+// they know, as after a restore, or after the schema was dropped and made anew: no grant tells of that.
+func (e *Elections) followFences(ctx context.Context, name string, read func(context.Context) (fencing.Fences, error), unread *faults.Series) {
+	if read == nil {
+		return
+	}
+	has, ok := poll(ctx, read, unread)
+	if !ok {
+		return
+	}
+	for _, r := range e.resourcesOf(name) {
+		r.mu.Lock()
+		doubtful := len(r.mu.loops) > 0 && (r.mu.lost != nil || r.differsLocked(has))
+		r.mu.Unlock()
+		if doubtful {
 			poke(r.watcher.wake)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // fenceFacts are what a candidacy knows of its fence.
@@ -82,8 +83,45 @@ type fenceAccess struct {
 	// is known.
 	numbered string
 	// unusable is why the last connection that would have begun a candidacy was refused:
-	// the fence contradicts what was granted before. It is nil if that one was not.
+	// the fence cannot be used. It is nil if that one was not.
 	unusable error
+	// lost is why the fence is not the one in which the known epochs were granted, as the last
+	// reading of the record has shown; nil if it is. No write passes its check then.
+	lost error
+}
+
+// kinded is the error of a database that cannot be used, and whose fault is known to be another than that
+// its fence contradicts what was granted.
+type kinded interface {
+	error
+	FaultKind() faults.Kind
+}
+
+// faultOf returns what is shown of err: the refusal in it, with the kind of its fault if it has one.
+func faultOf(err error) error {
+	var k kinded
+	if errors.As(err, &k) {
+		return k
+	}
+	return fencing.FaultRefusal(err)
+}
+
+// hasRead records the result of reading the record.
+func (f *fenceAccess) hasRead(err error) {
+	var k kinded
+	switch {
+	case err == nil:
+		f.lost = nil
+	case isState(err, fencing.StateNoFence) && !errors.As(err, &k) && !errors.Is(err, fencing.ErrRemoved):
+		f.lost = fencing.FaultRefusal(err)
+	}
+}
+
+// differsLocked reports whether a database has another fence of the resource than this one, or one that shows a
+// lower epoch than was seen. r.mu is held.
+func (r *resource) differsLocked(has fencing.Fences) bool {
+	is := has.ByResource[r.key.name]
+	return has.Database != r.mu.fence.Database() || is.ID != r.mu.fence.ID() || is.Epoch < r.mu.highestObserved
 }
 
 // history is what the fence knew of a worker when its candidacy began.
@@ -142,7 +180,7 @@ func (r *resource) usableFence(ctx context.Context) (Fence, error) {
 func (r *resource) adopt(fence Fence) {
 	r.mu.Lock()
 	replaced := fence.Database() != r.mu.fence.Database()
-	r.mu.fence, r.mu.needsReopen = fence, false
+	r.mu.fence, r.mu.needsReopen, r.mu.lost = fence, false, nil
 	if replaced {
 		r.mu.grants, r.mu.leaderless, r.mu.knowledge, r.mu.numbered = grants{}, leaderless{}, knowledge{}, ""
 		r.mu.offered = offered{}
@@ -173,16 +211,24 @@ func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
 	highest, before, fence := r.mu.highestObserved, r.mu.record, r.mu.fence
 	r.mu.Unlock()
 	rec, err := fence.Record(ctx)
-	if errors.Is(err, fencing.ErrRemoved) {
+	switch {
+	case err == nil && rec.Epoch < highest:
+		err = r.refuseRestored(rec.Epoch, highest)
+	case errors.Is(err, fencing.ErrRemoved):
 		r.removed(fence)
 	}
+	r.mu.Lock()
+	if r.mu.fence == fence {
+		r.mu.hasRead(err)
+		r.mu.needsReopen = r.mu.needsReopen || errors.Is(err, fencing.ErrReplaced)
+	}
+	r.mu.Unlock()
 	if err != nil {
+		r.followLeader()
 		return rec, fmt.Errorf("read the record of resource %q: %w", r.key.name, err)
 	}
-	if rec.Epoch < highest {
-		return rec, r.refuseRestored(rec.Epoch, highest)
-	}
 	r.publish(rec, before, nil)
+	r.followLeader()
 	return rec, nil
 }
 

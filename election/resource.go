@@ -151,7 +151,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 	r.mu.Lock()
 	r.mu.unusable = nil
 	if isState(err, fencing.StateNoFence) {
-		r.mu.unusable = fencing.FaultRefusal(err)
+		r.mu.unusable = faultOf(err)
 	}
 	r.mu.Unlock()
 	if err != nil {

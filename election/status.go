@@ -37,8 +37,9 @@ type ResourceStatus struct {
 	// FalseAlarms counts the workers that became active again, before anybody else was
 	// granted an epoch, after their lease was released as unresponsive.
 	FalseAlarms int
-	// Unusable is why no candidacy can begin, because of the fence; nil if one can, as far
-	// as the last connection has shown.
+	// Unusable is why no candidacy can begin, because of the fence, or why none can write, because the
+	// fence is not the one that it was; nil if one can, as far as the last connection and the last
+	// reading of the fence have shown.
 	Unusable error
 	// LostOrder, if not nil, is an operator's order that this proxy has seen, and that a
 	// failover or a restore has lost.
@@ -129,9 +130,13 @@ func (r *resource) standing() ResourceStatus {
 	defer r.mu.Unlock()
 	now, clock := r.e.cfg.Now(), time.Now()
 	is := r.readLocked(now)
+	unusable := r.mu.unusable
+	if r.lostLocked() {
+		unusable = r.mu.lost
+	}
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: is.state, Reason: is.why,
-		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: r.mu.unusable, Orders: r.mu.inForce,
+		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: unusable, Orders: r.mu.inForce,
 		Local: r.leaderLocked() == leaderHere,
 	}
 	if is.since != 0 {

@@ -217,6 +217,18 @@ type Registration struct {
 	ID  int64 // random and never reused
 }
 
+// Fences are the fences that a database has.
+type Fences struct {
+	Database   string // the identity of the database
+	ByResource map[string]FenceRow
+}
+
+// FenceRow is the fence of one resource.
+type FenceRow struct {
+	ID    int32
+	Epoch Epoch // the recorded one; 0 if none was granted yet
+}
+
 // Fence is one resource's row in the fence table of one database, and the operations on
 // the control connection that the proxy needs.
 type Fence interface {

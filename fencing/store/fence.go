@@ -169,7 +169,7 @@ func (f *Fence) removed() error {
 func (f *Fence) replaced() error {
 	return fmt.Errorf("%w: %w", fencing.ErrReplaced, &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
-		Message:  fmt.Sprintf("database %s was dropped and made anew after the fence of resource %s was opened", ascii(f.store.cfg.Database), quoted(f.resource)),
+		Message:  fmt.Sprintf("database %s, or its schema fencepost, was dropped and made anew after the fence of resource %s was opened", ascii(f.store.cfg.Database), quoted(f.resource)),
 		Hint:     "Connect again.",
 	})
 }

@@ -186,6 +186,22 @@ func (s *Store) Guarded(ctx context.Context) (map[string]int, error) {
 	return guarded, nil
 }
 
+// Fences returns the fences of the database.
+func (s *Store) Fences(ctx context.Context) (fencing.Fences, error) {
+	has := fencing.Fences{ByResource: make(map[string]fencing.FenceRow)}
+	rows, err := s.free.Query(ctx, `SELECT i.id::text, coalesce(f.resource, ''), coalesce(f.id, 0), coalesce(f.epoch, 0)
+		FROM fencepost.identity i LEFT JOIN fencepost.fence f ON true`)
+	if err == nil {
+		var resource string
+		var row fencing.FenceRow
+		_, err = pgx.ForEachRow(rows, []any{&has.Database, &resource, &row.ID, &row.Epoch}, func() error { has.ByResource[resource] = row; return nil })
+	}
+	if err != nil {
+		return fencing.Fences{}, fmt.Errorf("read the fences of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	return has, nil
+}
+
 // Prune deletes the grants that are older than keep, except the newest of each resource,
 // and returns how many. A worker id that was superseded in a deleted grant counts as new.
 func (s *Store) Prune(ctx context.Context, keep time.Duration, by Orderer) (deleted int64, err error) {

@@ -21,6 +21,9 @@ type Unusable struct {
 	Err              error // of the server; nil if there was none
 }
 
+// FaultKind says what is wrong.
+func (u *Unusable) FaultKind() faults.Kind { return u.Kind }
+
 // Unwrap returns the refusal and the server's error.
 func (u *Unusable) Unwrap() []error {
 	if u.Err == nil {

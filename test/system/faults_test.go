@@ -238,6 +238,52 @@ func TestAFaultOfADatabaseDoesNotHideItsLeader(t *testing.T) {
 	awaitNoFault(t, p, faults.ControlLogin)
 }
 
+// TestASchemaThatWasMadeAnewIsAFault: the workers keep their connections while the schema is dropped and
+// installed again, so that nobody can write, until one connects again.
+func TestASchemaThatWasMadeAnewIsAFault(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider, onServer(pgtest.Start(t)))
+			proxies := []*process.Server{h.proxy(), h.proxy()}
+			leader, waits := h.join(proxies[0], "leader", "campaign", "wait"), h.join(proxies[1], "waits")
+			leader.must("INSERT INTO work VALUES ('a')")
+			h.awaitState("led", "leader", proxies...)
+
+			h.pg.Exec(t, pgtest.Superuser, h.db, "DROP SCHEMA fencepost CASCADE")
+			for _, p := range proxies {
+				awaitFault(t, p, faults.Schema, "fencepost migrate --dsn")
+			}
+			if code, out := h.command("migrate", "--dsn", h.pg.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control); code != 0 {
+				t.Fatalf("migrate: code %d: %s", code, out)
+			}
+			for _, p := range proxies {
+				awaitNoFault(t, p, faults.Schema)
+			}
+			for _, w := range []*client{leader, waits} {
+				if err := w.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNoFence {
+					t.Errorf("a write by a connection from before: %v; want ZF004", err)
+				}
+			}
+			for _, p := range proxies {
+				if f := awaitFault(t, p, faults.Fence, "Connect again"); !strings.Contains(f.Problem, "made anew") {
+					t.Errorf("the fault is %+v", f)
+				}
+				h.awaitState("closed", "", p)
+			}
+			leader.leave()
+			waits.leave()
+			for i, p := range proxies {
+				w := h.join(p, fmt.Sprint("again-", i), "campaign", "wait")
+				w.must("INSERT INTO work VALUES ('c')")
+				awaitNoFault(t, p, faults.Fence)
+				w.leave()
+			}
+		})
+	}
+}
+
 // TestADroppedDatabaseIsForgottenSoon drops a database with a leader, and one whose resource
 // has no worker any more. Idle resources are kept for longer than this test lasts.
 func TestADroppedDatabaseIsForgottenSoon(t *testing.T) {

@@ -244,9 +244,7 @@ func (c *Checker) lookAtResources(ctx context.Context) {
 			}
 		}
 		if why != nil {
-			f := store.FaultOf(why)
-			f.Kind = faults.Fence
-			found[fmt.Sprintf("%s%s of %s", resourcePlace, r.Resource, faults.InDatabase(r.Database))] = f
+			found[fmt.Sprintf("%s%s of %s", resourcePlace, r.Resource, faults.InDatabase(r.Database))] = store.FaultOf(why)
 		}
 	}
 	for _, where := range c.cfg.Faults.Places() {
