@@ -66,6 +66,28 @@ func testMigrateWaits(t *testing.T, s *pgtest.Server, db, user string, holds []s
 	}
 }
 
+// TestCommandsSayWhoHasLockedTheFence: somebody has locked the table of the fences.
+func TestCommandsSayWhoHasLockedTheFence(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
+	_, who := holding(t, s, pgtest.Control, db, "BEGIN", "LOCK TABLE fencepost.fence")
+	dsn := s.DSN(pgtest.Control, db)
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"status", "--dsn", dsn}, "needs a lock that is held by " + who},
+		{[]string{"evict", "billing", "--dsn", dsn}, "table fencepost.fence is locked by " + who},
+	} {
+		out := runCommand(t, nil, c.args...)
+		if out.code != exitFailure || !strings.Contains(out.stderr, c.says) || strings.Contains(out.stderr, "fencepost migrate") {
+			t.Errorf("%v: code %d\n%s%s", c.args, out.code, out.stdout, out.stderr)
+		}
+	}
+}
+
 // signalled is a standard error that calls once when it is first written to.
 type signalled struct {
 	bytes.Buffer

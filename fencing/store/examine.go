@@ -13,8 +13,16 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// examineLock is how long an examination waits for a lock on schema_version.
+// examineLock is how long an examination waits for a lock on a table.
 const examineLock = 2 * time.Second
+
+// neededTables are the tables without which nobody can be granted an epoch.
+var neededTables = []string{"identity", "fence", "grants", "generations", "running", "orders", "bars"}
+
+// readableSQL fails if somebody has locked one of the neededTables. It keeps no lock while it waits for the
+// next one, so that it is in nobody's way.
+var readableSQL = fmt.Sprintf("SET LOCAL lock_timeout = '%dms'; SAVEPOINT look; LOCK TABLE fencepost.", examineLock.Milliseconds()) +
+	strings.Join(neededTables, " IN ACCESS SHARE MODE; ROLLBACK TO look; LOCK TABLE fencepost.") + " IN ACCESS SHARE MODE"
 
 // versionSQL reads the version of the schema and the privileges of the control role. The last is
 // the function of confirmSQL if the role may not execute it.
@@ -47,6 +55,12 @@ func (s *Store) examine(ctx context.Context) error {
 		}
 		return tx.QueryRow(ctx, versionSQL).Scan(&version, &owner, &signals, &reads, &forbidden)
 	})
+	if err == nil && version > 0 && version >= s.cfg.SchemaVersion && owner {
+		err = pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+			_, err := tx.Conn().PgConn().Exec(ctx, readableSQL).ReadAll()
+			return err
+		})
+	}
 	switch {
 	case codeOf(err) == codeLocked:
 		return s.locked(ctx, err)
@@ -153,22 +167,22 @@ func ProbeWorkers(ctx context.Context, cfg Config, workers []WorkerRole) (fault 
 	return fault, err
 }
 
-// locked returns the error of an examination that a lock on schema_version has kept from
-// reading the version. It names who has the lock, or waits for it ahead of others.
+// locked returns the error of an examination that a lock has kept from reading a table. It names the
+// table, and who has the lock, or waits for it ahead of others.
 func (s *Store) locked(ctx context.Context, err error) error {
-	by := "a transaction that has ended by now"
-	if queryErr := s.free.QueryRow(ctx, `SELECT coalesce(string_agg(DISTINCT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
-			ELSE format('backend %s of role "%s" (application "%s", %s)', l.pid, a.usename, a.application_name, coalesce(a.state, 'unknown')) END, '; '), $1)
-		FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-		WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.relation = to_regclass('fencepost.schema_version')
-		  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())`, by).Scan(&by); queryErr != nil {
+	table, by := "a table", "a transaction that has ended by now"
+	if queryErr := s.free.QueryRow(ctx, `SELECT coalesce('table ' || min(format('fencepost.%I', c.relname)), $1), coalesce(string_agg(DISTINCT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
+			ELSE format('backend %s of role "%s" (application "%s", %s)', l.pid, a.usename, a.application_name, coalesce(a.state, 'unknown')) END, '; '), $2)
+		FROM pg_locks l JOIN pg_class c ON c.oid = l.relation LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+		WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND c.relnamespace = to_regnamespace('fencepost') AND c.relname = ANY ($3)
+		  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())`,
+		table, by, append([]string{"schema_version"}, neededTables...)).Scan(&table, &by); queryErr != nil {
 		return s.explain(queryErr)
 	}
 	return &Unusable{Kind: faults.Schema, Err: err, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
-		Message: fmt.Sprintf("the version of the schema fencepost of database %s cannot be read: table fencepost.schema_version is locked by %s",
-			ascii(s.cfg.Database), ascii(by)),
-		Hint: "Wait until that transaction has ended, or end its backend with pg_terminate_backend. Workers that are connected are not affected.",
+		Message:  fmt.Sprintf("the schema fencepost of database %s cannot be read: %s is locked by %s", ascii(s.cfg.Database), ascii(table), ascii(by)),
+		Hint:     "Wait until that transaction has ended, or end its backend with pg_terminate_backend. Until then no worker that connects can be granted an epoch; those that lead go on.",
 	}}
 }
 

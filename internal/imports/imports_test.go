@@ -67,7 +67,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/evidence":   {"fencing/evidence"},
 	"cmd/fencepost/guard":      {},
 	"cmd/fencepost/hosts":      {"cmd/fencepost/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
-	"cmd/fencepost/recorded":   {"cmd/fencepost/admin", "cmd/fencepost/guard", "election", "fencing", "fencing/store"},
+	"cmd/fencepost/recorded":   {"cmd/fencepost/admin", "cmd/fencepost/guard", "election", "fencing", "fencing/store", "internal/lockwait"},
 	"cmd/fencepost/rejections": {"fencing", "fencing/evidence", "fencing/sqltext", "internal/faults"},
 	"cmd/fencepost/reload":     {"cmd/fencepost/config"},
 	"cmd/fencepost/routes":     {"fencing"},

@@ -117,6 +117,32 @@ func TestFaultOfAMissingPassword(t *testing.T) {
 	}
 }
 
+// TestFaultsOfTheLoginBeforeAnyWorker: the control role does not exist, the database to look at does not, and
+// no connection is left.
+func TestFaultsOfTheLoginBeforeAnyWorker(t *testing.T) {
+	t.Parallel()
+	const limited = "md5_user"
+	s := pgtest.Start(t)
+	s.Exec(t, pgtest.Superuser, "postgres", "ALTER ROLE "+limited+" CONNECTION LIMIT 0")
+	h := newCluster(t, "postgres", onServer(s))
+	for _, c := range []struct {
+		settings []string
+		kind     faults.Kind
+		remedy   string
+		ready    bool
+	}{
+		{[]string{"CONTROL_USER=nobody"}, faults.ControlLogin, `role "nobody" exists`, false},
+		{[]string{"CONTROL_PROBE_DATABASE=nowhere"}, faults.Schema, "control.probe_database", true},
+		{[]string{"CONTROL_USER=" + limited, "CONTROL_PASSWORD=" + pgtest.Password}, faults.ControlLogin, "CONNECTION LIMIT", false},
+	} {
+		p := h.proxy(c.settings...)
+		awaitFault(t, p, c.kind, c.remedy)
+		if got := readyz(t, p).Ready; got != c.ready {
+			t.Errorf("with %v: ready %t, want %t", c.settings, got, c.ready)
+		}
+	}
+}
+
 // TestFaultOfTheSchema plays a schema that is missing at the start, is then installed,
 // loses a right, and goes away.
 func TestFaultOfTheSchema(t *testing.T) {
@@ -218,17 +244,19 @@ func TestAFaultOfADatabaseDoesNotHideItsLeader(t *testing.T) {
 			t.Error("the proxy is not ready")
 		}
 	}
-	admin := h.pg.Connect(t, pgtest.Superuser, h.db)
-	if _, err := admin.Exec(t.Context(), "BEGIN; LOCK fencepost.schema_version IN ACCESS EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
+	for _, table := range []string{"schema_version", "fence", "identity"} {
+		admin := h.pg.Connect(t, pgtest.Superuser, h.db)
+		if _, err := admin.Exec(t.Context(), "BEGIN; LOCK fencepost."+table+" IN ACCESS EXCLUSIVE MODE"); err != nil {
+			t.Fatal(err)
+		}
+		awaitFault(t, p, faults.Schema, "pg_terminate_backend")
+		ledWith(fmt.Sprintf(`table fencepost.%s is locked by backend %d of role "%s" .*idle in transaction`, table, admin.PgConn().PID(), pgtest.Superuser))
+		if _, err := admin.Exec(t.Context(), "ROLLBACK"); err != nil {
+			t.Fatal(err)
+		}
+		awaitNoFault(t, p, faults.Schema)
+		_ = admin.Close(t.Context())
 	}
-	awaitFault(t, p, faults.Schema, "pg_terminate_backend")
-	ledWith(fmt.Sprintf(`schema_version is locked by backend %d of role "%s" .*idle in transaction`, admin.PgConn().PID(), pgtest.Superuser))
-	if _, err := admin.Exec(t.Context(), "ROLLBACK"); err != nil {
-		t.Fatal(err)
-	}
-	awaitNoFault(t, p, faults.Schema)
-	_ = admin.Close(t.Context())
 
 	h.pg.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+h.db+" ALLOW_CONNECTIONS false",
 		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+h.db+"' AND usename = '"+pgtest.Control+"'")

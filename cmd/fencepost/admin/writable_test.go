@@ -26,6 +26,9 @@ func TestOnlyAServerThatDoesNotAnswerHidesALeader(t *testing.T) {
 		{"the look at a database fails", faults.Upstream, faults.InDatabase("shop"), election.Led, true, false},
 		{"a database lets the control role not in", faults.ControlLogin, faults.InDatabase("shop"), election.Led, true, false},
 		{"a database lacks the schema", faults.Schema, faults.InDatabase("shop"), election.Led, true, false},
+		{"nobody can log in", faults.Upstream, faults.InControl, election.Led, true, true},
+		{"the control role cannot log in", faults.ControlLogin, faults.InControl, election.Led, false, false},
+		{"the server is a standby", faults.Upstream, faults.InPrimary, election.Led, true, true},
 		{"the lease service does not answer", faults.LeaseService, "lease service", election.Led, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

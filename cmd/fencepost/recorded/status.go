@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/lockwait"
 )
 
 // patience is how long Status waits for the synchronous standbys.
@@ -47,13 +49,17 @@ const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coale
 // worker leads and there are synchronous standbys, it waits up to a second for them, because a grant
 // that they have not confirmed makes no leader.
 func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
-	rows, err := conn.Query(ctx, statusSQL)
+	var all []Resource
+	waits := lockwait.New(func(string) {})
+	err := waits.During(ctx, conn, func() error {
+		rows, err := conn.Query(ctx, statusSQL)
+		if err == nil {
+			all, err = pgx.CollectRows(rows, scan)
+		}
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
-	}
-	all, err := pgx.CollectRows(rows, scan)
-	if err != nil {
-		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
+		return nil, unread(err, waits.Last())
 	}
 	if slices.ContainsFunc(all, func(r Resource) bool { return r.synchronous }) {
 		if err := awaitStandbys(ctx, conn); err != nil {
@@ -68,6 +74,19 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
 		all[i].Lost = lost[all[i].Resource]
 	}
 	return all, nil
+}
+
+// unread returns the error of reading the status, which has waited for who, "" for nobody.
+func unread(err error, who string) error {
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && slices.Contains([]string{"3F000", "42P01", "42703", "42883"}, pg.Code):
+		return fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
+	case who != "":
+		return fmt.Errorf("read fencepost.status, which needs a lock that is held by %s: %w", who, err)
+	default:
+		return fmt.Errorf("read fencepost.status: %w", err)
+	}
 }
 
 func scan(row pgx.CollectableRow) (r Resource, err error) {
