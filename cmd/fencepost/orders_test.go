@@ -54,6 +54,20 @@ func TestOrdersSayWhatIsMissing(t *testing.T) {
 	}
 }
 
+// TestOrdersSayWhoseRoleTheyWant: a role that does not own the schema is told which one does, and not to
+// migrate.
+func TestOrdersSayWhoseRoleTheyWant(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	for _, order := range []string{"evict billing", "pause billing", "resource list", "ledger prune --keep 30d"} {
+		out := runCommand(t, nil, append(strings.Fields(order), "--dsn", s.DSN(pgtest.App, db))...)
+		if out.code != exitFailure || !strings.Contains(out.stderr, `Connect as "`+pgtest.Control+`"`) || strings.Contains(out.stderr, "migrate") {
+			t.Errorf("%s: code %d: %s", order, out.code, out.stderr)
+		}
+	}
+}
+
 // TestOrdersByDSN gives each order twice, with a DSN and no configuration.
 func TestOrdersByDSN(t *testing.T) {
 	t.Parallel()

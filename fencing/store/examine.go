@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ var readableSQL = fmt.Sprintf("SET LOCAL lock_timeout = '%dms'; SAVEPOINT look; 
 // versionSQL reads the version of the schema and the privileges of the control role. The last is
 // the function of confirmSQL if the role may not execute it.
 const versionSQL = `SELECT (SELECT coalesce(max(version), 0) FROM fencepost.schema_version),
-	pg_has_role(n.nspowner, 'USAGE'), pg_has_role('pg_signal_backend', 'USAGE'), pg_has_role('pg_read_all_stats', 'USAGE'),
+	pg_has_role('pg_signal_backend', 'USAGE'), pg_has_role('pg_read_all_stats', 'USAGE'),
 	coalesce((SELECT pg_catalog.format('pg_catalog.%I(%s)', p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid))
 		FROM pg_proc p WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace
 		  AND p.proargtypes[2] = 'text'::regtype AND NOT has_function_privilege(p.oid, 'EXECUTE')), '')
@@ -36,26 +37,30 @@ const versionSQL = `SELECT (SELECT coalesce(max(version), 0) FROM fencepost.sche
 // examine checks for what would otherwise fail later: the schema, its version, and the
 // privileges of the control role.
 func (s *Store) examine(ctx context.Context) error {
-	var there bool
-	if err := s.free.QueryRow(ctx, "SELECT to_regnamespace('fencepost') IS NOT NULL").Scan(&there); err != nil {
-		return s.explain(err)
-	}
-	if !there {
+	var ownedBy string
+	var owns bool
+	err := s.free.QueryRow(ctx, "SELECT pg_get_userbyid(nspowner), pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'fencepost'").Scan(&ownedBy, &owns)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
 		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", ascii(s.cfg.Database))
 		missing.Err = fencing.ErrNoFence
 		return missing
+	case err != nil:
+		return s.explain(err)
+	case !owns:
+		return s.notOwner(ownedBy)
 	}
 	var version int
-	var owner, signals, reads bool
+	var signals, reads bool
 	var forbidden string
-	err := pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// By itself, because the next statement waits for the lock when it is parsed.
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1, true)", examineLock.String()); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, versionSQL).Scan(&version, &owner, &signals, &reads, &forbidden)
+		return tx.QueryRow(ctx, versionSQL).Scan(&version, &signals, &reads, &forbidden)
 	})
-	if err == nil && version > 0 && version >= s.cfg.SchemaVersion && owner {
+	if err == nil && version > 0 && version >= s.cfg.SchemaVersion {
 		err = pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			_, err := tx.Conn().PgConn().Exec(ctx, readableSQL).ReadAll()
 			return err
@@ -66,8 +71,6 @@ func (s *Store) examine(ctx context.Context) error {
 		return s.locked(ctx, err)
 	case err != nil:
 		return s.explain(err)
-	case !owner:
-		return s.noFence(faults.Privilege, "role %s does not own the schema fencepost of database %s", ascii(s.cfg.User), ascii(s.cfg.Database))
 	case version == 0 || version < s.cfg.SchemaVersion:
 		return s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but version %d is needed",
 			ascii(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
@@ -80,6 +83,15 @@ func (s *Store) examine(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// notOwner returns the error of a role that is not the control role: the schema belongs to another one. It
+// names no migration, which would not help: the role of a command is wrong, or the configured one.
+func (s *Store) notOwner(owner string) *Unusable {
+	u := s.noFence(faults.Privilege, "role %s is not the control role of database %s: the schema fencepost belongs to role %s",
+		ascii(s.cfg.User), ascii(s.cfg.Database), ascii(owner))
+	u.Hint = fmt.Sprintf("Connect as %s (control.user in Fencepost's configuration, or the role in --dsn).", ascii(pgx.Identifier{owner}.Sanitize()))
+	return u
 }
 
 // WorkerRole is a role under which workers of a resource connect.

@@ -37,7 +37,7 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 	}{
 		{"no schema", empty, pgtest.Control, 0, "missing", "fencepost migrate --dsn postgres://fencepost@" + s.Addr() + "/" + empty},
 		{"an older schema", migrated, pgtest.Control, 999, "version 999 is needed", "fencepost migrate"},
-		{"another role", migrated, pgtest.App, 0, "lacks a privilege", "fencepost migrate"},
+		{"another role", migrated, pgtest.App, 0, "belongs to role " + pgtest.Control, `Connect as "` + pgtest.Control + `"`},
 	} {
 		err := openAs(t, s, c.db, c.user, c.version)
 		var refusal *fencing.Refusal
