@@ -51,8 +51,8 @@ func runDoctor(ctx context.Context, t terminal, args []string) (err error) {
 	}
 	sources := doctor.Sources{Databases: o.databases}
 	if o.dsn != "" {
-		if _, err := pgx.ParseConfig(o.dsn); err != nil {
-			return usageError{err.Error()}
+		if _, err := parseDSN(o.dsn); err != nil {
+			return err
 		}
 		sources.Operator = func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, o.dsn) }
 	}

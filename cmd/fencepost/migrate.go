@@ -5,10 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/migrations"
 )
@@ -107,6 +109,29 @@ func (l *roleList) Set(role string) error {
 // hideDefault removes a flag's default, which may contain a password, from --help.
 func hideDefault(fs *flag.FlagSet, name string) { fs.Lookup(name).DefValue = "" }
 
+// parseDSN parses a DSN. The error contains nothing of it: where a DSN cannot be parsed, nobody knows
+// which part of it is the password.
+func parseDSN(dsn string) (*pgx.ConnConfig, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err == nil {
+		return cfg, nil
+	}
+	what := "invalid"
+	var parsing *pgconn.ParseConfigError
+	if errors.As(err, &parsing) { // its text is "cannot parse `DSN`: what (cause)"
+		what = strings.TrimPrefix(err.Error(), pgconn.NewParseConfigError(parsing.ConnString, "", nil).Error())
+		if cause := parsing.Unwrap(); cause != nil {
+			what = strings.TrimSuffix(what, " ("+cause.Error()+")")
+		}
+	}
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		what += ": " + file.Err.Error()
+	}
+	return nil, usagef("the DSN cannot be used: %s. It is postgres://USER:PASSWORD@HOST:PORT/DATABASE, with %%40 for @ in the password, "+
+		"%%3A for : and %%2F for /, or host=HOST port=PORT user=USER password='PASSWORD' dbname=DATABASE", what)
+}
+
 // connect opens one connection. The error does not contain the password.
 func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	return connectAs(ctx, dsn, func(*pgx.ConnConfig) {})
@@ -114,9 +139,9 @@ func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 
 // connectAs opens one connection whose configuration was changed.
 func connectAs(ctx context.Context, dsn string, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig(dsn)
+	cfg, err := parseDSN(dsn)
 	if err != nil {
-		return nil, usageError{err.Error()}
+		return nil, err
 	}
 	cfg.RuntimeParams["application_name"] = "fencepost"
 	cfg.RuntimeParams["search_path"] = "pg_catalog,pg_temp" // no function of a user stands for one that is built in

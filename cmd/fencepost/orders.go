@@ -143,9 +143,9 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 
 // openDSN opens the fence of the database that a DSN names. What is waited for is written to notes.
 func openDSN(ctx context.Context, dsn string, notes io.Writer) (*store.Store, string, error) {
-	cfg, err := pgx.ParseConfig(dsn)
+	cfg, err := parseDSN(dsn)
 	if err != nil {
-		return nil, "", usageError{err.Error()}
+		return nil, "", err
 	}
 	if another := slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port }); another {
 		return nil, "", usagef("--dsn names several hosts: name the primary only, or give --database with the configuration")

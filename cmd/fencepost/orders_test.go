@@ -68,6 +68,30 @@ func TestOrdersSayWhoseRoleTheyWant(t *testing.T) {
 	}
 }
 
+// TestErrorsOfDSNsShowNothingOfThem: where a DSN cannot be parsed, nobody knows which part is the password.
+func TestErrorsOfDSNsShowNothingOfThem(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"evict billing", "migrate", "doctor", "status", "guard list", "resource list"} {
+		for _, dsn := range []string{
+			"postgres://u:SECRET@SECRET:SECRET@127.0.0.1:2543x/shop",
+			"postgres://u:SECRET/SECRET@127.0.0.1:5432/shop",
+			"postgres://u:SECRET%zzSECRET@127.0.0.1/shop",
+			"host=127.0.0.1 port=SECRET password = SECRET SECRET",
+			"host=127.0.0.1 port=x password='SEC''RET SECRET'",
+			"SECRET",
+		} {
+			out := runCommand(t, nil, append(strings.Fields(command), "--dsn", dsn)...)
+			if text := out.stdout + out.stderr; out.code == exitOK || strings.Contains(text, "SECRET") || !strings.Contains(text, "postgres://USER:PASSWORD@") {
+				t.Errorf("%s --dsn %s: code %d: %s", command, dsn, out.code, text)
+			}
+		}
+		dsn := "postgres://u@127.0.0.1:5432/shop?sslmode=verify-full&sslrootcert=/nowhere"
+		if out := runCommand(t, nil, append(strings.Fields(command), "--dsn", dsn)...); !strings.Contains(out.stderr, "no such file") {
+			t.Errorf("%s: the error does not name the cause: %s", command, out.stderr)
+		}
+	}
+}
+
 // TestOrdersByDSN gives each order twice, with a DSN and no configuration.
 func TestOrdersByDSN(t *testing.T) {
 	t.Parallel()
