@@ -176,7 +176,7 @@ var (
 	shuttingDown   = &fencing.Refusal{SQLState: "57P03", Message: "the database system is shutting down", Verbatim: true}
 	tooManyClients = &fencing.Refusal{
 		SQLState: "53300", Message: "sorry, too many clients already",
-		Hint:     "Raise max_connections in Fencepost's configuration.",
+		Hint:     "Raise limits.max_connections in Fencepost's configuration.",
 		Verbatim: true,
 	}
 	adminShutdown = &fencing.Refusal{SQLState: "57P01", Message: "terminating connection due to administrator command", Verbatim: true}
