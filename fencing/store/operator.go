@@ -88,7 +88,8 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer
 	raised := make(map[string]RaisedEpoch)
 	for _, st := range list {
 		epoch, err := s.tryOrder(ctx, st.Resource, func(f *Fence) (int64, error) {
-			return f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4, $5, $6)", f.id, above, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+			epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4, $5, $6)", f.id, above, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+			return epoch, unlessAnswered(err, errRaiseUnknown)
 		})
 		if errors.Is(err, ErrNoResource) || errors.Is(err, fencing.ErrRemoved) {
 			continue // if it has been made anew since, it has begun above the floor
@@ -135,7 +136,7 @@ func (d Durable) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 		w := &blockers{fence: f, log: d.store.log}
 		if err := f.attempt(ctx, w, into, sql, args); err != nil {
 			w.gaveUp(ctx, err)
-			return d.store.explain(err)
+			return unlessAnswered(d.store.explain(err), errDurableUnknown)
 		}
 		w.report(nil)
 		return nil

@@ -72,16 +72,27 @@ func (s *Store) Handover(ctx context.Context, resource, worker string, d time.Du
 func (s *Store) order(ctx context.Context, resource, sql string, args ...any) (*fencing.Order, error) {
 	return s.orderBy(ctx, resource, func(f *Fence) (int64, error) {
 		id, err := f.advance(ctx, sql, append([]any{f.id}, args...)...)
-		var network net.Error
-		if !pgconn.SafeToRetry(err) && (errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)) {
-			err = fmt.Errorf("%w: %w", errOutcomeUnknown, err)
-		}
-		return id, err
+		return id, unlessAnswered(err, errOutcomeUnknown)
 	})
 }
 
-// errOutcomeUnknown means that the connection was lost after an order was sent.
-var errOutcomeUnknown = errors.New("the connection was lost, and the order may have been given: see fencepost status and fencepost resource list")
+var (
+	// errOutcomeUnknown means that the connection was lost after an order was sent.
+	errOutcomeUnknown = errors.New("the connection was lost, and the order may have been given: see fencepost status and fencepost resource list")
+	// errRaiseUnknown is the same of one of many orders.
+	errRaiseUnknown = errors.New("the connection was lost, and this epoch may have been raised, but others were not: see fencepost status, and run the command again")
+	// errDurableUnknown is the same of a statement that is no order.
+	errDurableUnknown = errors.New("the connection was lost, and this may have been done")
+)
+
+// unlessAnswered returns err, or, if the connection was lost after the statement was sent, unknown with it.
+func unlessAnswered(err, unknown error) error {
+	var network net.Error
+	if err != nil && !pgconn.SafeToRetry(err) && (errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)) {
+		return fmt.Errorf("%w: %w", unknown, err)
+	}
+	return err
+}
 
 // orderBy calls give with the resource's fence, as order runs a statement.
 func (s *Store) orderBy(ctx context.Context, resource string, give func(f *Fence) (int64, error)) (*fencing.Order, error) {

@@ -563,15 +563,33 @@ func TestSafetyATokenOutlastsAPause(t *testing.T) {
 // TestAnOrderWhoseOutcomeIsUnknownSaysSo: the connection is lost while the order is carried out.
 func TestAnOrderWhoseOutcomeIsUnknownSaysSo(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
-	h := newTestDatabase(t, s, func(cfg *store.Config) { cfg.Grace = time.Hour })
-	h.worker(h.grant("one")).begin(h.ctx(), t, pgx.ReadCommitted)
-	given := make(chan error, 1)
-	go func() {
-		_, err := h.store.Evict(h.ctx(), resource, "", 0, operator)
-		given <- err
-	}()
-	eventually(t, "the order to wait", func() bool { return waiting(h) })
-	s.Crash(t)
-	mustContain(t, <-given, "the order may have been given", "fencepost status")
+	for name, c := range map[string]struct {
+		give func(*testDatabase) error
+		says string
+	}{
+		"evict": {func(h *testDatabase) error {
+			_, err := h.store.Evict(h.ctx(), resource, "", 0, operator)
+			return err
+		}, "the order may have been given"},
+		"remove": {func(h *testDatabase) error {
+			_, err := h.store.Remove(h.ctx(), resource, true, operator)
+			return err
+		}, "the order may have been given"},
+		"raise": {func(h *testDatabase) error {
+			_, err := h.store.RaiseEpochs(h.ctx(), 0, operator)
+			return err
+		}, "this epoch may have been raised"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := pgtest.Start(t)
+			h := newTestDatabase(t, s, func(cfg *store.Config) { cfg.Grace = time.Hour })
+			h.worker(h.grant("one")).begin(h.ctx(), t, pgx.ReadCommitted)
+			given := make(chan error, 1)
+			go func() { given <- c.give(h) }()
+			eventually(t, "the order to wait", func() bool { return waiting(h) })
+			s.Crash(t)
+			mustContain(t, <-given, c.says, "fencepost status")
+		})
+	}
 }

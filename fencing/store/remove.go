@@ -34,7 +34,7 @@ func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orde
 		id, err := f.advanceClearing(ctx, w, removeSQL, []any{f.id, force, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience})
 		var refusal *fencing.Refusal
 		if !errors.As(err, &refusal) || refusal.SQLState != fencing.StateInUse {
-			return id, err
+			return id, unlessAnswered(err, errOutcomeUnknown)
 		}
 		gone, goneErr := s.gone(ctx, before)
 		if goneErr != nil {
