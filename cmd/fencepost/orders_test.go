@@ -68,6 +68,27 @@ func TestOrdersSayWhoseRoleTheyWant(t *testing.T) {
 	}
 }
 
+// TestResourceListShowsAHandover that is in force, to a worker that has not taken the lead.
+func TestResourceListShowsAHandover(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", `WITH o AS (
+			INSERT INTO fencepost.orders (kind, resource, worker, asked_by, reason) VALUES ('handover', 'billing', 'b', 'ops', 'drill') RETURNING id)
+		INSERT INTO fencepost.offers (fence, worker, epoch, begins, until, order_id)
+			SELECT f.id, 'b', f.epoch, clock_timestamp(), clock_timestamp() + interval '1 hour', o.id FROM o, fencepost.fence f`)
+	list := func() string {
+		return runCommand(t, nil, "resource", "list", "--dsn", s.DSN(pgtest.Control, db)).stdout
+	}
+	if out := list(); !strings.Contains(out, "handed over to worker b, if it takes the lead before ") || !strings.Contains(out, "by ops: drill") {
+		t.Errorf("while the hand-over is in force: %s", out)
+	}
+	s.Exec(t, pgtest.Control, db, "UPDATE fencepost.offers SET until = clock_timestamp()")
+	if out := list(); strings.Contains(out, "handed over") {
+		t.Errorf("after it has run out: %s", out)
+	}
+}
+
 // TestErrorsOfDSNsShowNothingOfThem: where a DSN cannot be parsed, nobody knows which part is the password.
 func TestErrorsOfDSNsShowNothingOfThem(t *testing.T) {
 	t.Parallel()

@@ -112,7 +112,10 @@ func barsText(bars []store.Bar) string {
 	var texts []string
 	for _, b := range bars {
 		text := fmt.Sprintf("paused since %s by %s", b.AskedAt.Local().Format(time.DateTime), dash(b.AskedBy))
-		if b.Worker != "" {
+		switch {
+		case b.Offered:
+			text = fmt.Sprintf("handed over to worker %s, if it takes the lead before %s, by %s", dash(b.Worker), b.Until.Local().Format(time.DateTime), dash(b.AskedBy))
+		case b.Worker != "":
 			text = fmt.Sprintf("worker %s may not campaign until %s, by %s", dash(b.Worker), b.Until.Local().Format(time.DateTime), dash(b.AskedBy))
 		}
 		if b.Reason != "" {

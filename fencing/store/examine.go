@@ -17,8 +17,8 @@ import (
 // examineLock is how long an examination waits for a lock on a table.
 const examineLock = 2 * time.Second
 
-// neededTables are the tables without which nobody can be granted an epoch.
-var neededTables = []string{"identity", "fence", "grants", "generations", "running", "orders", "bars"}
+// neededTables are the tables without which nobody can be granted an epoch, with the embedded elector's.
+var neededTables = []string{"identity", "fence", "grants", "generations", "running", "orders", "bars", "lease", "lease_marker", "lease_over"}
 
 // readableSQL fails if somebody has locked one of the neededTables. It keeps no lock while it waits for the
 // next one, so that it is in nobody's way.
@@ -194,7 +194,7 @@ func (s *Store) locked(ctx context.Context, err error) error {
 	return &Unusable{Kind: faults.Schema, Err: err, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message:  fmt.Sprintf("the schema fencepost of database %s cannot be read: %s is locked by %s", ascii(s.cfg.Database), ascii(table), ascii(by)),
-		Hint:     "Wait until that transaction has ended, or end its backend with pg_terminate_backend. Until then no worker that connects can be granted an epoch; those that lead go on.",
+		Hint:     "Wait until that transaction has ended, or end its backend with pg_terminate_backend. Until then no worker that connects can be granted an epoch; those that lead go on while their lease lasts.",
 	}}
 }
 

@@ -222,21 +222,32 @@ func (s *Store) Prune(ctx context.Context, keep time.Duration, by Orderer) (dele
 	return deleted, nil
 }
 
-// Bar is an order that keeps a worker of a resource, or everybody, from being granted an
-// epoch.
+// Bar is an order that keeps a worker of a resource, or everybody, or, if it is offered to one, everybody
+// else, from being granted an epoch.
 type Bar struct {
 	Worker  string    // "" for everybody: the resource is paused
+	Offered bool      // the resource is handed over to Worker
 	Until   time.Time // zero: until it is lifted
 	AskedBy string
 	AskedAt time.Time
 	Reason  string
 }
 
-// Bars returns the bars that count now, by resource; that of everybody is the first.
+// Bars returns the bars that count now, by resource; that of everybody is the first, and an offer the last.
 func (s *Store) Bars(ctx context.Context) (map[string][]Bar, error) {
-	rows, err := s.free.Query(ctx, `SELECT f.resource, coalesce(b.worker, ''), b.until, o.asked_by, o.asked_at, o.reason
-		FROM fencepost.bars b JOIN fencepost.fence f ON f.id = b.fence JOIN fencepost.orders o ON o.id = b.order_id
-		WHERE b.until IS NULL OR b.until > clock_timestamp() ORDER BY f.resource, b.worker NULLS FIRST`)
+	var offers bool // a schema from before migration 025 has none
+	err := s.free.QueryRow(ctx, "SELECT to_regclass('fencepost.offers') IS NOT NULL").Scan(&offers)
+	if err != nil {
+		return nil, fmt.Errorf("list the bars of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	from := "SELECT bar.fence, bar.worker, false AS offered, bar.until, bar.order_id FROM fencepost.bars bar"
+	if offers {
+		from += ` UNION ALL SELECT f.id, offer.worker, true, offer.until, offer.order_id
+			FROM fencepost.offers offer JOIN fencepost.fence f ON f.id = offer.fence AND f.epoch = offer.epoch`
+	}
+	rows, err := s.free.Query(ctx, `SELECT f.resource, coalesce(b.worker, ''), b.offered, b.until, o.asked_by, o.asked_at, o.reason
+		FROM (`+from+`) b JOIN fencepost.fence f ON f.id = b.fence JOIN fencepost.orders o ON o.id = b.order_id
+		WHERE b.until IS NULL OR b.until > clock_timestamp() ORDER BY f.resource, b.offered, b.worker NULLS FIRST`)
 	if err != nil {
 		return nil, fmt.Errorf("list the bars of database %q: %w", s.cfg.Database, s.explain(err))
 	}
@@ -244,7 +255,7 @@ func (s *Store) Bars(ctx context.Context) (map[string][]Bar, error) {
 	var resource string
 	var bar Bar
 	var until *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&resource, &bar.Worker, &until, &bar.AskedBy, &bar.AskedAt, &bar.Reason}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&resource, &bar.Worker, &bar.Offered, &until, &bar.AskedBy, &bar.AskedAt, &bar.Reason}, func() error {
 		bar.Until = time.Time{}
 		if until != nil {
 			bar.Until = *until

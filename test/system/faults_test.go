@@ -312,6 +312,28 @@ func TestASchemaThatWasMadeAnewIsAFault(t *testing.T) {
 	}
 }
 
+// TestALockOnTheLeasesIsNamed: with the embedded elector, the leader lapses while somebody has locked its
+// table.
+func TestALockOnTheLeasesIsNamed(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", onServer(pgtest.Start(t)), with("LEASE_TTL=2s"))
+	p := h.proxy()
+	a := h.join(p, "a", "campaign", "wait")
+	admin := h.pg.Connect(t, pgtest.Superuser, h.db)
+	if _, err := admin.Exec(t.Context(), "BEGIN; LOCK fencepost.lease IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	f := awaitFault(t, p, faults.Schema, "pg_terminate_backend")
+	if want := fmt.Sprintf("table fencepost.lease is locked by backend %d ", admin.PgConn().PID()); !strings.Contains(f.Problem, want) {
+		t.Errorf("the fault is %+v, want a problem with %q", f, want)
+	}
+	if _, err := admin.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	awaitNoFault(t, p, faults.Schema)
+	process.Eventually(t, process.Patience, "the leader to write again", func() bool { return a.exec("INSERT INTO work VALUES ('a')") == nil })
+}
+
 // TestADroppedDatabaseIsForgottenSoon drops a database with a leader, and one whose resource
 // has no worker any more. Idle resources are kept for longer than this test lasts.
 func TestADroppedDatabaseIsForgottenSoon(t *testing.T) {
