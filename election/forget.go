@@ -43,6 +43,7 @@ func (e *Elections) left(r *resource) {
 // Dropped forgets the resources of a database that the server does not have any more, as far
 // as no connection uses them. It may be called again and again, and does not block.
 func (e *Elections) Dropped(database string) {
+	e.forgetOrders(database)
 	for _, r := range e.resourcesOf(database) {
 		for _, c := range r.all() {
 			c.endDeserted()

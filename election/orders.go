@@ -62,14 +62,13 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	defer e.wg.Done()
 	tick := time.NewTicker(orderPoll)
 	defer tick.Stop()
-	seen := e.seenOrders(name)
 	first, failing := true, false
 	unread := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read which resources guard tables", 0)
 	unseen := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read the fences", 0)
 	handovers := e.newHandoverPoll(name, b.Handovers)
 	defer e.leaveHandovers(handovers)
 	for n := 1; ; n++ {
-		ordered, err := e.lookForOrders(ctx, name, b.Orders, seen, first)
+		ordered, err := e.lookForOrders(ctx, name, b.Orders, e.seenOrders(name), first)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -113,10 +112,10 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 			return false, err
 		}
 	}
-	if first || gone { // any order may have been missed
+	ordered = first || gone || !seen.known // any order may have been missed
+	if ordered {
 		e.orderedAll(name)
 	}
-	ordered = first || gone
 	for _, o := range orders {
 		if o.ID <= seen.last {
 			continue
@@ -152,7 +151,9 @@ func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, se
 		}
 		e.log.Warn("an operator's order is not in the database any more, after a failover or a restore: give it again if it still counts", orderFields(name, o)...)
 		e.mu.Lock()
-		e.mu.lostOrders[resourceKey{name, o.Resource}] = o
+		if e.mu.orders[name] == seen { // otherwise the database was made anew meanwhile
+			e.mu.lostOrders[resourceKey{name, o.Resource}] = o
+		}
 		e.mu.Unlock()
 	}
 	if len(kept) == len(seen.recent) {
@@ -170,10 +171,11 @@ func (e *Elections) actedOn(key resourceKey) {
 	delete(e.mu.lostOrders, key)
 }
 
-// forgetOrders is for a database that was dropped and made anew: it has not lost anything.
+// forgetOrders is for a database that was dropped, and may have been made anew: it has not lost anything.
 func (e *Elections) forgetOrders(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	delete(e.mu.orders, name)
 	for key := range e.mu.lostOrders {
 		if key.database == name {
 			delete(e.mu.lostOrders, key)

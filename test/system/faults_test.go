@@ -347,7 +347,14 @@ func TestADroppedDatabaseIsForgottenSoon(t *testing.T) {
 			p := h.proxy()
 			left := other.join(p, "b", "campaign", "wait")
 			left.leave()
-			h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
+			a := h.join(p, "a", "campaign", "wait")
+			a.must("INSERT INTO work VALUES ('a')")
+			if code, out := h.command("evict", resource, "--dsn", h.pg.DSN(pgtest.Control, h.db)); code != 0 {
+				t.Fatalf("evict: code %d: %s", code, out)
+			}
+			p.Await(t, "an operator gave an order", "database", h.db)
+			a.leave()
+			h.join(p, "c", "campaign", "wait").must("INSERT INTO work VALUES ('c')")
 			lines := func() int {
 				_, resources := p.Get(t, "/v1/resources")
 				_, metrics := p.Get(t, "/metrics")
@@ -365,6 +372,9 @@ func TestADroppedDatabaseIsForgottenSoon(t *testing.T) {
 			h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
 			h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
 			process.Always(t, 6*time.Second, "the new one is shown", func() bool { return lines() == 2 })
+			if _, out := h.command("status", "--admin", p.Admin); strings.Contains(out, "is lost") {
+				t.Errorf("an order to the dropped database is shown: %s", out)
+			}
 		})
 	}
 }
