@@ -239,6 +239,7 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 		}
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
+		o.sayGrace(t, database)
 		order, err := st.Evict(ctx, resource, *worker, d, o.orderer())
 		if err != nil {
 			return err
@@ -264,6 +265,14 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 		}
 		return nil
 	})
+}
+
+// sayGrace says how long running transactions have, unless the configuration says so.
+func (o *orderOptions) sayGrace(t terminal, database string) {
+	if o.cfg == nil {
+		fmt.Fprintf(t.stdout, "database %s: running transactions of the leader are ended after %s, whatever lease.grace says, which is not read with --dsn\n",
+			database, store.DefaultGrace)
+	}
 }
 
 // sayShadow says what an order does not do, if the resource is in shadow.
@@ -303,6 +312,7 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 		return err
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
+		o.sayGrace(t, database)
 		order, err := st.Pause(ctx, resource, o.orderer())
 		if err != nil {
 			return err

@@ -204,6 +204,9 @@ func TestOrdersSayThatWritesAreDiscarded(t *testing.T) {
 		if env == nil {
 			told = strings.Contains(out.stdout, unknown) == (worker != "")
 		}
+		if says := strings.Contains(out.stdout, "ended after 2s, whatever lease.grace says"); says != (env == nil && args[0] != "resume") {
+			t.Errorf("%v: says the grace: %t: %s", args, says, out.stdout)
+		}
 		if out.code != exitOK || !told {
 			t.Errorf("%v: code %d, %s%s; discards what %q writes", args, out.code, out.stdout, out.stderr, worker)
 		}

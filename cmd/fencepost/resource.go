@@ -72,6 +72,7 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 		return usagef("no action given: use resource list or resource rm")
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
+		o.sayGrace(t, database)
 		order, err := st.Remove(ctx, resource, *force, o.orderer())
 		switch {
 		case errors.Is(err, store.ErrNoResource), err == nil && order == nil:
