@@ -42,9 +42,10 @@ func newLogger(cfg config.Log, log, audit io.Writer) (loggers, error) {
 	if cfg.Format == "console" {
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
+	untold := zap.ErrorOutput(zapcore.AddSync(io.Discard)) // by default, standard error, which may accept nothing
 	return loggers{
-		log:   zap.New(zapcore.NewCore(encoder, zapcore.AddSync(log), level)),
-		audit: zap.New(zapcore.NewCore(jsonEncoder.Clone(), zapcore.AddSync(audit), zapcore.InfoLevel)).Named("audit"),
+		log:   zap.New(zapcore.NewCore(encoder, zapcore.AddSync(log), level), untold),
+		audit: zap.New(zapcore.NewCore(jsonEncoder.Clone(), zapcore.AddSync(audit), zapcore.InfoLevel), untold).Named("audit"),
 		level: level,
 	}, nil
 }

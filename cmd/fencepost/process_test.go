@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/logqueue"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
 )
@@ -131,5 +134,31 @@ func TestALogThatNobodyReadsEndsTheProxy(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Fatal("the process does not end")
+	}
+}
+
+// TestALineWithoutRoomIsNotToldToStandardError: that is where there is no room. It sets a variable of
+// the process, so it does not run beside others.
+func TestALineWithoutRoomIsNotToldToStandardError(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	before := os.Stderr
+	os.Stderr = w
+	full := writerFunc(func([]byte) (int, error) { return 0, logqueue.ErrExpired })
+	logs, err := newLogger(config.Default().Log, full, full)
+	os.Stderr = before
+	if err != nil {
+		t.Fatal(err)
+	}
+	logs.log.Info("a line")
+	logs.audit.Info("another one")
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if told, err := io.ReadAll(r); err != nil || len(told) > 0 {
+		t.Errorf("standard error is told %q, %v", told, err)
 	}
 }

@@ -150,6 +150,9 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) NeedKi
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
 	sure := bound.batch == m.batch.id && bound.stmt != nil && !opaque(portal)
+	if !sure && m.names.portals.choosers > 0 {
+		s = unknownChooser
+	}
 	if !sure && m.config.Discards && (!m.leads() || m.txn.Coverage() == gate.Discarded) && m.read(s) {
 		s = unknownStatement // it may be a write's, which nothing would discard
 	}
@@ -172,6 +175,9 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) NeedKi
 	}
 	if sure {
 		m.announceBy(e, s)
+	}
+	if sure && s.mayChoose() {
+		m.names.portals.executed(portal)
 	}
 	m.executed(s)
 	if !sure {

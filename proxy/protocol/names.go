@@ -92,6 +92,9 @@ func (t *names) bind(portal, name []byte, b binding) {
 	if b.stmt.unknown() && len(name) == 0 { // it may be the one that a Parse not yet answered made
 		t.statements.hide(t.unnamed)
 	}
+	if b.stmt.mayChoose() {
+		t.portals.choosers++
+	}
 	t.portals.set(portal, b)
 }
 
@@ -253,6 +256,8 @@ type portals struct {
 	unnamed binding // kept apart from the others because most clients use no other
 	byName  map[string]binding
 	bytes   int // of their statements' texts
+	// choosers counts those that may choose resources, and were not executed in their batch.
+	choosers int
 }
 
 // get returns a binding without a statement for a name that is not known.
@@ -276,6 +281,13 @@ func (t *portals) set(name []byte, b binding) {
 	t.byName[string(wire.CutName(name))] = b
 }
 
+// executed follows the Execute of a portal that may choose resources, in its batch. Nobody can execute
+// it again.
+func (t *portals) executed(name []byte) {
+	t.choosers--
+	t.remove(name)
+}
+
 func (t *portals) remove(name []byte) {
 	b := t.get(name)
 	if b.stmt == nil {
@@ -293,7 +305,7 @@ func (t *portals) clear() {
 	if len(t.byName) > 0 {
 		clear(t.byName)
 	}
-	t.unnamed, t.bytes = binding{}, 0
+	t.unnamed, t.bytes, t.choosers = binding{}, 0, 0
 }
 
 // endBefore forgets the portals of transactions before the one with that number.

@@ -421,6 +421,8 @@ func TestNothingChoosesUnseen(t *testing.T) {
 			"EXECUTE, as messages":          {"ZF005", [][]byte{Batch(Parse("s", local)), Q("begin")}, Batch(Run("execute s"))},
 			"EXECUTE in a text too long":    {"ZF005", [][]byte{Batch(Parse("s", local)), Q("begin")}, Q("execute s /*" + strings.Repeat(" ", 1<<20) + "*/")},
 			"EXECUTE of another's name":     {"ZF005", [][]byte{Batch(Parse("é", set))}, Q("execute é")},
+			"a portal of another name":      {"ZF005", [][]byte{Q("begin"), Batch(Parse("s", local), Bind("é", "s"))}, Batch(Exec("ö", 0))},
+			"a portal that was closed":      {"ZF005", [][]byte{Q("begin"), Batch(Parse("s", local), Bind("p", "s")), Batch(Shut('P', "p"))}, Batch(Exec("p", 0))},
 			"a statement with a parameter":  {"ZF005", nil, Batch(typed, Bind("", "", "7"), Exec("", 0))},
 			"FROM CURRENT":                  {"22023", [][]byte{Q("select set_config('fencepost.resource', 'b', false)")}, Q("set fencepost.resource from current")},
 			"FROM CURRENT, as messages":     {"22023", nil, Batch(Run("set fencepost.resource from current"))},
@@ -439,6 +441,11 @@ func TestNothingChoosesUnseen(t *testing.T) {
 		fixture.MustPass(t, conn, Batch(Parse("é", write("unknown")), Parse("s", set)))
 		fixture.MustPass(t, conn, Batch(Bind("", "é"), Exec("", 0)))
 		fixture.MustPass(t, conn, Q("prepare p as "+write("unknown")+"; execute p"))
+		fixture.MustPass(t, conn, Q("begin"))
+		fixture.MustPass(t, conn, Batch(Run("set local fencepost.resource = 'r'")))
+		fixture.MustPass(t, conn, Batch(Parse("", "select 1"), Bind("p", "")))
+		fixture.MustPass(t, conn, Batch(Exec("p", 0))) // not in the batch of its Bind
+		fixture.MustPass(t, conn, Q("commit"))
 		fixture.MustPass(t, conn, Batch(Shut('S', "s")))
 		fixture.MustPass(t, conn, Q("prepare q as "+write("unknown")+"; execute q"))
 		fixture.MustPass(t, conn, Batch(Parse("ö", set)))
