@@ -24,7 +24,8 @@ type Guess struct {
 	FreesNames bool
 	// ImportsSnapshot means that the text may contain SET TRANSACTION SNAPSHOT.
 	ImportsSnapshot bool
-	// NamesResource means that the text may contain the parameter fencepost.resource.
+	// NamesResource means that the text may contain the parameter fencepost.resource or
+	// fencepost.token.
 	NamesResource bool
 	// Executes means that the text may contain EXECUTE.
 	Executes bool
@@ -64,12 +65,12 @@ func GuessOf(sql []byte) Guess {
 const prepare, transaction, snapshot, fence, resource = "prepare", "transaction", "snapshot", "fencepost", "resource"
 
 // mayNameResource reports whether the text after the first part of a parameter's name may go on to
-// fencepost.resource. A comment is treated as that.
+// fencepost.resource or fencepost.token. A comment is treated as that.
 func mayNameResource(after []byte) bool {
 	const space = " \t\n\v\f\r\""
 	next := bytes.TrimLeft(after, space)
 	name, found := bytes.CutPrefix(next, []byte("."))
-	if name = bytes.TrimLeft(name, space); found && foldPrefix(name, resource) {
+	if name = bytes.TrimLeft(name, space); found && (foldPrefix(name, resource) || foldPrefix(name, "token")) {
 		return true
 	}
 	comment := func(b []byte) bool { return bytes.HasPrefix(b, []byte("/*")) || bytes.HasPrefix(b, []byte("--")) }
