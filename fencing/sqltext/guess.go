@@ -24,9 +24,9 @@ type Guess struct {
 	FreesNames bool
 	// ImportsSnapshot means that the text may contain SET TRANSACTION SNAPSHOT.
 	ImportsSnapshot bool
-	// NamesResource means that the text may contain the parameter fencepost.resource or
-	// fencepost.token.
-	NamesResource bool
+	// Chooses means that the text may contain the parameter fencepost.resource or
+	// fencepost.token, which decide what is checked.
+	Chooses bool
 	// Executes means that the text may contain EXECUTE.
 	Executes bool
 }
@@ -41,10 +41,8 @@ func GuessOf(sql []byte) Guess {
 		switch c | 0x20 {
 		case 'd':
 			g.FreesNames = g.FreesNames || foldPrefix(sql[i:], "deallocate") || foldPrefix(sql[i:], "discard")
-		case 'e':
-			g.Executes = g.Executes || foldPrefix(sql[i:], "execute")
 		case 'f':
-			g.NamesResource = g.NamesResource || foldPrefix(sql[i:], fence) && mayNameResource(sql[i+len(fence):])
+			g.Chooses = g.Chooses || foldPrefix(sql[i:], fence) && mayChoose(sql[i+len(fence):])
 		case 'p':
 			if foldPrefix(sql[i:], prepare) {
 				g.FreesNames = true
@@ -56,6 +54,8 @@ func GuessOf(sql []byte) Guess {
 			g.ImportsSnapshot = g.ImportsSnapshot || foldPrefix(sql[i:], transaction) && mayBeFollowed(sql[i+len(transaction):], snapshot)
 		case 'v':
 			g.Vacuums = g.Vacuums || foldPrefix(sql[i:], "vacuum")
+		case 'x': // the second letter, because the first is the most frequent one
+			g.Executes = g.Executes || i > 0 && foldPrefix(sql[i-1:], "execute")
 		}
 	}
 	g.ImportsSnapshot = g.ImportsSnapshot && snapshots
@@ -64,9 +64,9 @@ func GuessOf(sql []byte) Guess {
 
 const prepare, transaction, snapshot, fence, resource = "prepare", "transaction", "snapshot", "fencepost", "resource"
 
-// mayNameResource reports whether the text after the first part of a parameter's name may go on to
+// mayChoose reports whether the text after the first part of a parameter's name may go on to
 // fencepost.resource or fencepost.token. A comment is treated as that.
-func mayNameResource(after []byte) bool {
+func mayChoose(after []byte) bool {
 	const space = " \t\n\v\f\r\""
 	next := bytes.TrimLeft(after, space)
 	name, found := bytes.CutPrefix(next, []byte("."))

@@ -26,7 +26,7 @@ func TestGuess(t *testing.T) {
 		"selec 'x'; Vacuum":             {Vacuums: true},
 		"selec; deallocate p":           {FreesNames: true},
 		"selec; Execute p":              {Executes: true},
-		"selec; set fencepost.Token":    {NamesResource: true},
+		"selec; set fencepost.Token":    {Chooses: true},
 		"selec; set fencepost.epoch":    {},
 		"selec; DISCARD all":            {FreesNames: true},
 		"selec; prepare p as table t":   {FreesNames: true},

@@ -322,7 +322,7 @@ func TestDecide(t *testing.T) {
 		{lone, update, "follower", "block", 15, func(q *situation) { registered(q); q.chain.had = hadLock }, "pass: while the backend is registered"},
 		{lone, update, "lapsed", "block", 15, func(q *situation) { registered(q); q.chain.had = hadLock }, "pass: while the backend is registered"},
 		{lone, update, "follower", "block", 15, func(q *situation) { q.chain.had = hadLock }, "check"},
-		{executed, garbage, "leader", "rest", 15, func(q *situation) { registered(q); q.statement.guess.NamesResource = true }, "refuse ZF005"},
+		{executed, garbage, "leader", "rest", 15, func(q *situation) { registered(q); q.statement.guess.Chooses = true }, "refuse ZF005"},
 		{lone, "set fencepost.resource from current", "leader", "rest", 15, chose, "refuse 22023"},
 		{lone, "set fencepost.resource = 'b'", "leader", "rest", 15, nil, "join"},
 		{lone, "set fencepost.resource = 'b'", "leader", "rest", 15, chose, "choose"},

@@ -96,8 +96,8 @@ var unknownStatement = &statement{parsed: parseConfirmed}
 // unknownImporter is one of which it knows that it may import a snapshot.
 var unknownImporter = &statement{parsed: parseConfirmed, guess: sqltext.Guess{ImportsSnapshot: true}}
 
-// unknownChooser is one of which it knows that it may choose resources.
-var unknownChooser = &statement{parsed: parseConfirmed, guess: sqltext.Guess{ImportsSnapshot: true, NamesResource: true}}
+// unknownChooser is one of which it knows that it may choose resources. It may import a snapshot as well.
+var unknownChooser = &statement{parsed: parseConfirmed, guess: sqltext.Guess{ImportsSnapshot: true, Chooses: true}}
 
 // unknown reports whether s stands for statements of which only the name is known.
 func (s *statement) unknown() bool {
@@ -166,7 +166,7 @@ func (m *Machine) keeps(sql []byte) string {
 // mayChoose reports whether s may be a SET or RESET of fencepost.resource or of fencepost.token, which
 // decide what is checked.
 func (s *statement) mayChoose() bool {
-	return s.info.Kind == sqltext.SetFence && (s.info.Name == "resource" || s.info.Name == "token") || s.guess.NamesResource
+	return s.info.Kind == sqltext.SetFence && (s.info.Name == "resource" || s.info.Name == "token") || s.guess.Chooses
 }
 
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what
