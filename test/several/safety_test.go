@@ -436,6 +436,13 @@ func TestNothingChoosesUnseen(t *testing.T) {
 			fixture.MustFail(t, conn, c.state, c.messages)
 		}
 
+		// The unnamed statement is still the SET: the server has skipped the Parse behind it.
+		skipped := chooserAs(s, another(s), "r")
+		fixture.MustPass(t, skipped, Batch(Parse("b", "begin"), Parse("", local)))
+		fixture.MustFail(t, skipped, "26000", Batch(Bind("", "none"), Parse("", "select 1")))
+		fixture.MustPass(t, skipped, Batch(Bind("p", "b"), Exec("p", 0)))
+		fixture.MustFail(t, skipped, "ZF005", Batch(Bind("", ""), Exec("", 0)))
+
 		// Names that are not known are only refused if one of them may choose.
 		conn := chooserAs(s, another(s), "r")
 		fixture.MustPass(t, conn, Batch(Parse("é", write("unknown")), Parse("s", set)))
