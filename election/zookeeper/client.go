@@ -82,7 +82,7 @@ func open(cfg Config) (*store, error) {
 		}
 	}
 	s := &store{endpoint: e, root: "/" + cfg.Prefix, proxy: cfg.Proxy, ttl: cfg.TTL, log: cfg.Logger}
-	s.mu.sessions, s.mu.lives = map[time.Duration]*session{}, map[string]*life{}
+	s.mu.sessions, s.mu.lives = map[purpose]*session{}, map[string]*life{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.tend)
 	return s, nil

@@ -35,7 +35,7 @@ func (s *session) failed(what string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, zk.ErrNoServer), errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrClosing):
-		if s.isOver() {
+		if s.isOver() && !s.watching { // nothing rests on a session that watches
 			return fmt.Errorf("%s: %w", what, errOver)
 		}
 		return fmt.Errorf("%s: %w", what, &unreachable{s.name, s.cause()})

@@ -35,13 +35,18 @@ type life struct {
 	ended bool          // it is to be deleted
 }
 
-// session returns the session for lives of this TTL. It does not wait until there is a connection.
-// ZooKeeper takes whole milliseconds.
+// session returns the session for lives of this TTL.
 func (s *store) session(ttl time.Duration) (*session, error) {
-	ttl = (ttl + time.Millisecond - 1).Truncate(time.Millisecond)
+	return s.sessionFor(purpose{timeout: ttl})
+}
+
+// sessionFor returns the session for this purpose. It does not wait until there is a connection.
+// ZooKeeper takes whole milliseconds.
+func (s *store) sessionFor(p purpose) (*session, error) {
+	p.timeout = (p.timeout + time.Millisecond - 1).Truncate(time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.mu.sessions[ttl]
+	old := s.mu.sessions[p]
 	if old != nil && !old.isOver() {
 		return old, nil
 	}
@@ -53,11 +58,11 @@ func (s *store) session(ttl time.Duration) (*session, error) {
 		s.wg.Go(func() { old.close(false) })
 	}
 	s.mu.made++
-	fresh, err := s.newSession(ttl, fmt.Sprintf("%s.%d", s.tag(), s.mu.made))
+	fresh, err := s.newSession(p, fmt.Sprintf("%s.%d", s.tag(), s.mu.made))
 	if err != nil {
 		return nil, err
 	}
-	s.mu.sessions[ttl] = fresh
+	s.mu.sessions[p] = fresh
 	return fresh, nil
 }
 

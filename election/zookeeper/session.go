@@ -34,19 +34,29 @@ func (e *endpoint) acl() []zk.ACL {
 	return zk.WorldACL(zk.PermAll)
 }
 
+// purpose is what a session is for.
+type purpose struct {
+	timeout time.Duration // to ask for
+	// Watches are only set in sessions that are for watching. Such a session is over with its first
+	// connection: go-zookeeper 1.0.4 has a data race where it sets the watches of a session again
+	// (sendSetWatches and recvLoop share lastZxid), and whoever watches reads everything anew then.
+	watching bool
+}
+
 // session is one ZooKeeper session, with the connection of the library over which it is used. The
-// library connects again by itself. When the session has expired, it is over for good.
+// library connects again by itself, unless the session is for watching. When the session has expired, it
+// is over for good.
 type session struct {
 	*endpoint
-	timeout time.Duration // that was asked for
-	tag     string        // begins the names of its lives; no other session has it
-	conn    *zk.Conn
-	ended   <-chan zk.Event // closed when the library's goroutines have ended
-	ready   chan struct{}   // closed when the server knows the user
-	over    chan struct{}   // closed when the session has expired, or is closed
-	ctx     context.Context // ends with close
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup // the requests
+	purpose
+	tag    string // begins the names of its lives; no other session has it
+	conn   *zk.Conn
+	ended  <-chan zk.Event // closed when the library's goroutines have ended
+	ready  chan struct{}   // closed when the server knows the user
+	over   chan struct{}   // closed when the session has expired, or is closed
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // the requests
 
 	login login
 	mu    progress
@@ -74,11 +84,11 @@ type progress struct {
 }
 
 // newSession returns a session that begins as soon as a server can be reached.
-func (e *endpoint) newSession(timeout time.Duration, tag string) (*session, error) {
-	s := &session{endpoint: e, timeout: timeout, tag: tag, ready: make(chan struct{}), over: make(chan struct{})}
+func (e *endpoint) newSession(p purpose, tag string) (*session, error) {
+	s := &session{endpoint: e, purpose: p, tag: tag, ready: make(chan struct{}), over: make(chan struct{})}
 	s.mu.watched, s.mu.changed = map[string]struct{}{}, make(chan struct{})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	conn, ended, err := zk.Connect(e.servers, timeout, zk.WithDialer(s.dial), zk.WithHostProvider(&hosts{}),
+	conn, ended, err := zk.Connect(e.servers, p.timeout, zk.WithDialer(s.dial), zk.WithHostProvider(&hosts{}),
 		zk.WithEventCallback(s.event), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
 	if err != nil {
 		s.cancel()
@@ -147,7 +157,7 @@ func call[T any](ctx context.Context, s *session, what string, request func(c *z
 	select {
 	case <-s.ready:
 	case <-s.over:
-		return answer, fmt.Errorf("%s: %w", what, errOver)
+		return answer, s.failed(what, zk.ErrConnectionClosed)
 	case <-ctx.Done():
 		return unanswered()
 	}
@@ -178,6 +188,9 @@ func (s *session) event(e zk.Event) {
 		s.mu.connected, s.mu.since, s.mu.cause = true, s.now(), nil
 	case e.State == zk.StateDisconnected, e.State == zk.StateExpired:
 		s.mu.connected = false
+		if s.watching && s.mu.id != 0 {
+			s.expireLocked()
+		}
 	default:
 		return
 	}

@@ -29,11 +29,11 @@ type store struct {
 
 	mu struct {
 		sync.Mutex
-		sessions map[time.Duration]*session // by the TTL that was asked for
-		lives    map[string]*life           // by id
-		tag      string                     // begins the ids of all lives that begin here
-		made     int                        // sessions
-		begun    int64                      // lives
+		sessions map[purpose]*session
+		lives    map[string]*life // by id
+		tag      string           // begins the ids of all lives that begin here
+		made     int              // sessions
+		begun    int64            // lives
 		closed   bool
 	}
 }
@@ -43,8 +43,11 @@ var (
 	_ kv.Checker = (*store)(nil)
 )
 
-// main returns the session for what is not about a life.
+// main returns the session for what is neither about a life nor a watch.
 func (s *store) main() (*session, error) { return s.session(s.ttl) }
+
+// watcher returns the session for watches.
+func (s *store) watcher() (*session, error) { return s.sessionFor(purpose{s.ttl, true}) }
 
 // sync makes the server to which a session is connected catch up with the leader.
 func (s *store) sync(ctx context.Context, in *session) error {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
@@ -301,7 +302,7 @@ func TestAWatchShowsEachChange(t *testing.T) {
 			t.Fatalf("the watch for %q ended with %v", record, err)
 		}
 	}
-	in, err := s.main()
+	in, err := s.watcher()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,4 +342,47 @@ func TestAnotherSessionIsNotTakenForTheOldOne(t *testing.T) {
 		t.Errorf("the session is the old one: %t, %v", fresh == old, err)
 	}
 	s.read()
+}
+
+// When the connection for watches is lost, a new session watches: the library does not set the
+// watches of the old one again.
+func TestAWatchIsNotSetAgain(t *testing.T) {
+	t.Parallel()
+	link := electiontest.NewLink(t, zookeepertest.Shared(t).Addr())
+	s := newFixture(t, []string{link.Addr()})
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	watch := func(then func()) *session {
+		in, err := s.watcher()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := false
+		err = s.Watch(s.ctx, func(kv.Snapshot) {
+			if !seen {
+				seen = true
+				then()
+			}
+		})
+		if !seen {
+			t.Fatalf("nothing was seen: %v", err)
+		}
+		return in
+	}
+	old := watch(func() { link.Cut(); link.Mend() })
+	select {
+	case <-old.over:
+	case <-s.ctx.Done():
+		t.Fatal("the session is used for another connection")
+	}
+	ctx, stop := context.WithCancel(s.ctx)
+	defer stop()
+	s.ctx = ctx
+	if watch(stop) == old {
+		t.Error("the old session watches again")
+	}
+	if main, err := s.main(); err != nil || main.isOver() {
+		t.Errorf("the other session is over, too: %v", err)
+	}
 }

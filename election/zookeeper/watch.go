@@ -37,7 +37,7 @@ type view struct {
 
 // Watch implements kv.Store. ZooKeeper tells one change of each znode that was read with a watch.
 func (s *store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
-	in, err := s.main()
+	in, err := s.watcher()
 	if err != nil {
 		return err
 	}
