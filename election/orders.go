@@ -212,14 +212,7 @@ func (e *Elections) followGuards(ctx context.Context, name string, read Guarded,
 	if !ok {
 		return
 	}
-	for _, r := range e.resourcesOf(name) {
-		r.mu.Lock()
-		known := r.mu.record.Guards
-		r.mu.Unlock()
-		if known != tables[r.key.name] {
-			poke(r.watcher.wake)
-		}
-	}
+	e.readAgain(name, func(r *resource) bool { return r.mu.record.Guards != tables[r.key.name] })
 }
 
 // followFences makes the resources of a database read their records if its fences are not those that
@@ -232,11 +225,17 @@ func (e *Elections) followFences(ctx context.Context, name string, read func(con
 	if !ok {
 		return
 	}
+	e.readAgain(name, func(r *resource) bool { return len(r.mu.loops) > 0 && (r.mu.lost != nil || r.differsLocked(has)) })
+}
+
+// readAgain makes those resources of a database read their records that are out of date. It asks
+// each with its lock held.
+func (e *Elections) readAgain(name string, outOfDate func(r *resource) bool) {
 	for _, r := range e.resourcesOf(name) {
 		r.mu.Lock()
-		doubtful := len(r.mu.loops) > 0 && (r.mu.lost != nil || r.differsLocked(has))
+		old := outOfDate(r)
 		r.mu.Unlock()
-		if doubtful {
+		if old {
 			poke(r.watcher.wake)
 		}
 	}

@@ -33,9 +33,7 @@ func TestALockComesBeforeTheSnapshot(t *testing.T) {
 				s.Exec("delete from numbers where n > 1")
 				second := s.Connect("w")
 				fixture.MustPass(t, second, Q("show fencepost.role"))
-				fixture.MustPass(t, first, Q("begin"))
-				fixture.MustPass(t, first, Q(lock))
-				fixture.MustPass(t, first, Q(next))
+				fixture.MustPassEach(t, first, "begin", lock, next)
 				ended := make(chan string, 1)
 				go func() {
 					for _, part := range chunks(parts) {
@@ -78,8 +76,7 @@ func TestAGrantEndsAWorkerThatHasOnlyLocked(t *testing.T) {
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		old := s.Leader("w")
-		fixture.MustPass(t, old, Q("begin"))
-		fixture.MustPass(t, old, Q("lock table t in exclusive mode"))
+		fixture.MustPassEach(t, old, "begin", "lock table t in exclusive mode")
 		s.Supersede()
 		s.Exec("begin; lock table t in exclusive mode nowait; rollback")
 		fixture.MustEnd(t, old, "ZF001", Q("insert into t (v) values ('stale')"))
@@ -143,12 +140,9 @@ func TestAWorkerThatHasLockedGoesOnWithoutItsLease(t *testing.T) {
 			"follower": {},
 		} {
 			c := s.Leader(name)
-			fixture.MustPass(t, c, Q("begin"))
-			fixture.MustPass(t, c, Q("lock table t in exclusive mode"))
+			fixture.MustPassEach(t, c, "begin", "lock table t in exclusive mode")
 			s.Candidacy(s.DB, "r", name).SetStatus(&status)
-			for _, sql := range []string{"insert into t (v) values ('goes on')", "select count(*) from t", "lock table t", "insert into t (v) values ('goes on')", "commit"} {
-				fixture.MustPass(t, c, Q(sql))
-			}
+			fixture.MustPassEach(t, c, "insert into t (v) values ('goes on')", "select count(*) from t", "lock table t", "insert into t (v) values ('goes on')", "commit")
 			fixture.MustFail(t, c, "ZF002", Q("begin; lock table t"))
 			if n := s.Number("with x as (delete from t returning v) select count(*) from x where v = 'goes on'"); n != 2 {
 				t.Errorf("%s: %d rows behind the lock, want 2", name, n)
@@ -167,8 +161,7 @@ func TestSafetyALockBehindASnapshot(t *testing.T) {
 			old, name := s.Leader("before "+first), "w "+first
 			c := s.Connect(name)
 			next := s.Candidacy(s.DB, "r", "before "+first).Status().Epoch + 1
-			fixture.MustPass(t, c, Q(fmt.Sprintf("set fencepost.epoch = %d", next)))
-			fixture.MustPass(t, c, Q("begin isolation level repeatable read; "+first))
+			fixture.MustPassEach(t, c, fmt.Sprintf("set fencepost.epoch = %d", next), "begin isolation level repeatable read; "+first)
 			fixture.MustPass(t, old, Q("insert into t (v) values ('of the leader before')"))
 			if epoch := s.Candidacy(s.DB, "r", name).Grant(); epoch != next {
 				t.Fatalf("epoch %d, want %d", epoch, next)
@@ -189,17 +182,11 @@ func TestALockInAChainOfReads(t *testing.T) {
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		c := s.Connect("w")
-		for _, sql := range []string{"begin", "select count(*) from t", "commit and chain"} {
-			fixture.MustPass(t, c, Q(sql))
-		}
+		fixture.MustPassEach(t, c, "begin", "select count(*) from t", "commit and chain")
 		s.Candidacy(s.DB, "r", "w").Grant()
-		for _, sql := range []string{"show fencepost.role", "commit and chain"} {
-			fixture.MustPass(t, c, Q(sql))
-		}
+		fixture.MustPassEach(t, c, "show fencepost.role", "commit and chain")
 		for range 2 {
-			for _, sql := range []string{"lock table t in exclusive mode", "insert into t (v) values ('in a chain')", "commit and chain"} {
-				fixture.MustPass(t, c, Q(sql))
-			}
+			fixture.MustPassEach(t, c, "lock table t in exclusive mode", "insert into t (v) values ('in a chain')", "commit and chain")
 		}
 		if n := s.Number("select count(*) from t where v = 'in a chain'"); n != 2 {
 			t.Errorf("%d rows, want 2", n)

@@ -49,9 +49,7 @@ func TestReadOnlyModeIsNotHandedOnToALeader(t *testing.T) {
 			"in all blocks": {"set session characteristics as transaction read only", "begin"},
 		} {
 			c := s.Connect("chooses " + name)
-			for _, sql := range choice {
-				fixture.MustPass(t, c, Q(sql))
-			}
+			fixture.MustPassEach(t, c, choice...)
 			fixture.MustPass(t, c, Q("select * from c"))
 			s.Grant("chooses " + name)
 			fixture.MustPass(t, c, Q("rollback and chain"))
