@@ -13,6 +13,8 @@ type batch struct {
 	// snapshot: the client has parsed or bound a query.
 	snapshot bool
 	unsynced unsynced
+	// ended is what Syncs have ended since the server was at rest, unless they stand among COPY data.
+	ended unsynced
 	// skipping: an earlier batch was ended by a Query or a fast path call. If it has
 	// failed, the server skips everything up to a Sync.
 	skipping bool
@@ -91,13 +93,19 @@ func (b *batch) executes(p progress, u unsynced) {
 
 // end follows a Query, a fast path call, or a Sync that the server may ignore.
 func (b *batch) end() {
-	id, unsynced, skipping := b.id+1, b.unsynced, b.mayBeSkipped()
+	id, unsynced, ended, skipping := b.id+1, b.unsynced, b.ended, b.mayBeSkipped()
 	*b = batch{} // a literal with these fields would be made elsewhere, and copied
-	b.id, b.unsynced, b.skipping = id, unsynced, skipping
+	b.id, b.unsynced, b.ended, b.skipping = id, unsynced, ended, skipping
 }
 
 // synced says that it was a Sync that ended the last batch.
-func (b *batch) synced() { b.skipping, b.unsynced = false, nothingUnsynced }
+func (b *batch) synced() {
+	b.skipping, b.unsynced, b.ended = false, nothingUnsynced, max(b.ended, b.unsynced)
+}
+
+// mayHaveCopied follows the end of COPY data for a COPY that the server may have begun. It has then
+// ignored the Syncs among them.
+func (b *batch) mayHaveCopied() { b.unsynced = max(b.ended, b.unsynced) }
 
 // syncedBefore follows a Sync of Fencepost's in front of a message of the client's, which
 // ends what the check has begun. For the client the batch goes on.
@@ -111,7 +119,7 @@ func (b *batch) syncedBefore() {
 // rests follows a ReadyForQuery after which nothing was sent. outside says that it left
 // no transaction open.
 func (b *batch) rests(outside bool) {
-	b.skipping = false
+	b.skipping, b.ended = false, nothingUnsynced
 	if outside {
 		b.unsynced = nothingUnsynced
 	}

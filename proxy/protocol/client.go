@@ -249,6 +249,7 @@ func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan
 		// For a COPY whose start the server has not answered yet; else ignored.
 		if !m.pendingReplies.empty() {
 			m.push(copyEnd, fromClient)
+			m.batch.mayHaveCopied()
 		}
 	}
 	p.Relay(n, n+avail)

@@ -169,6 +169,7 @@ func (m *Machine) copyMessage(typ byte, n, avail, more int, p *gate.Plan) bool {
 	case 'c', 'f':
 		m.push(copyEnd, fromClient)
 		m.copy.close(0)
+		m.batch.mayHaveCopied()
 	default:
 		m.copy.close(typ)
 		return false

@@ -27,7 +27,7 @@ func TestBatchProgress(t *testing.T) {
 		{"a COMMIT alone", []func(*batch){(*batch).committed}, batch{}},
 		{"a Query after an Execute", []func(*batch){(*batch).ran, (*batch).end}, batch{id: 1, unsynced: surelyUnsynced, skipping: true}},
 		{"two Queries", []func(*batch){(*batch).end, (*batch).end}, batch{id: 2}},
-		{"a Sync", []func(*batch){(*batch).ran, (*batch).end, (*batch).synced}, batch{id: 1}},
+		{"a Sync", []func(*batch){(*batch).ran, (*batch).end, (*batch).synced}, batch{id: 1, ended: surelyUnsynced}},
 		{"a Sync of Fencepost's", []func(*batch){(*batch).checked, (*batch).syncedBefore}, batch{}},
 	} {
 		var b batch
