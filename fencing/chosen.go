@@ -2,7 +2,6 @@ package fencing
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,19 +40,27 @@ func ChosenCheckSQL(worker, value string, subjects []Subject) string {
 // chosenSetting is what the server has for fencepost.resource.
 const chosenSetting = `pg_catalog.current_setting('fencepost.resource',true)`
 
+// MaxResources bounds the value of fencepost.resource, in bytes. Each check of a choice contains it.
+const MaxResources = 8 << 10
+
 // ParseResources reads the value of fencepost.resource: names with commas between them, and
 // space around them. It returns each name once, in their order, and none for an empty value. ok
-// is false if something else than a name is among them.
+// is false if something else than a name is among them, or if the value is too long.
 func ParseResources(value string) (names []string, ok bool) {
 	if value == "" {
 		return nil, true
 	}
+	if len(value) > MaxResources {
+		return nil, false
+	}
+	seen := map[string]bool{}
 	for name := range strings.SplitSeq(value, ",") {
 		name = strings.TrimSpace(name)
 		if !ValidName(name) {
 			return nil, false
 		}
-		if !slices.Contains(names, name) {
+		if !seen[name] {
+			seen[name] = true
 			names = append(names, name)
 		}
 	}
@@ -65,11 +72,39 @@ func ParseResources(value string) (names []string, ok bool) {
 func InvalidResourcesRefusal(value string) *Refusal {
 	return &Refusal{
 		SQLState: "22023",
-		Message:  fmt.Sprintf("invalid value for parameter \"fencepost.resource\": %q", ASCII(value)),
+		Message:  fmt.Sprintf("invalid value for parameter \"fencepost.resource\": %q", ASCII(shortened(value))),
 		Detail:   "{}",
-		Hint:     "Name one resource, or several with commas between them. " + NameRule,
+		Hint:     fmt.Sprintf("Name one resource, or several with commas between them, in %d bytes at most. %s", MaxResources, NameRule),
 		Usage:    true,
 	}
+}
+
+// shortened is the beginning of a value, for a message.
+func shortened(value string) string {
+	const most = 2 * MaxName
+	if len(value) <= most {
+		return value
+	}
+	return value[:most] + "..."
+}
+
+// TooManyChoicesRefusal is the refusal of a text that chooses too often.
+var TooManyChoicesRefusal = &Refusal{
+	SQLState: "54000",
+	Message:  "the text sets fencepost.resource to too many different values",
+	Detail:   "{}",
+	Hint:     "Send it in parts.",
+	Usage:    true,
+}
+
+// TooManyChecksRefusal is the refusal of a statement in front of which the checks of a text would
+// become too long.
+var TooManyChecksRefusal = &Refusal{
+	SQLState: "54000",
+	Message:  "the text has too many transactions, each of which needs a check",
+	Detail:   "{}",
+	Hint:     "Send it in parts, or choose fewer resources at a time by fencepost.resource.",
+	Usage:    true,
 }
 
 // ChooseLateRefusal is the refusal of a SET LOCAL fencepost.resource that does not come in time

@@ -72,6 +72,10 @@ type choosing struct {
 	answers []chooseAnswer
 }
 
+// maxChoices bounds the values to which one text may set fencepost.resource. For each of them the
+// text is decided about again from its beginning.
+const maxChoices = 16
+
 // answers are what came of the choices of the message in hand.
 func (h *inHand) answers() []chooseAnswer {
 	if h.choosing == nil {
@@ -275,6 +279,9 @@ func (q *situation) decideChoice() decision {
 		default:
 			return decision{action: chooses, reason: pass}
 		}
+	}
+	if len(q.answers()) >= maxChoices {
+		return refuses(fencing.TooManyChoicesRefusal)
 	}
 	return needs(NeedJoin)
 }

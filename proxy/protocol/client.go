@@ -24,6 +24,10 @@ func serverReads(typ byte) bool {
 	}
 }
 
+// maxScratch is how much Fencepost plans to send before it sends that, in bytes: small messages may
+// each need a long check.
+const maxScratch = 1 << 20
+
 // client is FromClient for bytes that follow what was taken before.
 func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err error) {
 	m.scratch = reuse(m.scratch)
@@ -57,6 +61,9 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err err
 				return n, NeedNothing, errCopyFlood
 			}
 			return n, NeedRoom, nil
+		}
+		if n > 0 && len(m.scratch) > maxScratch && !m.copy.under() {
+			return n, NeedRoom, nil // what is planned is sent first
 		}
 		taken, need := m.begin(in, n, p)
 		n += taken

@@ -88,10 +88,21 @@ type textInjector struct {
 	at     int // where it begins, in characters
 	insert []insertion
 	texts  []string
+	bytes  int  // of texts
 	asOne  bool // nothing can stand in it
 }
 
-func (by *textInjector) check(g injectedCheck) { by.put(by.m.injectText(g, by.index == 0), g) }
+// maxInserted bounds the bytes that go into a text. Without a choice, no text that is parsed comes
+// near it.
+const maxInserted = 8 << 20
+
+func (by *textInjector) check(g injectedCheck) {
+	if by.bytes > maxInserted {
+		by.refuse(fencing.TooManyChecksRefusal)
+		return
+	}
+	by.put(by.m.injectText(g, by.index == 0), g)
+}
 
 func (by *textInjector) ahead(sql string) { by.put(sql, noCheck) }
 
@@ -108,6 +119,7 @@ func (by *textInjector) put(sql string, g injectedCheck) {
 	sql += ";"
 	by.insert = append(by.insert, insertion{index: by.index + len(by.insert), at: by.at, n: len(sql), check: g})
 	by.texts = append(by.texts, sql)
+	by.bytes += len(sql)
 }
 
 func (by *textInjector) refuse(r *fencing.Refusal) {

@@ -1,12 +1,17 @@
 package several
 
 import (
+	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // TestSafetyNothingFollowsAChoiceOfTheSession: what stands behind it in its batch could undo it on
@@ -115,6 +120,41 @@ func TestNothingChoosesUnseen(t *testing.T) {
 		fixture.MustPass(t, conn, Batch(Run(write("known"))))
 		if s.Rows("unknown") != 3 || s.Rows("known") != 1 {
 			t.Errorf("%d rows by unknown statements and %d by a known one, want 3 and 1", s.Rows("unknown"), s.Rows("known"))
+		}
+	})
+}
+
+// TestChoicesAreBounded: what a choice costs the proxy does not grow with what the client sends.
+func TestChoicesAreBounded(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg, func(cfg *proxy.Config) { cfg.Observe = nil }) // it reads no texts of that length
+		c := chooserAs(s, another(s), "r", "b")
+		fixture.MustFail(t, c, "22023", Q("set fencepost.resource = 'b"+strings.Repeat(" ", fencing.MaxResources)+"'"))
+		fixture.MustFail(t, c, "22023", Batch(Run("set fencepost.resource = '"+strings.Repeat("b,", fencing.MaxResources/2)+"b'")))
+
+		var many strings.Builder
+		for i := range 20 {
+			fmt.Fprintf(&many, "begin; set local fencepost.resource = 'b%s'; commit; ", strings.Repeat(" ", i))
+		}
+		fixture.MustFail(t, c, "54000", Q(many.String()))
+		fixture.MustPass(t, c, Q("rollback"))
+		for range 20 { // the same value is one
+			fixture.MustPass(t, c, Q(strings.Repeat("begin; set local fencepost.resource = 'b'; commit; ", 20)))
+		}
+
+		// 8 MB of checks are enough for one text.
+		fixture.MustPass(t, c, Q("set fencepost.resource = 'b"+strings.Repeat(" ", fencing.MaxResources-1)+"'"))
+		text := strings.Repeat(write("one of many")+"; commit; ", 1200)
+		all := fixture.MustFail(t, c, "54000", Q(text))
+		if n := s.Rows("one of many"); n == 0 || n >= 1200 {
+			t.Errorf("%d rows were written, and the answer ends with %v", n, all[len(all)-2:])
+		}
+		// What was planned is sent before there is more of it.
+		const queries = 1000
+		fixture.AskAll(c, queries, bytes.Repeat(Q(write("one by one")), queries))
+		if n := s.Rows("one by one"); n != queries {
+			t.Errorf("%d rows were written, want %d", n, queries)
 		}
 	})
 }
