@@ -19,6 +19,7 @@ type announced struct {
 	inHand, confirmed transaction
 	number            uint64 // of the last transaction that has begun
 	endedIn           uint64 // the batch of the COMMIT or ROLLBACK that was sent last, by its id + 1
+	ended             ended  // by the first one since confirmed
 
 	// pending is what a reply announces, once nothing of the client's is under way.
 	pending    fencing.Epoch
@@ -34,6 +35,12 @@ type transaction struct {
 	choice    *choice       // nil if it is checked for the candidacy of the startup
 }
 
+// ended is the transaction that a COMMIT or ROLLBACK ends if it runs.
+type ended struct {
+	number uint64
+	chain  chain
+}
+
 // begins follows a message that finds the session at rest: what runs from now on is a
 // new transaction.
 func (a *announced) begins() {
@@ -42,8 +49,11 @@ func (a *announced) begins() {
 }
 
 // endsIn follows a COMMIT or ROLLBACK that was sent in a batch: what comes after it, if it
-// runs at all, is a new transaction.
-func (a *announced) endsIn(batch uint64) {
+// runs at all, is a new transaction. c is the chain of the one that it ends.
+func (a *announced) endsIn(batch uint64, c chain) {
+	if a.inHand.number == a.confirmed.number {
+		a.ended = ended{a.inHand.number, c}
+	}
 	a.ends()
 	a.endedIn = batch + 1
 }
@@ -55,19 +65,35 @@ func (a *announced) ends() {
 
 // mayGoOn follows what can revive a transaction after an error, such as ROLLBACK TO: a
 // COMMIT that was sent in front of that error has not run. It has run if it stands in the
-// same batch, because an error ends the batch.
-func (a *announced) mayGoOn(batch uint64) {
+// same batch, because an error ends the batch. c is the chain of the transaction in hand.
+func (a *announced) mayGoOn(batch uint64, c *chain) {
 	if a.endedIn != batch+1 {
-		a.inHand = a.confirmed
+		a.revive(c)
 	}
+}
+
+// revive takes back what followed the ends of transactions that are not confirmed. A chain that is
+// not known any more is the one that allows the least.
+func (a *announced) revive(c *chain) {
+	switch {
+	case a.inHand.number == a.confirmed.number:
+	case a.ended.number == a.confirmed.number:
+		*c = a.ended.chain
+	default:
+		c.imported, c.had = true, hadBegin|hadWork
+	}
+	a.inHand = a.confirmed
 }
 
 // unsure follows an Execute that may have run another statement than it seems, so that the
 // COMMIT or ROLLBACK which it stands for may not have run.
-func (a *announced) unsure() { a.inHand, a.endedIn = a.confirmed, 0 }
+func (a *announced) unsure(c *chain) {
+	a.revive(c)
+	a.endedIn = 0
+}
 
-// confirm follows a ReadyForQuery after which t is the transaction in hand: everything
-// up to there has run. It reports whether t is new.
+// confirm follows what shows that t is the transaction in hand: a ReadyForQuery by which everything
+// up to there has run, or the tag of a COMMIT or ROLLBACK. It reports whether t is new.
 func (a *announced) confirm(t transaction) bool {
 	if t.number <= a.confirmed.number {
 		return false

@@ -182,8 +182,9 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) NeedKi
 	m.executed(s)
 	if !sure {
 		m.txn.Send(gate.MayEnd, false)
-		m.epochs.unsure()
+		m.epochs.unsure(&m.chain)
 	}
+	e.after = m.epochs.inHand
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing
 }

@@ -28,15 +28,15 @@ func (m *Machine) executed(s *statement) {
 // followEnd follows what a statement that was sent in a batch does to the client's
 // transaction.
 func (m *Machine) followEnd(s *statement, batch uint64) {
+	switch {
+	case s.ends():
+		m.epochs.endsIn(batch, m.chain)
+	case !s.known, s.info.EndsSavepoint:
+		m.epochs.mayGoOn(batch, &m.chain)
+	}
 	m.chain.follow(s)
 	if s.info.Resets || s.discardsAll() {
 		m.checks.claimed = 0
-	}
-	switch {
-	case s.ends():
-		m.epochs.endsIn(batch)
-	case !s.known, s.info.EndsSavepoint:
-		m.epochs.mayGoOn(batch)
 	}
 }
 

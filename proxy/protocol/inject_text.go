@@ -27,7 +27,7 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 		by.one.info.MentionsKeptText = true  // so that the checks are closed when it is sent
 		return m.queryOne(by)
 	case len(by.insert) == 0:
-		m.sendQuery(n, avail, p, r)
+		m.sendQuery(n, avail, p, r).sql.ends = by.ends
 		return NeedNothing
 	}
 	at := len(m.scratch)
@@ -47,7 +47,8 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 	if onlyReads(t) {
 		e.class = isRead
 	}
-	e.sql.inserts, e.announced, e.first = by.insert, m.checks.built.held, by.insert[0].index == 0 && m.retry.first()
+	e.sql.inserts, e.sql.ends = by.insert, by.ends
+	e.announced, e.first = m.checks.built.held, by.insert[0].index == 0 && m.retry.first()
 	return NeedNothing
 }
 
@@ -87,6 +88,7 @@ type textInjector struct {
 	index  int // of the statement in hand, in the client's text
 	at     int // where it begins, in characters
 	insert []insertion
+	ends   []textEnd
 	texts  []string
 	bytes  int  // of texts
 	asOne  bool // nothing can stand in it
@@ -150,8 +152,20 @@ func (m *Machine) insertions(t *sqltext.Text, text []byte, p *gate.Plan) (by *te
 		}
 		reason = reason.And(r)
 		m.executed(s)
+		by.follow(s, m.epochs.inHand)
 	}
 	return by, reason, NeedNothing
+}
+
+// follow follows a statement, behind which t is in hand. A choice belongs to the transaction in
+// which it stands.
+func (by *textInjector) follow(s *statement, t transaction) {
+	switch n := len(by.ends); {
+	case s.ends():
+		by.ends = append(by.ends, textEnd{by.index + len(by.insert), t})
+	case n > 0:
+		by.ends[n-1].after = t
+	}
 }
 
 // oneOf describes the i-th of several statements of a text. readable says that no setting can

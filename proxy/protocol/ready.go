@@ -19,8 +19,9 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		m.maybeNext(certainty)
 	}
 	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
-	if certainty == answered && !m.down.failed && m.epochs.confirm(after) {
-		m.names.portals.endBefore(after.number)
+	// In a block that has failed, a COMMIT that was sent may have been skipped.
+	if certainty == answered && !m.down.failed && readyStatus(msg[wire.HeaderLen]) != gate.FailedBlock {
+		m.confirm(after)
 	}
 	if m.epochs.settleBase(m.down.failed) {
 		m.down.happens(Event{Kind: EventChosen, Resources: m.resources(m.epochs.choices.base)})
@@ -44,6 +45,13 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	}
 	if m.epochs.isPending() && m.pendingReplies.empty() {
 		m.down.happens(Event{Kind: EventAnnounce})
+	}
+}
+
+// confirm follows what shows that t is the transaction in hand.
+func (m *Machine) confirm(t transaction) {
+	if m.epochs.confirm(t) {
+		m.names.portals.endBefore(t.number)
 	}
 }
 

@@ -263,10 +263,27 @@ func (r *replyQueue) remove(i int) {
 type replyText struct {
 	prefix  int         // the length of what stands in front of the client's text, 0 if nothing
 	inserts []insertion // into a text of several statements, which has no prefix
+	ends    []textEnd   // its COMMITs and ROLLBACKs, if it has several statements
 	done    int         // the statements that were answered
 	// audit is the client's text, for the audit line: at most maxAuditText bytes, memory
 	// kept for the next use.
 	audit []byte
+}
+
+// textEnd is a COMMIT or ROLLBACK among the statements of a text.
+type textEnd struct {
+	index int         // which statement of the text that is sent, from 0
+	after transaction // the one that is in hand behind it
+}
+
+// ended returns the transaction that is in hand behind the statement that is answered next, if
+// that is a COMMIT or ROLLBACK.
+func (t *replyText) ended() (after transaction, ok bool) {
+	if len(t.ends) == 0 || t.ends[0].index != t.done {
+		return transaction{}, false
+	}
+	after, t.ends = t.ends[0].after, t.ends[1:]
+	return after, true
 }
 
 // insertion is a statement of Fencepost's inside the text of a Query.

@@ -230,6 +230,9 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 		return true
 	case 'C':
 		m.completed(e, msg)
+		if e.stmt != nil && e.stmt.ends() {
+			m.confirm(e.after)
+		}
 		m.pendingReplies.pop()
 		return true
 	case 'I', 's':
@@ -251,6 +254,9 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 		m.copyStarted()
 		return drop, true
 	case 'C':
+		if after, ended := e.sql.ended(); ended {
+			m.confirm(after)
+		}
 		e.sql.done++
 		if !drop {
 			m.completed(e, msg)

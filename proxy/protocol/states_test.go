@@ -192,29 +192,42 @@ func TestAnnouncedInATransaction(t *testing.T) {
 	a.expect(5)
 	a.settle()
 	want(0, "announced in a transaction")
-	a.endsIn(1)
+	c := chain{imported: true}
+	a.endsIn(1, c)
+	c = chain{}
 	first := a.inHand
 	want(5, "after a COMMIT that was sent")
-	a.mayGoOn(1)
+	a.mayGoOn(1, &c)
 	want(5, "after a ROLLBACK TO in the same batch, which runs only if the COMMIT has run")
-	a.mayGoOn(2)
+	a.mayGoOn(2, &c)
 	want(0, "after a ROLLBACK TO in the next batch")
+	if !c.imported || c.had != 0 {
+		t.Errorf("the chain of the transaction that goes on is %+v", c)
+	}
 	if !a.confirm(first) || a.confirm(first) {
 		t.Error("the COMMIT is confirmed, and it is not confirmed once")
 	}
 	want(5, "after the COMMIT has run")
-	a.mayGoOn(3)
+	a.mayGoOn(3, &c)
 	want(5, "after a ROLLBACK TO in the next transaction")
 	old := a.inHand
-	a.endsIn(3)
-	a.unsure()
-	a.mayGoOn(3)
+	a.endsIn(3, c)
+	a.unsure(&c)
+	a.mayGoOn(3, &c)
 	if a.inHand != old {
 		t.Error("a COMMIT of which it is unsure that it has run began a transaction")
 	}
-	a.endsIn(3)
+	a.endsIn(3, c)
 	second := a.inHand
 	a.confirm(second)
+	a.endsIn(4, c)
+	a.endsIn(4, chain{})
+	a.confirm(transaction{number: second.number + 1})
+	c = chain{}
+	if a.mayGoOn(5, &c); !c.imported || c.had&hadWork == 0 {
+		t.Errorf("a chain that is not known is taken for %+v", c)
+	}
+	second = a.inHand
 	if a.confirm(old) || a.inHand != second {
 		t.Error("an earlier transaction is in hand again")
 	}

@@ -1,0 +1,107 @@
+package several
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
+)
+
+// skipped are a statement that fails and a COMMIT behind it, which the server skips.
+var skipped = map[string][]byte{
+	"a batch": Batch(Run("select 1/0"), Run("commit")),
+	"a text":  Q("select 1/0; commit"),
+}
+
+// idle are messages that the server answers without an error in a block that has failed.
+var idle = map[string][]byte{
+	"nothing":        nil,
+	"a Sync":         Sync(),
+	"an empty Query": Q(""),
+	"a Close":        Batch(Shut('S', "none")),
+}
+
+// TestACommitThatIsSkippedEndsNoChoice: the transaction goes on behind ROLLBACK TO, and it is still
+// checked for what it has chosen.
+func TestACommitThatIsSkippedEndsNoChoice(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.SupersedeOn("r")
+		for name, ends := range skipped {
+			for between, message := range idle {
+				c := chooserAs(s, another(s), "b")
+				fixture.MustPassEach(t, c, "begin", "set local fencepost.resource = 'b'", "savepoint s")
+				fixture.MustFail(t, c, "22012", ends)
+				if message != nil {
+					if all := fixture.MustPass(t, c, message); parameters(all) != "" {
+						t.Errorf("%s, %s: the client is told %s", name, between, parameters(all))
+					}
+				}
+				fixture.MustPassEach(t, c, "rollback to s", write("goes on"))
+				if r := show(t, c, "resource"); r != "b" {
+					t.Errorf("%s, %s: the transaction's resource is %s, want b", name, between, r)
+				}
+				fixture.MustPassEach(t, c, "commit")
+			}
+		}
+		if n := s.Rows("goes on"); n != len(skipped)*len(idle) {
+			t.Errorf("%d rows, want %d", n, len(skipped)*len(idle))
+		}
+	})
+}
+
+// TestSafetyACommitThatIsSkippedEndsNoChoice: the worker does not lead what the transaction has
+// chosen, but the resource of its startup.
+func TestSafetyACommitThatIsSkippedEndsNoChoice(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.SupersedeOn("b")
+		for _, ends := range skipped {
+			for _, message := range idle {
+				c := chooserAs(s, another(s), "r")
+				fixture.MustPassEach(t, c, "begin", "set local fencepost.resource = 'b'", "savepoint s")
+				fixture.MustFail(t, c, "22012", ends)
+				if message != nil {
+					fixture.MustPass(t, c, message)
+				}
+				fixture.MustPassEach(t, c, "rollback to s")
+				fixture.Ask(c, Q("reset transaction_read_only")) // 14 and 15 let it pass
+				if all, _ := fixture.Ask(c, Q(write("stale"))); wiretest.ErrorOf(all) == "" {
+					t.Errorf("a follower of b wrote: %v", all)
+				}
+				fixture.Ask(c, Q("commit"))
+			}
+		}
+		if n := s.Rows("stale"); n != 0 {
+			t.Errorf("%d stale rows", n)
+		}
+	})
+}
+
+// TestACommitThatHasRunEndsItsChoice, although a later statement of its text or batch has failed.
+func TestACommitThatHasRunEndsItsChoice(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		c := chooserAs(s, another(s), "r", "b")
+		for _, more := range []string{"", "; commit"} {
+			fixture.MustFail(t, c, "22012", Q("begin; "+write("first")+"; commit; begin; set local fencepost.resource = 'b'; savepoint s; select 1/0"+more))
+			fixture.MustPassEach(t, c, "rollback to s", write("second"))
+			if r := show(t, c, "resource"); r != "b" {
+				t.Errorf("behind a text that ends with %q, the transaction's resource is %s, want b", more, r)
+			}
+			fixture.MustPassEach(t, c, "commit")
+		}
+
+		fixture.MustPassEach(t, c, "begin", "set local fencepost.resource = 'b'")
+		fixture.MustFail(t, c, "22012", Batch(Run(write("second")), Run("commit"), Run("begin"), Run("savepoint s"), Run("select 1/0")))
+		fixture.MustPassEach(t, c, "rollback to s", write("first"))
+		if r := show(t, c, "resource"); r != "r" {
+			t.Errorf("behind a batch, the transaction's resource is %s, want r", r)
+		}
+		fixture.MustPassEach(t, c, "commit")
+		if s.Rows("first") != 3 || s.Rows("second") != 3 {
+			t.Errorf("%d and %d rows, want 3 of each", s.Rows("first"), s.Rows("second"))
+		}
+	})
+}
