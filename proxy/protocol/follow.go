@@ -159,6 +159,14 @@ func (c *chain) follow(s *statement) {
 	}
 }
 
+// followBehind follows a statement of the client's that was sent behind g.
+func (c *chain) followBehind(g injectedCheck, s *statement) {
+	if g != noCheck {
+		c.had |= hadWork // it takes a snapshot
+	}
+	c.follow(s)
+}
+
 // importsSnapshot reports whether s may be SET TRANSACTION SNAPSHOT, or contain it. That
 // snapshot may be older than the worker's epoch.
 func (s *statement) importsSnapshot() bool {

@@ -174,6 +174,7 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) NeedKind {
 	default:
 		m.gate.Pass(p, n, n+avail, more, r)
 		m.push(function, fromClient)
+		m.chain.follow(unknownStatement)
 		m.endBatch()
 		return NeedNothing
 	}

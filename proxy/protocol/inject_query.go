@@ -158,6 +158,9 @@ func (by *queryInjector) send(r gate.Reason) {
 	case discardedQuery:
 		m.discardQuery(by.lasting(), by.p)
 	}
+	if by.form != asItIs {
+		m.chain.followBehind(by.injected, s)
+	}
 }
 
 // prepareAhead prepares the checks in a batch of Fencepost's alone, if no message of the

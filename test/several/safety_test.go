@@ -1,6 +1,7 @@
 package several
 
 import (
+	"encoding/binary"
 	"strings"
 	"testing"
 
@@ -237,6 +238,46 @@ func TestSafetyAChoiceComesTooLate(t *testing.T) {
 		}
 		if n := s.Rows("stale"); n != 0 {
 			t.Errorf("%d stale rows", n)
+		}
+	})
+}
+
+// TestSafetyAChoiceBehindARead: a setting that may undo read-only mode, or a fast path call, does not
+// make it come in time. What the worker has read was decided before it led the other resource.
+func TestSafetyAChoiceBehindARead(t *testing.T) {
+	t.Parallel()
+	backendPID := wiretest.Msg('F', binary.BigEndian.AppendUint32(nil, 2026), make([]byte, 6))
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		for name, c := range map[string]struct {
+			leads  bool
+			before [][]byte
+		}{
+			"a follower's read":      {false, [][]byte{Q("select count(*) from t"), Q("set work_mem = '5MB'")}},
+			"a follower's RESET":     {false, [][]byte{Q("select count(*) from t"), Q("reset work_mem")}},
+			"a follower's RELEASE":   {false, [][]byte{Q("savepoint s"), Q("select count(*) from t"), Q("release s")}},
+			"messages of a follower": {false, [][]byte{Batch(Run("select count(*) from t")), Batch(Run("reset work_mem"))}},
+			"a leader's call":        {true, [][]byte{backendPID}},
+			"a leader's read":        {true, [][]byte{Q("select count(*) from t"), Q("reset work_mem")}},
+		} {
+			worker := another(s)
+			if s.SupersedeOn("r"); c.leads {
+				s.GrantOn("r", worker)
+			}
+			conn := s.Connect(worker)
+			fixture.MustPass(t, conn, Q("begin"))
+			for _, message := range c.before {
+				fixture.MustPass(t, conn, message)
+			}
+			s.GrantOn("b", worker)
+			all, _ := fixture.Ask(conn, Q("set local fencepost.resource = 'b'"))
+			if wiretest.ErrorOf(all) != "ZF005" {
+				t.Errorf("%s: the choice gets %v, want ZF005", name, all)
+			}
+			fixture.Ask(conn, Q(write("stale")))
+			fixture.Ask(conn, Q("commit"))
+		}
+		if n := s.Rows("stale"); n != 0 {
+			t.Errorf("%d rows of transactions that had read before", n)
 		}
 	})
 }
