@@ -65,7 +65,8 @@ func (m *Machine) stillOpen() bool {
 // check in front would leave open one that the client has not.
 //
 // Only such an answer says, too, whether the transaction goes on that may have imported a
-// snapshot, and what a text means that seems to import one.
+// snapshot, and what a text means that seems to import one. The same is true of a text in a
+// transaction that has chosen: what cannot be read goes by the registry, which is not for that.
 //
 // A session whose stale writes are discarded waits anyway: a verdict is only asked for where
 // the transaction is known.
@@ -94,7 +95,7 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 		return ok && m.names.unanswered(name)
 	default:
 		text, _, ok := wire.CString(body)
-		return typ == 'Q' && ok && m.unsettled(text) && sqltext.GuessOf(text).ImportsSnapshot
+		return typ == 'Q' && ok && m.unsettled(text) && (m.epochs.inHand.choice != nil || sqltext.GuessOf(text).ImportsSnapshot)
 	}
 }
 

@@ -158,3 +158,17 @@ func TestChoicesAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestATextIsReadUnderAChoice: what it means depends on settings, which what was sent before may have
+// changed.
+func TestATextIsReadUnderAChoice(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		c := chooserAs(s, another(s), "r")
+		fixture.MustPassEach(t, c, "begin", "set local fencepost.resource = 'r'")
+		all, ended := fixture.AskAll(c, 3, Q("select 1/0"), Q("rollback; select 'é'; select 1"), Q(write("behind it")))
+		if ended || wiretest.ErrorOf(all) != "22012" || s.Rows("behind it") != 1 {
+			t.Errorf("got %v, ended %v, and %d rows", all, ended, s.Rows("behind it"))
+		}
+	})
+}
