@@ -25,6 +25,7 @@ const (
 	pruned       reason = "pruned"        // the ledger begins later
 	beforeGuard  reason = "before_guard"  // the rows are older than the trigger
 	rewritten    reason = "rewritten"     // the rows have been written again as they were
+	unguarded    reason = "unguarded"     // nothing stamped the rows of the table then
 	wraparound   reason = "wraparound"    // the rows' transactions may not be what they seem
 )
 
@@ -160,6 +161,8 @@ func excuse(t evidence.Facts, x evidence.Xid) reason {
 		return beforeGuard
 	case t.Rewritten && x <= t.Altered:
 		return rewritten
+	case t.Bared != 0 && x >= t.Bared:
+		return unguarded
 	}
 	return ""
 }

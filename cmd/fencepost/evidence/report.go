@@ -161,6 +161,7 @@ var explanations = map[reason]string{
 	pruned:       "the ledger begins with a later epoch",
 	beforeGuard:  "they were written before the guard was made, or restored",
 	rewritten:    "the table was rewritten (ALTER TABLE, VACUUM FULL), which may have written them again",
+	unguarded:    "they were written when nothing stamped the table's rows, or may have been",
 	wraparound:   "so many transactions have run since that the ids of the rows may mean others",
 }
 

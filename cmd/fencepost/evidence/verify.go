@@ -70,6 +70,9 @@ func Verify(ctx context.Context, conn *pgx.Conn, o Options) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
+		if t.Alike && t.Unreadable == "" && len(r.Problems) == 1 && r.Rows == r.Unstamped {
+			continue // none of its rows was ever stamped
+		}
 		report.add(r)
 	}
 	return report, nil
@@ -94,6 +97,9 @@ func verify(ctx context.Context, s *evidence.Session, t evidence.Table, since ti
 	case t.Unreadable != "":
 		r.problem(t.Unreadable)
 		return r, nil
+	case t.Bare:
+		r.problem(fmt.Sprintf("nothing stamps its rows any more, as after ALTER TABLE ... DETACH PARTITION: guard it by its own name with --stamp %s; "+
+			"if it need not be verified any more, run fencepost guard remove for it, and rename that column", t.Stamp))
 	case !t.InForce:
 		r.problem("the trigger that stamps its rows is missing or disabled: run fencepost guard add again")
 	}

@@ -109,13 +109,15 @@ func says(t *testing.T, r *evidence.Report) (text, ends string) {
 	}
 }
 
-// planted are the states of a database that the report must tell apart. Each begins with a
-// stamped table that has a row of epoch 1, under which a transaction wrote in a subtransaction too.
-var planted = map[string]struct {
+// state is one of a database that the report must tell apart from others: how the report ends, and
+// what it says.
+type state struct {
 	plant func(d *database)
 	ends  string
 	says  string
-}{
+}
+
+var planted = map[string]state{
 	"healthy": {func(d *database) { d.grant(); d.write("INSERT INTO public.invoices VALUES (3)") }, "ok", "public.invoices"},
 	"a late row": {func(d *database) {
 		d.grant()
@@ -172,8 +174,14 @@ var planted = map[string]struct {
 
 func TestPlanted(t *testing.T) {
 	t.Parallel()
+	test(t, planted)
+}
+
+// test plants each state, on each server, in a database with a stamped table that has a row of epoch
+// 1, under which a transaction wrote in a subtransaction too.
+func test(t *testing.T, states map[string]state) {
 	for name, s := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
-		for what, c := range planted {
+		for what, c := range states {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				d := newDatabase(t, s)
 				d.write("BEGIN; INSERT INTO public.invoices VALUES (1); SAVEPOINT a; INSERT INTO public.invoices VALUES (2); RELEASE a; COMMIT")
