@@ -32,10 +32,12 @@ func ExplainIn(sql string, c *fencing.Catalog) []Explanation {
 			Check: "on the control connection, and noted in the registry while it runs; refused with ZF005 if that cannot be"}}
 	}
 	all := make([]Explanation, len(t.Statements))
+	var lock behindLock
 	for i := range t.Statements {
 		st := &t.Statements[i]
 		all[i] = Explanation{SQL: sql[st.Start:st.End], Kind: st.Kind, Read: st.Read, Known: true,
-			Reason: st.reason, Check: whereChecked(st, len(t.Statements))}
+			Reason: st.reason, Check: lock.place(st, whereChecked(st, len(t.Statements)))}
+		lock.follow(st)
 		if c != nil {
 			all[i].Proven, all[i].Unproven = Proven(c, st)
 		}
@@ -63,7 +65,7 @@ func whereChecked(st *Statement, of int) string {
 	case Refused:
 		return "nowhere: it is refused with ZF005"
 	case ByMessage:
-		return "in front, once for the transaction, by extended messages if it is the only statement of a Query"
+		return onceByMessages
 	case ShowFence:
 		return "none: Postgres answers it, after a SET in front of it"
 	case SetFence:
@@ -73,13 +75,42 @@ func whereChecked(st *Statement, of int) string {
 			return noneOfItsOwn
 		}
 		if st.LocksTables {
-			return "on the control connection, and noted in the registry, if nothing of the transaction was checked before"
+			return "on the control connection, and noted in the registry, if nothing of the transaction was checked before; if nothing but settings came before, so is what follows"
 		}
-		return "in front, once for the transaction"
+		return once
 	}
 }
 
-const noneOfItsOwn = "none of its own: it may come before the transaction's check"
+const (
+	noneOfItsOwn   = "none of its own: it may come before the transaction's check"
+	once           = "in front, once for the transaction"
+	onceByMessages = "in front, once for the transaction, by extended messages if it is the only statement of a Query"
+	behindTheLock  = "none behind a LOCK TABLE with which the transaction begins: the backend stays noted in the registry; " +
+		"in front, once for the transaction, if the resource guards tables, others are chosen, or a snapshot was imported"
+)
+
+// behindLock follows the transactions of a text, as far as LOCK TABLE begins them.
+type behindLock struct{ locked, worked bool }
+
+// place is where the check of st goes, which alone goes to the given place.
+func (b *behindLock) place(st *Statement, alone string) string {
+	if b.locked && !st.LocksTables && (alone == once || alone == onceByMessages) {
+		return behindTheLock
+	}
+	return alone
+}
+
+// follow takes note of st.
+func (b *behindLock) follow(st *Statement) {
+	switch st.Kind {
+	case Commit, Rollback:
+		*b = behindLock{}
+	case Begin, Session, SetFence, ShowFence:
+	default:
+		b.locked = b.locked || st.LocksTables && !b.worked
+		b.worked = true
+	}
+}
 
 // setFencePlace is where the check of a SET of one of Fencepost's parameters stands.
 func setFencePlace(st *Statement) string {

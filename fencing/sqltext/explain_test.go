@@ -56,3 +56,27 @@ func TestExplainTellsWhatItCannotRead(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+func TestExplainTellsWhatFollowsALock(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]string{ // whether each statement is said to go behind a LOCK TABLE
+		"BEGIN; LOCK TABLE t; INSERT INTO t VALUES (1); EXECUTE q; SAVEPOINT a; COMMIT; INSERT INTO t VALUES (1)": "001110" + "0",
+		"BEGIN; SET LOCAL work_mem = '1MB'; LOCK TABLE t; LOCK TABLE u; SELECT 1; SHOW work_mem":                  "000010",
+		"BEGIN; SELECT 1; LOCK TABLE t; SELECT 2":                                                                 "0000",
+		"BEGIN; SAVEPOINT a; LOCK TABLE t; SELECT 2":                                                              "0000",
+		"BEGIN; LOCK TABLE t; COMMIT AND CHAIN; SELECT 1":                                                         "0000",
+		"BEGIN; LOCK TABLE t; ROLLBACK; BEGIN; DELETE FROM t":                                                     "00000",
+	} {
+		got := ""
+		for _, e := range Explain(sql) {
+			if strings.HasPrefix(e.Check, "none behind a LOCK TABLE") {
+				got += "1"
+			} else {
+				got += "0"
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", sql, got, want)
+		}
+	}
+}
