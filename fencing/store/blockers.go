@@ -113,8 +113,7 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 		if o.ended.IsZero() {
 			o.ended = now
 			w.ended++
-			w.log.Info("terminated a backend that blocked a grant", zap.String("resource", w.fence.resource),
-				zap.Int32("pid", *h.PID), zap.String("user", h.Role), zap.String("application", h.Application), zap.String("state", h.State))
+			w.logEnded(endedBackend{*h.PID, h.Role, h.Application, h.State})
 		}
 		if now.Sub(o.ended) > cfg.Patience {
 			stays = append(stays, fmt.Sprintf("%s is still there %s after it was terminated", h, cfg.Patience))
@@ -125,6 +124,12 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 		return &GrantBlockedError{Resource: w.fence.resource, Holders: stays}
 	}
 	return nil
+}
+
+// logEnded logs that a backend was terminated.
+func (w *blockers) logEnded(b endedBackend) {
+	w.log.Info("terminated a backend that blocked a grant", zap.String("resource", w.fence.resource),
+		zap.Int32("pid", b.PID), zap.String("user", b.User), zap.String("application", b.Application), zap.String("state", b.State))
 }
 
 // report tells the operator what blocks the grant and cannot be ended, if that has changed

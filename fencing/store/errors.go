@@ -184,6 +184,29 @@ func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
 
 func forgetNotices(c *pgconn.PgConn) { delete(c.CustomData(), noticesKey) }
 
+// endedBackend is a registered backend that a grant has terminated.
+type endedBackend struct {
+	PID         int32  `json:"pid"`
+	User        string `json:"user"`
+	Application string `json:"application"`
+	State       string `json:"state"`
+}
+
+// endedNotice is how fencepost.drain begins to tell of one, since migration 027.
+const endedNotice = "fencepost has terminated a registered backend"
+
+// endedBackends returns the registered backends that the last statement has terminated.
+func endedBackends(c *pgconn.PgConn) (all []endedBackend) {
+	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
+	for _, n := range kept {
+		var b endedBackend
+		if n.Message == endedNotice && json.Unmarshal([]byte(n.Detail), &b) == nil {
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
 // unconfirmed reports whether the standbys that the last commit waited for did not
 // confirm it. It recognises the warning by the server routine that raised it, because
 // the warning's text is translated and a user's own WARNING has the same SQLSTATE.

@@ -118,6 +118,9 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	err = conn.QueryRow(running, sql, args...).Scan(into...)
 	close(w.done)
 	cancelled := <-over
+	for _, b := range endedBackends(pg) {
+		clear.logEnded(b)
+	}
 	if cancelled != nil && codeOf(err) != codeCancelled {
 		// The cancel request may still be in flight. It must not hit somebody else's
 		// statement on this connection.

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -60,7 +63,8 @@ END $$`
 
 func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
+	core, lines := observer.New(zap.InfoLevel)
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Logger = zap.New(core) })
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
 	w := h.worker(h.grant("a"))
 	if err := h.enter(w); err != nil {
@@ -85,6 +89,13 @@ func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 	}
 	if left := ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
 		t.Errorf("%d registrations are left", left)
+	}
+	said := lines.FilterMessage("terminated a backend that blocked a grant").All()
+	if len(said) != 1 {
+		t.Fatalf("%d log lines about the backend that was ended, want one: %v", len(said), lines.All())
+	}
+	if f := said[0].ContextMap(); f["resource"] != resource || f["pid"] != int32(w.PgConn().PID()) || f["user"] != pgtest.App || f["state"] != "active" {
+		t.Errorf("the log line is %v", f)
 	}
 }
 
