@@ -207,7 +207,8 @@ type Condition uint8
 const (
 	// Ready: after NeedRoom, FromClient can go on.
 	Ready Condition = iota
-	// Quiet: no reply is pending, and no message of the client is incomplete.
+	// Quiet: no reply is pending, no message of the client is incomplete, and it has sent nothing
+	// over which the server ends the connection.
 	Quiet
 	// Owed: a reply is pending, whether or not the client has asked for it.
 	Owed
@@ -232,7 +233,7 @@ func (m *Machine) Is(c Condition) bool {
 	case Ready:
 		return m.hasRoom()
 	case Quiet:
-		return m.pendingReplies.empty() && !m.up.partial
+		return m.pendingReplies.empty() && !m.up.partial && !m.up.phase.muted()
 	case AtRest:
 		return m.txn.AtRest() && !m.up.partial
 	case InsideReply:
