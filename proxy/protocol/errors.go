@@ -290,12 +290,12 @@ func (m *Machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool)
 }
 
 func (m *Machine) readOnlyError(e *reply) []byte {
-	if m.goesOn() && m.shownStatus().Role == fencing.Superseded {
+	by := m.answering()
+	if (by == nil || by.own) && m.goesOn() && m.shownStatus().Role == fencing.Superseded {
 		return m.staleError(e)
 	}
 	r := m.config.Unfenced
 	if m.config.Mode == ModeFenced {
-		by := m.answering()
 		c := m.candidacy(by)
 		st := c.Status()
 		r = m.explained(fencing.ReadOnlyRefusal(c.Resource, m.config.Worker, c.Incarnation, st))

@@ -123,6 +123,44 @@ func TestWhatCannotBeChosen(t *testing.T) {
 	}
 }
 
+// TestAHiddenWriteNamesWhatWasChosen: the session discards its own stale writes, and only the server's
+// read-only mode detects a write in a transaction that is checked for something else.
+func TestAHiddenWriteNamesWhatWasChosen(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18), func(c *proxy.Config) {
+		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
+			if r.Resource == "r" {
+				return proxy.SessionPolicy{OnStale: proxy.DiscardStale}
+			}
+			return proxy.SessionPolicy{}
+		}
+	})
+	s.GrantOn("b", "other")
+	c := chooser(s, "r")
+	s.Supersede()
+	fixture.MustPass(t, c, Q(write("stale"))) // discarded
+	refused := func(state, resource string) {
+		t.Helper()
+		for _, m := range fixture.MustFail(t, c, state, Q("select wr('stale')")) {
+			if m.Type == 'E' && !names(m.Fields(), resource) {
+				t.Errorf("the client is told %s, want that it names %s", m.Fields()['M'], resource)
+			}
+		}
+	}
+	refused("ZF001", "r")
+	for _, choice := range []string{"b", "b, r"} {
+		fixture.MustPass(t, c, Q("begin; set local fencepost.resource = '"+choice+"'"))
+		refused("ZF002", "b")
+		fixture.MustPass(t, c, Q("rollback"))
+	}
+	fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'r'"))
+	refused("ZF001", "r")
+	fixture.MustPass(t, c, Q("rollback"))
+	if n := s.Rows("stale"); n != 0 {
+		t.Errorf("%d stale rows", n)
+	}
+}
+
 // closed are elections in which nobody may campaign for the resource closed.
 type closed struct{ fencing.Candidates }
 
