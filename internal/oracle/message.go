@@ -339,6 +339,7 @@ func (o *Observer) forget(sql []byte) {
 
 // front matches an injected statement at the start of a text.
 var front = regexp.MustCompile(`^(?:EXECUTE \w+(?:\([\d,]+\))?|` + regexp.QuoteMeta(readOnlyText) + `|` + regexp.QuoteMeta(refusalText) +
+	`|` + choiceSQL + `(?: UNION ALL ` + checkSQL + `)+` +
 	`|SELECT fencepost\.refuse\((?:[^';]|'[^']*')*);`)
 
 // ourFront reads the statement that the proxy has injected in front of a text. However

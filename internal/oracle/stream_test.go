@@ -181,6 +181,34 @@ var streams = []struct {
 		s.down("C SELECT 0", "C INSERT 0 1", "Z I", "C RESET", "Z I")
 		s.up(wiretest.Query(guard+write), wiretest.Query("set fencepost.resource = 'b'"), wiretest.Sync(), wiretest.Query(guard+write))
 	}, want: "Query: a query without cover"},
+	{name: "a choice has a name outside ASCII", play: func(s *stream) {
+		const name = "\u00e9\u4e2d\U0001f600"
+		s.Named(name, 2, "i2")
+		s.up(wiretest.Query("set fencepost.resource = '" + name + "'"))
+		s.down("C SET", "Z I")
+		s.up(wiretest.Query(chosenCheck(name, 2) + ";" + write))
+		s.down("C SELECT 0", "C INSERT 0 1", "Z I")
+		s.up(wiretest.Query(`begin; set local fencepost.resource = "` + name + `";` + chosenCheck(name, 2) + ";" + write + "; commit"))
+		s.down("C BEGIN", "C SET", "C SELECT 0", "C INSERT 0 1", "C COMMIT", "Z I")
+		s.up(wiretest.Run("set fencepost.resource = U&'\\00e9'"), wiretest.Sync())
+		s.down("1", "2", "n", "C SET", "Z I")
+		s.up(wiretest.Query(chosenCheck("\u00e9", 2) + ";" + write))
+	}, want: `Query: a query without cover: the server may be in an implicit transaction, uncovered, has chosen "é", ""`}, // there is no such resource
+	{name: "the check of a choice refuses a text that cannot be read", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Query("set fencepost.resource = 'b'"))
+		s.down("C SET", "Z I")
+		s.up(wiretest.Query(fencing.ChosenCheckSQL("w", "b", []fencing.Subject{{Fence: 2, Incarnation: "i2"}}) + ";reset all " + longest))
+		s.down("E ZF002", "Z I")
+		s.up(wiretest.Query(chosenCheck("b", 2) + ";" + write))
+	}},
+	{name: "and lets none pass", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Query("set fencepost.resource = 'b'"))
+		s.down("C SET", "Z I")
+		s.up(wiretest.Query(chosenCheck("b", 2) + ";reset all " + longest))
+		s.down("C SELECT 0", "C RESET", "Z I")
+	}, want: "Query: a text that cannot be read, which may go on after the end of the transaction that was checked"},
 	{name: "a choice is undone with its batch", play: func(s *stream) {
 		s.names()
 		s.up(wiretest.Run("set fencepost.resource = 'b'"), wiretest.Run("select 1"), wiretest.Sync())

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	pg_query "github.com/pganalyze/pg_query_go/v6"
 )
@@ -310,7 +311,7 @@ func statementOf(node *pg_query.Node, text string) statement {
 	case *pg_query.Node_TransactionStmt:
 		return transactionOf(n.TransactionStmt)
 	case *pg_query.Node_VariableSetStmt:
-		if chosen, ok := choiceOf(n.VariableSetStmt); ok {
+		if chosen, ok := choiceOf(spelled(n.VariableSetStmt, text)); ok {
 			return statement{kind: nothing, chooses: chosen}
 		}
 		undone := n.VariableSetStmt.Kind == pg_query.VariableSetKind_VAR_RESET || n.VariableSetStmt.Kind == pg_query.VariableSetKind_VAR_SET_DEFAULT
@@ -448,6 +449,19 @@ func executeOf(e *pg_query.ExecuteStmt) statement {
 type choice struct {
 	value string // "" for that of the startup
 	local bool   // for its transaction
+}
+
+// spelled returns a SET as its text has it, in which no letter stands for a byte outside ASCII. The
+// server is taken to read the text as UTF-8.
+func spelled(n *pg_query.VariableSetStmt, text string) *pg_query.VariableSetStmt {
+	if ascii([]byte(text)) || !utf8.ValidString(text) {
+		return n
+	}
+	tree, err := pg_query.Parse(text)
+	if err != nil || len(tree.Stmts) != 1 || tree.Stmts[0].Stmt.GetVariableSetStmt() == nil {
+		return n
+	}
+	return tree.Stmts[0].Stmt.GetVariableSetStmt()
 }
 
 // choiceOf returns the choice that a SET or RESET makes. ok is false if it makes none.

@@ -193,3 +193,46 @@ func TestChoicesThatAreRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestAChoiceOutsideASCII: names of any letters, and space that is not ASCII around them.
+func TestAChoiceOutsideASCII(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		const name = "\u00e9\u4e2d\U0001f600"
+		c := chooser(s, name, "b")
+		for _, value := range []string{"'" + name + "'", `"` + name + `"`, "E'\\u00e9\\u4e2d\\U0001F600'", "U&'\\00e9\\4e2d\\+01f600'", "'b\u00a0, " + name + "'"} {
+			before := s.Rows("chosen")
+			fixture.MustFail(t, c, "ZF002", Q(write("outside")))
+			fixture.MustPass(t, c, Q("begin; set local fencepost.resource = "+value+"; "+write("chosen")+"; commit"))
+			fixture.MustPass(t, c, Batch(Run("begin"))) // nothing may be in flight by which the text could mean something else
+			fixture.MustPass(t, c, Batch(Run("set local fencepost.resource = "+value), Run(write("chosen")), Run("commit")))
+			fixture.MustPass(t, c, Q("set fencepost.resource = "+value))
+			fixture.MustPass(t, c, Q(write("chosen")))
+			fixture.MustPass(t, c, Batch(Run(write("chosen"))))
+			fixture.MustPass(t, c, Q("reset all"))
+			if n := s.Rows("chosen") - before; n != 4 {
+				t.Errorf("%s: %d rows, want 4", value, n)
+			}
+		}
+		if n := s.Rows("outside"); n != 0 {
+			t.Errorf("%d rows without a choice", n)
+		}
+	})
+}
+
+// TestALongTextBehindAChoice: to one who does not lead what was chosen, its check refuses a text that
+// Fencepost does not read.
+func TestALongTextBehindAChoice(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		c := chooser(s, "r")
+		s.GrantOn("b", "other")
+		long := "/*" + strings.Repeat("x", 1<<20) + "*/"
+		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
+		fixture.MustFail(t, c, "ZF002", Q("reset all "+long))
+		fixture.MustFail(t, c, "ZF002", Q(write("refused")+long))
+		if shown := show(t, c, "resource"); shown != "b" || s.Rows("refused") != 0 {
+			t.Errorf("the session's resource is %s, want b; %d rows", shown, s.Rows("refused"))
+		}
+	})
+}
