@@ -164,6 +164,17 @@ func checkSQL(otherwise slowPath, fence int32, worker, incarnation, told, held, 
 		fence, told, Literal(Name(worker)), Literal(incarnation), held, more, otherwise)
 }
 
+// TrialSQL returns a statement that has no effect, and fails if what every check calls is missing, or if the role
+// may not execute it. discards adds what a verdict calls.
+func TrialSQL(discards bool) string {
+	const arguments = `0, 0::pg_catalog.int8, '', '', 0::pg_catalog.int8, false`
+	text := `SELECT fencepost.current(0::pg_catalog.int8, 0::pg_catalog.int8, 0::pg_catalog.int8), fencepost.refuse(` + arguments + `)`
+	if discards {
+		text += `, fencepost.undone(), fencepost.verdict(` + arguments + `)`
+	}
+	return text + ` WHERE false`
+}
+
 // RefuseSQL returns the statement that refuses whatever follows it. lapsed says that
 // the connection's lease is not confirmed.
 func RefuseSQL(fence int32, worker, incarnation string, told, held Epoch, lapsed bool) string {

@@ -13,15 +13,17 @@ import (
 
 // Migrated is what Up has done to a database's schema.
 type Migrated struct {
-	State     // now
-	From  int // the highest migration before, 0 if the schema was missing
+	State             // now
+	From     int      // the highest migration before, 0 if the schema was missing
+	Repaired []string // the functions and views that were missing and were made again
 }
 
 // Up migrates the database that conn is connected to to this binary's version. It runs
 // one transaction per migration, each under an advisory lock: concurrent calls are
 // safe, and a second call changes nothing. It also restores grants on the schema that a
-// restore may have lost. It fails with a *LockedError if it has waited for a lock for
-// longer than the options say.
+// restore may have lost, and functions and views that are missing. It fails with a *LockedError if it has
+// waited for a lock for longer than the options say, and with an *IncompleteError if the schema lacks
+// a table or a sequence.
 //
 // conn must be connected as the control role, or as a superuser (or a member of the
 // control role that may create a schema).
@@ -44,19 +46,22 @@ func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (Migrat
 	if err := inTransaction(ctx, conn, opts.lockTimeout(), look(&before)); err != nil {
 		return Migrated{}, err
 	}
+	var repaired []string
 	for more := true; more; {
+		var again []string
 		err := inTransaction(ctx, conn, opts.lockTimeout(), func(tx pgx.Tx) (err error) {
-			more, err = step(ctx, tx, opts, files)
+			more, again, err = step(ctx, tx, opts, files)
 			return err
 		})
 		if err != nil {
 			return Migrated{}, err
 		}
+		repaired = append(repaired, again...)
 	}
 	if err := inTransaction(ctx, conn, opts.lockTimeout(), look(&after)); err != nil {
 		return Migrated{}, err
 	}
-	return Migrated{State: after, From: before.Version}, nil
+	return Migrated{State: after, From: before.Version, Repaired: repaired}, nil
 }
 
 // LockedError means that a lock could not be had in time. The step that needed it has changed nothing.
@@ -117,43 +122,59 @@ func transact(ctx context.Context, conn *pgx.Conn, wait time.Duration, do func(p
 	return nil
 }
 
-// step applies the next missing migration. It reports false if none was missing; it has
-// then only corrected the grants.
-func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool, err error) {
+// step makes again what is missing, and applies the next missing migration. It reports false if none was
+// missing; it has then only corrected the grants.
+func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool, repaired []string, err error) {
+	version, err := prepare(ctx, tx, opts)
+	if err != nil {
+		return false, nil, err
+	}
+	latest := files[len(files)-1].version
+	switch {
+	case version > latest:
+		return false, nil, fmt.Errorf("%w: it is at version %d, but this binary knows %d; use a newer Fencepost", ErrNewer, version, latest)
+	case version == 0:
+		err = unversioned(ctx, tx)
+	default:
+		repaired, err = repair(ctx, tx, files[:version])
+	}
+	if err != nil {
+		return false, nil, err
+	}
+	if version == latest {
+		return false, repaired, grants(ctx, tx, opts.WorkerRoles)
+	}
+	next := files[version]
+	if _, err := tx.Exec(ctx, next.sql); err != nil {
+		return false, nil, fmt.Errorf("apply migration %03d_%s: %w", next.version, next.name, explain(err))
+	}
+	_, err = tx.Exec(ctx, "INSERT INTO fencepost.schema_version (version, name) VALUES ($1, $2)", next.version, next.name)
+	if err != nil {
+		return false, nil, fmt.Errorf("record migration %03d_%s: %w", next.version, next.name, err)
+	}
+	return true, repaired, nil
+}
+
+// prepare prepares the control role and the schema, and returns the version of the schema.
+func prepare(ctx context.Context, tx pgx.Tx, opts Options) (version int, err error) {
 	var me string
 	if err := tx.QueryRow(ctx, "SELECT current_user").Scan(&me); err != nil {
-		return false, fmt.Errorf("read the current role: %w", err)
+		return 0, fmt.Errorf("read the current role: %w", err)
 	}
 	control := opts.Control
 	if control == "" {
 		control = me
 	}
 	if err := prepareRole(ctx, tx, me, control, opts.Password); err != nil {
-		return false, err
+		return 0, err
 	}
 	if err := prepareSchema(ctx, tx, me, control); err != nil {
-		return false, err
+		return 0, err
 	}
-	var version int
 	if err := tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM fencepost.schema_version").Scan(&version); err != nil {
-		return false, fmt.Errorf("read fencepost.schema_version: %w", err)
+		return 0, fmt.Errorf("read fencepost.schema_version: %w", err)
 	}
-	latest := files[len(files)-1].version
-	switch {
-	case version > latest:
-		return false, fmt.Errorf("%w: it is at version %d, but this binary knows %d; use a newer Fencepost", ErrNewer, version, latest)
-	case version == latest:
-		return false, grants(ctx, tx, opts.WorkerRoles)
-	}
-	next := files[version]
-	if _, err := tx.Exec(ctx, next.sql); err != nil {
-		return false, fmt.Errorf("apply migration %03d_%s: %w", next.version, next.name, explain(err))
-	}
-	_, err = tx.Exec(ctx, "INSERT INTO fencepost.schema_version (version, name) VALUES ($1, $2)", next.version, next.name)
-	if err != nil {
-		return false, fmt.Errorf("record migration %03d_%s: %w", next.version, next.name, err)
-	}
-	return true, nil
+	return version, nil
 }
 
 // grants sets the grants of the schema, for workers if any are named, otherwise for the

@@ -27,6 +27,15 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		Mode: md, Version: x.backend.version, Status: func() *fencing.Status { return noStatus },
 		Cache: x.srv.analyst.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
 	}
+	if md != protocol.ModePassing {
+		trial := ""
+		if md == protocol.ModeFenced && fencing.Checking {
+			trial = fencing.TrialSQL(policy.OnStale == DiscardStale)
+		}
+		if err := x.locate(trial); err != nil {
+			return nil, 0, err
+		}
+	}
 	switch {
 	case md == protocol.ModeFenced:
 		err = x.enter(ctx, claim, policy, &c)
@@ -43,14 +52,9 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	}
 	m := protocol.New(c)
 	x.observe(c)
-	if md != protocol.ModePassing {
-		if err := x.locate(); err != nil {
+	if md != protocol.ModePassing && !x.backend.waitsForSnapshots { // to prepare a query takes a snapshot, too
+		if err := x.prepareChecks(m); err != nil {
 			return nil, 0, err
-		}
-		if !x.backend.waitsForSnapshots { // to prepare a query takes a snapshot, too
-			if err := x.prepareChecks(m); err != nil {
-				return nil, 0, err
-			}
 		}
 	}
 	x.mu.Lock()
@@ -63,9 +67,17 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 // enter joins the candidacy and waits for the lease, and completes the machine's configuration.
 func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
 	x.member.discards, x.member.tellEach = policy.OnStale == DiscardStale, policy.TellEach
+	failed := x.backend.uncheckable
+	if failed != nil { // nobody should be granted an epoch for this connection
+		claim.Campaign = fencing.CampaignOff
+	}
 	cand, err := x.joinCandidacy(ctx, claim)
 	if err != nil {
 		return policy.Route.explained(fencing.StartupRefusal(err))
+	}
+	if failed != nil {
+		x.srv.cfg.Unprepared(x.start.database, x.start.user, x.start.own.resource)
+		return fencing.UncheckedRefusal(failed.Code, failed.Message)
 	}
 	x.StatusChanged() // an earlier call has done nothing
 	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {

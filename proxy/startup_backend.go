@@ -25,7 +25,10 @@ type backend struct {
 	// waitsForSnapshots: the transactions of this session are deferrable unless they say
 	// otherwise, so that a query which begins one may have to wait for others to end.
 	waitsForSnapshots bool
-	version           gate.Version
+	// uncheckable is the error with which the server refuses to run any check in this session; nil if it runs
+	// them, or if that is not known.
+	uncheckable *wire.ServerError
+	version     gate.Version
 	// parameters are the bodies of its ParameterStatus messages.
 	parameters [][]byte
 	// keyPID and keySecret are the cancel key that the client gets; keyPID is 0 if there is
@@ -79,20 +82,37 @@ const locateSQL = `SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
 // locate asks the backend when its server was started, and whether its transactions are
 // deferrable. If the backend cannot tell, for example because of a short statement_timeout of
 // the client, the session's statements that need the registry are refused, and all others are
-// not.
-func (x *session) locate() error {
-	values, failed, err := x.ask(locateSQL)
+// not. trial, if not "", is a statement that shows whether a check can run.
+func (x *session) locate(trial string) error {
+	sql := locateSQL
+	if trial != "" {
+		sql += ";" + trial
+	}
+	values, failed, err := x.ask(sql)
 	switch {
 	case err != nil:
 		return err
-	case failed != nil:
-		x.log.Debug("the backend did not say when its server was started", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
-	case len(values) != 2:
+	case len(values) == 2:
+		x.backend.started, x.backend.waitsForSnapshots = values[0], values[1] == "on"
+		if failed != nil && uncheckable(failed.Code) {
+			x.backend.uncheckable = failed
+		}
+	case failed == nil:
 		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 	default:
-		x.backend.started, x.backend.waitsForSnapshots = values[0], values[1] == "on"
+		x.log.Debug("the backend did not say when its server was started", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
 	}
 	return nil
+}
+
+// uncheckable reports whether an error with this SQLSTATE says that something which a check needs is missing, or
+// forbidden to the role.
+func uncheckable(code string) bool {
+	switch code {
+	case "3F000", "42883", "42501":
+		return true
+	}
+	return false
 }
 
 // ask runs a text of Fencepost's own during the startup, and returns the columns of its last row, none

@@ -20,7 +20,8 @@ Usage: fencepost migrate --dsn DSN [--control-role ROLE] [--worker-role ROLE ...
 
 Creates or updates the schema fencepost in the database that the DSN names. The
 schema is per database: run it for each database whose tables are to be fenced.
-Running it again, or twice concurrently, changes nothing.
+Running it again, or twice concurrently, changes nothing. It makes again functions and
+views of the schema that are missing; if a table is, it says what to do.
 
 The DSN's role must be a superuser or the control role itself. A missing control
 role is created if FENCEPOST_CONTROL_PASSWORD contains a password for it.
@@ -70,6 +71,9 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	var database string
 	if err := conn.QueryRow(ctx, "SELECT current_database()").Scan(&database); err != nil {
 		return fmt.Errorf("read the database's name: %w", err)
+	}
+	for _, again := range done.Repaired {
+		fmt.Fprintf(t.stdout, "made the missing %s again\n", again)
 	}
 	for _, m := range done.Applied {
 		if m.Version > done.From {

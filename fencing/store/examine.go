@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -53,14 +54,20 @@ func (s *Store) examine(ctx context.Context) error {
 	var version int
 	var signals, reads bool
 	var forbidden string
+	var incomplete *Unusable
 	err = pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// By itself, because the next statement waits for the lock when it is parsed.
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1, true)", examineLock.String()); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, versionSQL).Scan(&version, &signals, &reads, &forbidden)
+		if err := tx.QueryRow(ctx, versionSQL).Scan(&version, &signals, &reads, &forbidden); err != nil {
+			return err
+		}
+		lacks, err := s.incomplete(ctx, tx.Conn(), version)
+		incomplete = lacks
+		return err
 	})
-	if err == nil && version > 0 && version >= s.cfg.SchemaVersion {
+	if err == nil && incomplete == nil && version > 0 && version >= s.cfg.SchemaVersion {
 		err = pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			_, err := tx.Conn().PgConn().Exec(ctx, readableSQL).ReadAll()
 			return err
@@ -71,6 +78,8 @@ func (s *Store) examine(ctx context.Context) error {
 		return s.locked(ctx, err)
 	case err != nil:
 		return s.explain(err)
+	case incomplete != nil:
+		return incomplete
 	case version == 0 || version < s.cfg.SchemaVersion:
 		return s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but version %d is needed",
 			ascii(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
@@ -85,6 +94,36 @@ func (s *Store) examine(ctx context.Context) error {
 	return nil
 }
 
+// incomplete returns the error of a schema that lacks something at its version, nil if it lacks nothing.
+func (s *Store) incomplete(ctx context.Context, conn *pgx.Conn, version int) (*Unusable, error) {
+	if s.cfg.Complete == nil {
+		return nil, nil
+	}
+	problem, remedy, err := s.cfg.Complete(ctx, conn, version, s.migrateCommand())
+	if err != nil || problem == "" {
+		return nil, err
+	}
+	u := s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but %s", ascii(s.cfg.Database), version, ascii(problem))
+	u.Hint = ascii(remedy)
+	return u, nil
+}
+
+// checkableSQL is true if the database has what every check calls. Without it, a worker that is granted an epoch
+// cannot write.
+const checkableSQL = `(to_regprocedure('fencepost.refuse(integer,bigint,text,text,bigint,boolean)') IS NOT NULL AND to_regprocedure('fencepost.current(bigint,bigint,bigint)') IS NOT NULL)`
+
+// uncheckable returns the error of a fence whose check cannot run, nil if the database has what it calls.
+func (f *Fence) uncheckable(ctx context.Context) error {
+	var can bool
+	if err := f.store.free.QueryRow(ctx, "SELECT "+checkableSQL).Scan(&can); err != nil || can {
+		return err
+	}
+	if err := f.store.examine(ctx); err != nil {
+		return err
+	}
+	return f.store.noFence(faults.Schema, "the schema fencepost of database %s lacks a function that every check calls", ascii(f.store.cfg.Database))
+}
+
 // notOwner returns the error of a role that is not the control role: the schema belongs to another one. It
 // names no migration, which would not help: the role of a command is wrong, or the configured one.
 func (s *Store) notOwner(owner string) *Unusable {
@@ -94,7 +133,7 @@ func (s *Store) notOwner(owner string) *Unusable {
 	return u
 }
 
-// WorkerRole is a role under which workers of a resource connect.
+// WorkerRole is a role under which workers of a resource connect, or of any resource if that is "".
 type WorkerRole struct{ Role, Resource string }
 
 // lackingSQL returns the roles among $1 that lack a privilege without which what Fencepost runs on the
@@ -108,8 +147,8 @@ const lackingSQL = `WITH asked AS (
 			WHERE p.oid IN (to_regprocedure('fencepost.refuse(integer,bigint,text,text,bigint,boolean)'), to_regprocedure('fencepost.current(bigint,bigint,bigint)'),
 				to_regprocedure('fencepost.verdict(integer,bigint,text,text,bigint,boolean)'), to_regprocedure('fencepost.undone()'))
 			  AND NOT has_function_privilege(a.oid, p.oid, 'EXECUTE')
-		UNION SELECT a.oid, a.rolname, 'SELECT ON SEQUENCE ' || fencepost.sequence_of(f.id) FROM asked a JOIN fencepost.fence f ON f.resource = a.resource
-			WHERE NOT has_sequence_privilege(a.oid, fencepost.sequence_of(f.id), 'SELECT, USAGE')
+		UNION SELECT a.oid, a.rolname, 'SELECT ON SEQUENCE ' || fencepost.sequence_of(f.id) FROM asked a CROSS JOIN LATERAL (SELECT f.id FROM fencepost.fence f
+			WHERE a.resource IN ('', f.resource) AND NOT has_sequence_privilege(a.oid, fencepost.sequence_of(f.id), 'SELECT, USAGE') LIMIT 1) f
 	)
 	SELECT l.rolname::text, string_agg(l.what, ', ' ORDER BY l.what), NOT EXISTS (SELECT FROM fencepost.worker_roles)
 		OR EXISTS (SELECT FROM fencepost.worker_roles w JOIN pg_roles p ON p.rolname = w.role WHERE pg_has_role(l.oid, p.oid, 'USAGE')) AS listed,
@@ -122,14 +161,27 @@ const namedRoles = 3
 // LookAtWorkers looks whether these roles have the privileges that what Fencepost runs on their connections
 // needs. It returns the fault if one lacks some, and nil if all have them. Roles that do not exist count
 // as having them.
-func (s *Store) LookAtWorkers(ctx context.Context, workers []WorkerRole) (*faults.Fault, error) {
+func (s *Store) LookAtWorkers(ctx context.Context, workers []WorkerRole) (fault *faults.Fault, err error) {
+	err = s.free.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+		fault, err = LookAtWorkers(ctx, conn.Conn(), s.cfg.Database, s.migrateCommand(), workers)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look at the privileges of workers: %w", s.explain(err))
+	}
+	return fault, nil
+}
+
+// LookAtWorkers is Store.LookAtWorkers on any connection to the database whose role may read the fence. migrate
+// is the command that migrates the database.
+func LookAtWorkers(ctx context.Context, conn *pgx.Conn, database, migrate string, workers []WorkerRole) (*faults.Fault, error) {
 	roles, resources := make([]string, 0, len(workers)), make([]string, 0, len(workers))
 	for _, w := range workers {
 		roles, resources = append(roles, w.Role), append(resources, w.Resource)
 	}
-	rows, err := s.free.Query(ctx, lackingSQL, roles, resources)
+	rows, err := conn.Query(ctx, lackingSQL, roles, resources)
 	if err != nil {
-		return nil, fmt.Errorf("look at the privileges of workers: %w", s.explain(err))
+		return nil, err
 	}
 	var lacks, unlisted, recorded []string
 	var role, what string
@@ -141,25 +193,21 @@ func (s *Store) LookAtWorkers(ctx context.Context, workers []WorkerRole) (*fault
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look at the privileges of workers: %w", s.explain(err))
-	}
-	if len(lacks) == 0 {
-		return nil, nil
+	if err != nil || len(lacks) == 0 {
+		return nil, err
 	}
 	if more := len(lacks) - namedRoles; more > 0 {
 		lacks = append(lacks[:namedRoles], fmt.Sprintf("and %d more roles", more))
 	}
 	return &faults.Fault{Kind: faults.Privilege,
-		Problem: fmt.Sprintf("workers in database %s may not run the check, without which they are refused (ZF004): %s", ascii(s.cfg.Database), strings.Join(lacks, "; ")),
-		Remedy:  s.admitRemedy(recorded, unlisted),
+		Problem: fmt.Sprintf("workers in database %s may not run the check, without which they are refused (ZF004): %s", ascii(database), strings.Join(lacks, "; ")),
+		Remedy:  admitRemedy(migrate, recorded, unlisted),
 	}, nil
 }
 
 // admitRemedy says how roles get the privileges of workers: those that are recorded as worker roles, and
 // those that are not.
-func (s *Store) admitRemedy(recorded, unlisted []string) string {
-	command := s.migrateCommand()
+func admitRemedy(command string, recorded, unlisted []string) string {
 	if len(unlisted) == 0 {
 		return "Run: " + command + ", which grants that again"
 	}

@@ -33,7 +33,7 @@ func (f *Fence) Number(ctx context.Context, source, marker string) error {
 //
 // Refusals are *fencing.Refusal: ZF001 if another candidacy was granted an epoch since
 // this one held its own; ZF004 if the fence is older than what was seen before, or
-// cannot be used; ZF006 if the award is not newer than the recorded one; ZF007 if the
+// cannot be used, or its check cannot run; ZF006 if the award is not newer than the recorded one; ZF007 if the
 // award's lease service instance has no number (see Number). If an operator's order forbids
 // the grant, the error is a *fencing.Barred. After a GrantBlockedError
 // the old epoch stays in force. After any other error, including ErrUnconfirmed, ask
@@ -43,10 +43,12 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 		return 0, fmt.Errorf("grant on resource %q: the award is for %q", f.resource, a.Resource)
 	}
 	epoch, err := f.advance(ctx, "SELECT fencepost.grant($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) FROM fencepost.identity i "+
-		"WHERE i.id = $11::uuid AND NOT EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1 AND f.resource <> $12)",
+		"WHERE i.id = $11::uuid AND NOT EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1 AND f.resource <> $12) AND "+checkableSQL,
 		f.id, a.Worker, a.Incarnation, a.Source, a.InstanceID, a.Index, int64(a.Held), int64(a.HighestObserved), f.store.cfg.Grace, f.store.cfg.Patience, f.database, f.resource)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = f.replaced()
+		if err = f.uncheckable(ctx); err == nil {
+			err = f.replaced()
+		}
 	}
 	if err != nil {
 		err = f.unlessGone(ctx, err)

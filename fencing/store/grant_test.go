@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/migrations"
 )
 
 func TestRegisterAtOnceGivesOneFence(t *testing.T) {
@@ -339,5 +342,30 @@ func TestWhoeverAGrantEndedReadsItsEpoch(t *testing.T) {
 	}
 	if err := <-granted; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNoGrantWithoutWhatTheCheckCalls: whoever is granted an epoch then could not write.
+func TestNoGrantWithoutWhatTheCheckCalls(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Complete = migrations.Examine })
+	if _, err := h.fence.Grant(h.ctx(), h.award("a")); err != nil {
+		t.Fatal(err)
+	}
+	const function = "fencepost.current(bigint,bigint,bigint)"
+	h.server.Exec(t, pgtest.Control, h.db, "ALTER FUNCTION "+function+" RENAME TO away")
+	_, err := h.fence.Grant(h.ctx(), h.award("b"))
+	if f := store.FaultOf(err); stateOf(err) != fencing.StateNoFence || f.Kind != faults.Schema || !strings.Contains(f.Problem, "lacks function "+function) || !strings.Contains(f.Remedy, "fencepost migrate") {
+		t.Errorf("the grant: %v, which is the fault %+v", err, f)
+	}
+	if err := h.store.Examine(h.ctx()); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("the examination: %v", err)
+	}
+	h.server.Exec(t, pgtest.Control, h.db, "ALTER FUNCTION fencepost.away(bigint,bigint,bigint) RENAME TO current")
+	if err := h.store.Examine(h.ctx()); err != nil {
+		t.Error(err)
+	}
+	if epoch, err := h.fence.Grant(h.ctx(), h.award("c")); err != nil || epoch != 2 {
+		t.Errorf("epoch %d, %v", epoch, err)
 	}
 }

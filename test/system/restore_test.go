@@ -149,3 +149,73 @@ func TestSafetyAFailoverOfRedisForgets(t *testing.T) {
 		t.Errorf("epochs were granted to %q", got)
 	}
 }
+
+// TestNobodyIsGrantedAnEpochWhoseCheckCannotRun drops a function of the check, and then takes a privilege from
+// all workers. Nobody who connects, or waits to lead, is granted an epoch meanwhile; the fault, the doctor and
+// the migration say what is missing, and the migration mends it.
+func TestNobodyIsGrantedAnEpochWhoseCheckCannotRun(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p := h.proxy()
+	a := h.join(p, "a", "campaign", "wait")
+	b := h.join(p, "b")
+	before := h.epoch()
+	refused := func(worker, message string) {
+		t.Helper()
+		_, err := h.tryJoin(process.Patience, p, worker)
+		if f := failureOf(err); f == nil || f.Code != fencing.StateNoFence || !strings.Contains(f.Message, message) || !strings.Contains(f.Hint, "fencepost migrate") {
+			t.Errorf("connecting as %s: %+v", worker, f)
+		}
+		if now := h.epoch(); now != before {
+			t.Errorf("after %s was refused, the epoch is %d, and it was %d", worker, now, before)
+		}
+	}
+	finds := func(words ...string) {
+		t.Helper()
+		code, out := h.command("doctor", "--database", h.db)
+		for _, w := range words {
+			if code != 1 || !strings.Contains(out, w) {
+				t.Errorf("the doctor ends with %d and does not say %q: %s", code, w, out)
+			}
+		}
+	}
+	migrate := func(words string) {
+		t.Helper()
+		if code, out := h.command("migrate", "--dsn", h.pg.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control); code != 0 || !strings.Contains(out, words) {
+			t.Fatalf("migrate: code %d: %s", code, out)
+		}
+	}
+
+	const function = "function fencepost.refuse(integer,bigint,text,text,bigint,boolean)"
+	h.pg.Exec(t, pgtest.Control, h.db, "DROP "+function)
+	if f := awaitFault(t, p, faults.Schema, "fencepost migrate --dsn"); !strings.Contains(f.Problem, "lacks "+function) {
+		t.Errorf("the fault is %+v", f)
+	}
+	a.leave()
+	process.Eventually(t, process.Patience, "b to be refused an epoch", func() bool { return strings.Contains(h.shown(p).Reason, function) })
+	for range 3 {
+		refused("c", "fencepost.refuse")
+	}
+	if s := h.shown(p); s.State == "led" {
+		t.Errorf("the resource is shown as led: %+v", s)
+	}
+	finds("schema", function)
+	migrate("made the missing " + function + " again")
+	awaitNoFault(t, p, faults.Schema)
+	process.Eventually(t, process.Patience, "b to write", func() bool { return b.exec("INSERT INTO work VALUES ('b')") == nil })
+	if now := h.epoch(); now != before+1 {
+		t.Errorf("the epoch is %d, and %d before b was granted one", now, before)
+	}
+
+	before++
+	h.pg.Exec(t, pgtest.Superuser, h.db, "REVOKE USAGE ON SCHEMA fencepost FROM PUBLIC")
+	b.leave()
+	for range 3 {
+		refused("d", "permission denied for schema fencepost")
+	}
+	awaitFault(t, p, faults.Privilege, "fencepost migrate --dsn")
+	finds("worker-privilege", "lacks USAGE ON SCHEMA fencepost")
+	migrate("already at version")
+	awaitNoFault(t, p, faults.Privilege)
+	h.join(p, "d", "campaign", "wait").must("INSERT INTO work VALUES ('d')")
+}

@@ -93,6 +93,8 @@ func (f *findings) schema(d Database, facts Facts) {
 	case s.Version == 0:
 		f.add(faultKinds[faults.Schema], "the schema fencepost is missing", missing)
 		return
+	case s.Incomplete != "":
+		f.addf(faultKinds[faults.Schema], s.Remedy, "the schema fencepost is at version %d, but %s", s.Version, s.Incomplete)
 	case s.Version < s.Needed:
 		f.addf(faultKinds[faults.Schema], missing, "the schema fencepost is at version %d, but version %d is needed", s.Version, s.Needed)
 	case s.Version < s.Latest:

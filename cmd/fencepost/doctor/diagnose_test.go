@@ -107,6 +107,8 @@ func TestDiagnose(t *testing.T) {
 		"no database with the schema":    {func(f *Facts) { f.Databases, f.NoFence = nil, []string{"shop"} }, []string{"schema"}},
 		"no schema":                      {func(f *Facts) { f.Databases[0].Schema = Schema{Latest: 8} }, []string{"schema"}},
 		"an old schema":                  {func(f *Facts) { f.Databases[0].Schema.Version = 6 }, []string{"schema"}},
+		"an incomplete schema":           {func(f *Facts) { f.Databases[0].Schema.Incomplete = "lacks function x()" }, []string{"schema"}},
+		"a worker that may not check":    {func(f *Facts) { f.Databases[0].Unable = &faults.Fault{Kind: faults.Privilege} }, []string{"worker-privilege"}},
 		"a schema without the newest":    {func(f *Facts) { f.Databases[0].Schema.Version = 7 }, []string{"schema-older"}},
 		"a newer schema":                 {func(f *Facts) { f.Databases[0].Schema.Version = 9 }, []string{"schema-newer"}},
 		"another control role":           {func(f *Facts) { f.Databases[0].Schema.Owner = "boss" }, []string{"control-privilege"}},

@@ -66,6 +66,8 @@ type Database struct {
 	Schema  Schema
 	Roles   []Role   // that may log in, without the owner of the schema
 	Workers []string // the roles that migrate --worker-role has named
+	// Unable says which roles of workers may not run the check, and what to do; nil: none.
+	Unable *faults.Fault
 	// Warnings are those of migrations.Warnings.
 	Warnings []string
 	Prepared []Prepared
@@ -92,6 +94,9 @@ type Schema struct {
 	Owner   string
 	// Lacks are the roles that the owner should be a member of and is not.
 	Lacks []string
+	// Incomplete says what is missing at this version, and Remedy what to do then. If it is not "", the rest of
+	// the database was not looked at.
+	Incomplete, Remedy string
 }
 
 // Role is a role that may log in and connect to a database.

@@ -157,7 +157,7 @@ func (f *Facts) at(ctx context.Context, s Sources, conn *pgx.Conn) {
 			f.Postgres = &p
 		}
 	}
-	d, err := database(ctx, conn)
+	d, err := database(ctx, conn, namedUsers(s.Settings))
 	if err != nil {
 		f.Failures = append(f.Failures, fmt.Sprintf("look at database %s (the control role or a superuser may): %v", name, err))
 		return
@@ -165,6 +165,17 @@ func (f *Facts) at(ctx context.Context, s Sources, conn *pgx.Conn) {
 	f.awards(ctx, s, conn, &d)
 	f.stamps(ctx, conn, d.Guards)
 	f.Databases = append(f.Databases, d)
+}
+
+// namedUsers returns the roles that the configuration names as those of workers.
+func namedUsers(c *config.Config) (users []string) {
+	if c == nil {
+		return nil
+	}
+	for _, r := range c.Resources {
+		users = append(users, r.Users...)
+	}
+	return users
 }
 
 // leases tries the lease service.

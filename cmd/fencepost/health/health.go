@@ -165,7 +165,7 @@ func (c *Checker) control(database string) store.Config {
 }
 
 // lookAtDatabases logs in as the control role, and examines the databases that workers
-// use, and those that had a fault.
+// use, those in which the check of one could not be prepared, and those that had a fault.
 func (c *Checker) lookAtDatabases(ctx context.Context) {
 	open := c.cfg.Open()
 	looked := map[string]bool{}
@@ -180,8 +180,14 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 			idle[r.Database] = true
 		}
 	}
+	doubtful := c.refused.databases(time.Now())
 	for _, where := range c.cfg.Faults.Places() {
-		if name, ok := faults.DatabaseOf(where); ok && !looked[name] {
+		if name, ok := faults.DatabaseOf(where); ok {
+			doubtful = append(doubtful, name)
+		}
+	}
+	for _, name := range doubtful {
+		if !looked[name] {
 			looked[name] = true
 			c.examined(ctx, name, c.probe(ctx, name))
 		}

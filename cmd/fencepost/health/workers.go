@@ -52,6 +52,16 @@ func (r *refusals) current(now time.Time) []refusedRole {
 	return slices.Collect(maps.Keys(r.until))
 }
 
+// databases returns the databases of the roles that are to be looked at, except those whose names cannot be parameters.
+func (r *refusals) databases(now time.Time) (names []string) {
+	for _, role := range r.current(now) {
+		if utf8.ValidString(role.database) && !slices.Contains(names, role.database) {
+			names = append(names, role.database)
+		}
+	}
+	return names
+}
+
 // passed forgets the roles of a database that were added before this time.
 func (r *refusals) passed(database string, before time.Time) {
 	r.mu.Lock()

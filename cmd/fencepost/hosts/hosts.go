@@ -142,6 +142,7 @@ func Store(cfg config.Config, servers *upstream.Servers, database string, log *z
 		Password:      cfg.Control.Password,
 		Grace:         cfg.Lease.Grace.D(),
 		SchemaVersion: migrations.Needed,
+		Complete:      migrations.Examine,
 		Logger:        log,
 	}
 }
