@@ -168,6 +168,10 @@ type Fence interface {
 	Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error)
 	// BlockedBy returns what the last grant waits for, or was given up for, and cannot end.
 	BlockedBy() []string
+	// AwaitUnblocked follows a grant that failed because something blocked it (its error has a method
+	// BlockedBy). It returns nil when that has ended; BlockedBy then returns nothing, and until then what is
+	// left of it. It returns an error when ctx has ended.
+	AwaitUnblocked(ctx context.Context) error
 	// Record returns the highest grant.
 	Record(ctx context.Context) (fencing.Record, error)
 	// SupersededBefore reports whether the worker had an epoch and another worker has

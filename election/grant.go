@@ -17,6 +17,8 @@ const (
 	// grantPatience is how much longer than a TTL a lease is kept that cannot be turned
 	// into an epoch.
 	grantPatience = 5 * time.Second
+	// unblockedJitter spreads the attempts of all proxies whose grants were blocked by the same transaction.
+	unblockedJitter = 500 * time.Millisecond
 )
 
 // grantLocked starts turning the award into the epoch.
@@ -24,6 +26,7 @@ func (c *Candidacy) grantLocked() {
 	s := &c.mu.state
 	ctx, cancel := context.WithCancel(c.ctx)
 	s.requests.begin(requestGrant, cancel)
+	s.requests.cancel(requestUnblock)
 	unbarred := s.unbarred
 	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, s.seen.highestObserved), s.record
 	c.ask(func() func() {
@@ -184,9 +187,35 @@ func (c *Candidacy) grantFailedLocked(err error) {
 	s.ungranted = err
 	if c.r.e.cfg.Now()-s.held.requested > c.set.TTL+grantPatience {
 		c.giveBackLocked(err, 2*c.set.TTL)
+		var blocked interface{ BlockedBy() []string }
+		if errors.As(err, &blocked) && !s.requests.has(requestUnblock) {
+			c.awaitUnblockedLocked()
+		}
 		return
 	}
 	c.failedLocked("grant an epoch", err)
 	c.retryLocked()
 	s.held.grantAt = s.tryAt
+}
+
+// awaitUnblockedLocked makes the next attempt soon after what blocked the grant has ended, if that is before
+// the pause after a grant that failed. It looks at the fence only, so that a candidacy which is blocked does
+// not keep the lease from others, and asks for it once when it can be granted an epoch.
+func (c *Candidacy) awaitUnblockedLocked() {
+	s := &c.mu.state
+	ctx, cancel := context.WithTimeout(c.ctx, s.tryAt-c.r.e.cfg.Now())
+	s.requests.begin(requestUnblock, cancel)
+	c.ask(func() func() {
+		defer cancel()
+		err := c.fence.AwaitUnblocked(ctx)
+		return func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			s.requests.end(requestUnblock)
+			if err == nil && s.held.lease == nil {
+				s.ungranted = nil
+				s.tryAt = min(s.tryAt, c.r.e.cfg.Now()+jitter(unblockedJitter))
+			}
+		}
+	})
 }

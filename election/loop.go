@@ -71,7 +71,7 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	}
 	c.publishLocked(now)
 	busy := s.requests.any()
-	if s.closing && !busy && (s.held.lease == nil || c.livesLocked()) {
+	if s.closing && !s.requests.changes() && (s.held.lease == nil || c.livesLocked()) {
 		s.closing = false // announceToResource passes it on
 	}
 	return c.nextLocked(now), s.ended && !busy && s.held.lease == nil

@@ -197,6 +197,11 @@ type fence struct {
 
 func (f fence) BlockedBy() []string { return nil }
 
+func (f fence) AwaitUnblocked(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func (f fence) Number(ctx context.Context, _, _ string) error {
 	_, err := strike(ctx, f.faults, func() (struct{}, error) { return struct{}{}, nil })
 	return err

@@ -23,10 +23,11 @@ const (
 	requestGrant
 	requestRenew
 	requestRelease
+	requestUnblock // waits until what blocked a grant has ended; it asks for nothing
 	requestKinds
 )
 
-var requestNames = [requestKinds]string{"acquire", "grant", "renew", "release"}
+var requestNames = [requestKinds]string{"acquire", "grant", "renew", "release", "unblock"}
 
 func (k request) String() string { return requestNames[k] }
 
@@ -65,6 +66,9 @@ func (q *requests) has(k request) bool { return q.inFlight[k] }
 
 // any reports whether any request is in flight.
 func (q *requests) any() bool { return slices.Contains(q.inFlight[:], true) }
+
+// changes reports whether a request is in flight that may change what the candidacy holds.
+func (q *requests) changes() bool { return slices.Contains(q.inFlight[:requestUnblock], true) }
 
 // cancel cancels the request of kind k, if one is in flight. It stays in flight until
 // its result is known.

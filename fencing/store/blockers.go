@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -158,6 +159,7 @@ func (w *blockers) gaveUp(ctx context.Context, err error) {
 	switch {
 	case errors.As(err, &blocked):
 		w.report(slices.Clone(blocked.Holders))
+		w.fence.store.reports.keep(w.fence.resource, slices.Collect(maps.Keys(w.seen)))
 	case errors.Is(err, ErrUnconfirmed) && ctx.Err() == nil:
 	default:
 		w.report(nil)
@@ -169,6 +171,27 @@ func (w *blockers) gaveUp(ctx context.Context, err error) {
 type reports struct {
 	mu sync.Mutex
 	by map[string][]string // by resource
+	// blocking are the virtual ids of the transactions that blocked the last grant which was given up, by resource.
+	blocking map[string][]string
+}
+
+// keep records which transactions blocked a grant that was given up.
+func (r *reports) keep(resource string, transactions []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.blocking == nil {
+		r.blocking = make(map[string][]string)
+	}
+	r.blocking[resource] = transactions
+}
+
+// kept returns what keep has recorded, and forgets it.
+func (r *reports) kept(resource string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	transactions := r.blocking[resource]
+	delete(r.blocking, resource)
+	return transactions
 }
 
 // of returns the last report about a resource.
@@ -197,6 +220,48 @@ func (r *reports) change(resource string, by []string) bool {
 // BlockedBy returns what the last grant on the resource waits for, or was given up for, and cannot
 // end; nothing if that is not so.
 func (f *Fence) BlockedBy() []string { return f.store.reports.of(f.resource) }
+
+// unblockedEvery is the time between two looks at what blocked a grant that was given up.
+const unblockedEvery = time.Second
+
+// AwaitUnblocked implements election.Fence.
+func (f *Fence) AwaitUnblocked(ctx context.Context) error {
+	w, was := &blockers{fence: f, log: f.store.log}, f.store.reports.kept(f.resource)
+	if len(was) == 0 { // it is not known what to look for
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	tick := time.NewTicker(unblockedEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		all, err := f.store.polls.ask(ctx, f.id)
+		if err != nil {
+			continue // the next grant shows what is wrong
+		}
+		ended, left := true, []string(nil)
+		for _, h := range all {
+			if h.Holds && slices.Contains(was, h.Transaction) {
+				ended = false
+				if remedy := h.remedy(); remedy != "" {
+					left = append(left, remedy)
+				}
+			}
+		}
+		switch {
+		case ctx.Err() != nil: // another grant may have begun, which reports what blocks it
+		case ended:
+			w.report(nil)
+			return nil
+		case len(left) > 0:
+			w.report(left)
+		}
+	}
+}
 
 // pollFailed logs a failed poll and keeps the grant waiting. If the failure lasts, the
 // limit or the end of the grant's own connection will end the grant.

@@ -33,6 +33,9 @@ func (e *GrantBlockedError) Error() string {
 	return fmt.Sprintf("grant on resource %q is blocked: %s", e.Resource, strings.Join(e.Holders, "; "))
 }
 
+// BlockedBy returns the obstacles, one line each.
+func (e *GrantBlockedError) BlockedBy() []string { return e.Holders }
+
 // SQLSTATEs of the server that this package distinguishes.
 const (
 	codeDeadlock      = "40P01"

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // departures are the ways in which a leader goes. Each returns the moment from which on it does
@@ -160,5 +161,55 @@ func TestABlockedTakeoverIsShown(t *testing.T) {
 				t.Errorf("the leader that has gone is said to lead: %+v", seen)
 			}
 		})
+	}
+}
+
+// TestATakeoverGoesOnSoonAfterWhatBlockedIt: a superuser's transaction keeps the only candidate from an epoch until
+// it has given its lease back, and then ends. Nothing is shown as blocked any more, and the candidate leads, long
+// before the pause that it makes for the sake of others.
+func TestATakeoverGoesOnSoonAfterWhatBlockedIt(t *testing.T) {
+	t.Parallel()
+	const ttl = 15 * time.Second // the pause is from this to twice this
+	h := newCluster(t, "postgres", with("LEASE_TTL="+ttl.String()))
+	p := h.proxy()
+	leader := h.join(p, "leader", "campaign", "wait")
+	dba := h.pg.Connect(t, pgtest.Superuser, h.db)
+	for _, sql := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM pg_sequences"} {
+		if _, err := dba.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leader.leave()
+	next := make(chan error, 1)
+	go func() {
+		_, err := h.tryJoin(3*process.Patience, p, "next", "campaign", "wait")
+		next <- err
+	}()
+	process.Eventually(t, 2*process.Patience, "the takeover to be blocked", func() bool {
+		_, body := p.Get(t, "/v1/resources/"+h.db+"/"+resource)
+		return strings.Contains(body, fmt.Sprintf("backend %d of role", dba.PgConn().PID()))
+	})
+	held := func() bool {
+		return ask[bool](h, "SELECT vacancy = 'held' FROM fencepost.lease WHERE resource = $1", resource)
+	}
+	process.Eventually(t, process.Patience, "the lease to be held", held)
+	process.Eventually(t, 2*process.Patience, "the lease to be given back", func() bool { return !held() })
+	awards := h.awards()
+	if err := dba.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := time.Now()
+	process.Eventually(t, process.Patience, "nothing to be shown as blocked", func() bool {
+		_, body := p.Get(t, "/v1/resources/"+h.db+"/"+resource)
+		return !strings.Contains(body, "backend ")
+	})
+	if err := <-next; err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(ended); took > ttl*2/3 {
+		t.Errorf("the takeover went on %s after what blocked it had ended", took)
+	}
+	if more := h.awards() - awards; more != 1 {
+		t.Errorf("the lease was awarded %d times after what blocked the takeover had ended, want once", more)
 	}
 }
