@@ -95,12 +95,12 @@ func (s *serving) noteChange(c *config.Change) {
 	}
 }
 
-// reload reads the configuration and the TLS files again.
-func (s *serving) reload() reload.Result {
+// readAgain reads the TLS files and the configuration again.
+func (s *serving) readAgain(path string, environ []string) (config.Config, error) {
 	s.tls.Reload()
 	s.adminTLS.Reload()
 	s.upstream.Reload()
-	return s.settings.Reload()
+	return loadServed(path, environ)
 }
 
 // reloads reloads at each SIGHUP, until ctx ends. TLS files are also checked periodically;
@@ -109,7 +109,7 @@ func (s *serving) reloads(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
 		case <-hangups:
-			_ = s.reload() // it logs the result
+			_ = s.settings.Reload(ctx) // it logs the result
 		case <-ctx.Done():
 			return
 		}

@@ -66,7 +66,7 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	s.settings.Load = func() (config.Config, error) { return loadServed(*path, t.environ()) }
+	s.settings.Load = func() (config.Config, error) { return s.readAgain(*path, t.environ()) }
 	return s.run(ctx)
 }
 

@@ -40,7 +40,7 @@ func (s *serving) run(ctx context.Context) error {
 		if s.adminTLS != nil {
 			l = tls.NewListener(l, s.adminTLS.Config("http/1.1"))
 		}
-		group.Go(func() error { return s.newAdmin().Serve(asking, l) })
+		group.Go(func() error { return s.newAdmin(asking).Serve(asking, l) })
 	}
 	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
 		zap.String("listen", s.addresses()), zap.String("upstream", strings.Join(s.upstream.Addresses(), ",")),
@@ -99,7 +99,8 @@ func (s *serving) drain(ctx context.Context) error {
 	return errors.Join(err, s.leases.Close())
 }
 
-func (s *serving) newAdmin() *admin.Server {
+// newAdmin returns the server of the admin address, whose reloads end with ctx.
+func (s *serving) newAdmin(ctx context.Context) *admin.Server {
 	return &admin.Server{
 		Proxy:     s.id,
 		Resources: s.resources,
@@ -114,7 +115,7 @@ func (s *serving) newAdmin() *admin.Server {
 		EnforceMode: func(resource string) string { return s.current().Resources[resource].EnforceMode() },
 		StaleMode:   func(resource string) string { return s.current().Resources[resource].StaleMode() },
 		FenceMode:   func(resource string) string { return s.current().Resources[resource].FenceMode() },
-		Reload:      func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
+		Reload:      func() (any, bool) { result := s.settings.Reload(ctx); return result, len(result.Errors) == 0 },
 	}
 }
 

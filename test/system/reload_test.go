@@ -246,3 +246,27 @@ func TestTheAdminAddressUnderTLS(t *testing.T) {
 		}
 	}
 }
+
+// TestAConfigurationThatCannotBeReadToItsEnd: a named pipe that nobody writes to. A reload fails, and the proxy ends
+// when it is told to.
+func TestAConfigurationThatCannotBeReadToItsEnd(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	path := filepath.Join(t.TempDir(), "fencepost.yml")
+	if err := os.WriteFile(path, []byte("log: {level: info}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := h.proxy("CONFIG=" + path)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := h.command("reload", "--admin", p.Admin); code != 1 || !strings.Contains(out, "could not be read to its end within 5s") {
+		t.Errorf("fencepost reload: code %d, %q", code, out)
+	}
+	p.Signal(t, syscall.SIGHUP)
+	p.Signal(t, syscall.SIGTERM)
+	process.Eventually(t, process.Patience, "the end of the proxy", p.Ended)
+}

@@ -2,9 +2,13 @@
 package reload
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -20,7 +24,9 @@ type Result struct {
 
 // Reloader reloads the configuration of one proxy. Its fields are set before its first use.
 type Reloader struct {
-	// Load reads and validates the configuration.
+	// Load reads and validates the configuration. It runs in a goroutine of its own, because a file may
+	// never be read to its end, such as a named pipe, or one on a server that does not answer. Nobody
+	// waits for that goroutine for longer than ReadTimeout, and there is only one at a time.
 	Load func() (config.Config, error)
 	// Apply is called with the new configuration when it has become current, for whatever
 	// does not read Current each time.
@@ -30,8 +36,18 @@ type Reloader struct {
 	Log  *zap.Logger
 
 	current atomic.Pointer[config.Config]
-	turn    sync.Mutex // held during a reload
+	turn    sync.Mutex  // held during a reload
+	reading chan loaded // of a Load that nobody waits for any more; nil if there is none
 }
+
+// loaded is the result of Load.
+type loaded struct {
+	cfg config.Config
+	err error
+}
+
+// ReadTimeout bounds how long a reload waits for the configuration to be read.
+const ReadTimeout = 5 * time.Second
 
 // Start sets the configuration with which the proxy starts.
 func (r *Reloader) Start(cfg config.Config) { r.current.Store(&cfg) }
@@ -39,12 +55,40 @@ func (r *Reloader) Start(cfg config.Config) { r.current.Store(&cfg) }
 // Current returns the configuration in effect. Nobody may change it.
 func (r *Reloader) Current() *config.Config { return r.current.Load() }
 
+// load calls Load, and waits for its result for at most ReadTimeout, or until ctx ends.
+func (r *Reloader) load(ctx context.Context) (config.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
+	defer cancel()
+	for stale := r.reading != nil; ; stale = false { // what was read for an earlier call does not count
+		if r.reading == nil {
+			reading := make(chan loaded, 1)
+			go func() {
+				cfg, err := r.Load()
+				reading <- loaded{cfg, err}
+			}()
+			r.reading = reading
+		}
+		select {
+		case l := <-r.reading:
+			r.reading = nil
+			if !stale {
+				return l.cfg, l.err
+			}
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return config.Config{}, fmt.Errorf("read the configuration: %w", ctx.Err())
+			}
+			return config.Config{}, fmt.Errorf("read the configuration: it, or a file that it names, could not be read to its end within %s", ReadTimeout)
+		}
+	}
+}
+
 // Reload reads the configuration again, and applies what can be applied to a running proxy.
-// It logs what has changed or what is wrong.
-func (r *Reloader) Reload() Result {
+// It logs what has changed or what is wrong. If ctx ends while the configuration is read, nothing changes.
+func (r *Reloader) Reload(ctx context.Context) Result {
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	next, err := r.Load()
+	next, err := r.load(ctx)
 	if err != nil {
 		result := Result{Changes: []config.Change{}, Errors: strings.Split(err.Error(), "\n")}
 		r.Log.Error("the configuration is invalid and was not reloaded: nothing has changed", zap.Strings("errors", result.Errors))
