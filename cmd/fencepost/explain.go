@@ -40,7 +40,7 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 	}
 	sql := fs.Arg(0)
 	if sql == "-" {
-		text, err := io.ReadAll(t.stdin)
+		text, err := readUntil(ctx, func() ([]byte, error) { return io.ReadAll(t.stdin) })
 		if err != nil {
 			return fmt.Errorf("read standard input: %w", err)
 		}

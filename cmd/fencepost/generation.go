@@ -201,15 +201,38 @@ func confirmRestored(ctx context.Context, t terminal, st *store.Store, database 
 		}
 	}
 	fmt.Fprint(t.stdout, "All workers of the lost epochs must have stopped. Type yes to go on: ")
-	answer, err := bufio.NewReader(t.stdin).ReadString('\n')
+	answer, err := readUntil(ctx, func() (string, error) { return bufio.NewReader(t.stdin).ReadString('\n') })
 	fmt.Fprintln(t.stdout)
 	switch {
+	case ctx.Err() != nil:
+		return errors.New("nothing changed: interrupted before there was an answer")
 	case err != nil && !errors.Is(err, io.EOF):
 		return fmt.Errorf("read the answer: %w", err)
 	case strings.TrimSpace(answer) != "yes":
 		return errors.New("nothing changed: the answer was not yes (--yes goes on without asking)")
 	}
 	return nil
+}
+
+// readUntil calls read, which reads standard input, until ctx ends. A read that is then still waiting ends with
+// the process.
+func readUntil[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := read()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
 }
 
 // bump starts a new generation, and then raises the epochs if requested.

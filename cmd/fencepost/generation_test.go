@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"maps"
 	"strings"
 	"testing"
@@ -308,5 +309,50 @@ func TestReadinessTellsThatTheLeaseServiceIsAwayAndStaysReady(t *testing.T) {
 				return !strings.Contains(body, `"election": "ok"`) && strings.Contains(body, want)
 			})
 		})
+	}
+}
+
+// asked is a standard output that says when the question has been written to it.
+type asked struct {
+	strings.Builder
+	question chan struct{}
+}
+
+func (a *asked) Write(text []byte) (int, error) {
+	n, err := a.Builder.Write(text)
+	if strings.Contains(string(text), "Type yes") {
+		close(a.question)
+	}
+	return n, err
+}
+
+// TestTheQuestionOfRestoredEndsWithTheFirstSignal: nobody answers, and nothing changes.
+func TestTheQuestionOfRestoredEndsWithTheFirstSignal(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
+	env := map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}
+	stdin, typed := io.Pipe()
+	t.Cleanup(func() { _ = typed.Close() })
+	ctx, interrupt := context.WithCancel(t.Context())
+	stdout, stderr := &asked{question: make(chan struct{})}, &strings.Builder{}
+	code := make(chan int)
+	go func() {
+		code <- run(ctx, terminal{stdin: stdin, stdout: stdout, stderr: stderr, getenv: func(name string) string { return env[name] },
+			environ: func() (list []string) {
+				for name, value := range env {
+					list = append(list, name+"="+value)
+				}
+				return list
+			}}, []string{"generation", "bump", "--database", db, "--restored"})
+	}()
+	<-stdout.question
+	interrupt()
+	if got := <-code; got != exitFailure || !strings.Contains(stderr.String(), "nothing changed: interrupted") {
+		t.Errorf("code %d, %q", got, stderr.String())
+	}
+	if orders := pgtest.Ask[int](t, s, db, "SELECT count(*)::int FROM fencepost.orders"); orders != 0 {
+		t.Errorf("%d orders were given", orders)
 	}
 }
