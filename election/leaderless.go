@@ -153,7 +153,12 @@ type standings struct {
 	// if that is not so. why says why.
 	unconfirmed time.Duration
 	why         error
+	// unserved says how the lease service keeps one that waits from the lease, nil if it does not.
+	unserved error
 }
+
+// servedWithin is how long the lease service may fail to serve a candidacy before the state of the resource says so.
+const servedWithin = 5 * time.Second
 
 // standingsLocked asks all candidacies. r.mu is held.
 func (r *resource) standingsLocked(now time.Duration) (all standings) {
@@ -165,6 +170,9 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 		}
 		if c.eligibleLocked() && s.barred == nil && (r.mu.observation.State != Unresponsive || s.waiters > 0 || s.asked()) {
 			all.waits = true
+			if t := s.trouble(r.provider.Source(), now); t != nil && s.unserved != nil && now-s.silent >= servedWithin {
+				all.unserved = fmt.Errorf("nobody is given the lease: %s", t.Problem)
+			}
 		}
 		if s.held.lease != nil && s.held.granted && now >= s.held.trusted {
 			all.unconfirmed, all.why = s.held.trusted, errUnconfirmed
@@ -182,7 +190,7 @@ type reading struct {
 	state State
 	since time.Duration // when the state began; 0 if that is not known
 	until time.Duration // until when the lease is confirmed; 0 if that is not known
-	why   error         // why the state is Unknown or Closed
+	why   error         // why the state is Unknown or Closed, and in some cases why it is Contested
 }
 
 // readLocked returns the state of the resource. r.mu is held.
@@ -207,8 +215,10 @@ func (r *resource) readLocked(now time.Duration) reading {
 		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.mu.runs(r.mu.observation.Incarnation):
 		return reading{state: Contested, since: r.mu.leaderlessSince, why: errUngranted}
-	case r.mu.holder != nil, r.mu.observation.State == Held, all.waits:
+	case r.mu.holder != nil, r.mu.observation.State == Held:
 		return reading{state: Contested, since: r.mu.leaderlessSince}
+	case all.waits:
+		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.unserved}
 	case who == leaderUnknown:
 		return reading{why: errUnseen}
 	default:

@@ -210,3 +210,23 @@ func TestAFollowersTroubleIsThatAnotherLeads(t *testing.T) {
 		}
 	}
 }
+
+// TestAServiceThatGivesNobodyTheLeaseIsNamed, if that lasts.
+func TestAServiceThatGivesNobodyTheLeaseIsNamed(t *testing.T) {
+	t.Parallel()
+	now := time.Minute
+	r, c := resourceElsewhere("waits", &now)
+	r.mu.observation, r.mu.record = LeaseObservation{State: Freed}, fencing.Record{}
+	c.mu.retained = time.Hour // it campaigns
+	c.mu.heard(errors.New("403 permission denied"), now)
+	if got := r.readLocked(now + servedWithin - 1); got.state != Contested || got.why != nil {
+		t.Errorf("at first: %+v", got)
+	}
+	if got := r.readLocked(now + servedWithin); got.state != Contested || got.why == nil || !strings.Contains(got.why.Error(), "Test has answered only with errors for 5s (403 permission denied)") {
+		t.Errorf("when it lasts: %+v", got)
+	}
+	c.mu.heard(nil, now)
+	if got := r.readLocked(now + servedWithin); got.why != nil {
+		t.Errorf("when it is over: %+v", got)
+	}
+}
