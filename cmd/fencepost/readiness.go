@@ -122,6 +122,7 @@ func (s *serving) newHealth() *health.Checker {
 		Home:     hosts.Home(s.current()), Named: s.current().Control.ProbeDatabase != "",
 		Open:      s.fences.all,
 		Leases:    s.tryLeases,
+		Watched:   func() error { return s.leases.Healthy() },
 		Resources: s.elections.Resources,
 		Dropped:   s.elections.Dropped,
 	})

@@ -25,8 +25,8 @@ const (
 	// soonest is the shortest time between two looks, which somebody asked for.
 	soonest = time.Second
 	// leaseEvery is how often the lease service is tried while nothing is known to be wrong
-	// with it, because that costs it writes. What goes wrong in the elections makes for an
-	// earlier look.
+	// with it, because that costs it writes. What goes wrong in the elections, or in what watches the lease
+	// service, makes for an earlier look.
 	leaseEvery = time.Minute
 	// lookTimeout bounds each part of a look.
 	lookTimeout = 5 * time.Second
@@ -55,7 +55,9 @@ type Config struct {
 	// Open returns the open databases, which workers have named.
 	Open func() map[string]*store.Store
 	// Leases tries what an election needs of the lease service.
-	Leases    func(ctx context.Context) error
+	Leases func(ctx context.Context) error
+	// Watched says what is wrong with the lease service, as far as that is known without asking it.
+	Watched   func() error
 	Resources func() []election.ResourceStatus
 	// Dropped is told, again and again, of each database of a resource that the server does
 	// not have any more.
@@ -222,7 +224,7 @@ func (c *Checker) examined(ctx context.Context, database string, err error) {
 // lookAtLeases tries the lease service.
 func (c *Checker) lookAtLeases(ctx context.Context, suspected bool) {
 	faulty := slices.Contains(c.cfg.Faults.Places(), placeLeases)
-	if !suspected && !faulty && time.Since(c.leasesAt) < leaseEvery {
+	if !suspected && !faulty && c.cfg.Watched() == nil && time.Since(c.leasesAt) < leaseEvery {
 		return
 	}
 	c.leasesAt = time.Now()

@@ -1,0 +1,39 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// TestALeaseServiceThatCannotBeWatchedIsTriedAtTheNextLook: without workers, nothing else shows that it is gone.
+func TestALeaseServiceThatCannotBeWatchedIsTriedAtTheNextLook(t *testing.T) {
+	t.Parallel()
+	var unwatched, denied error
+	tries := 0
+	c := New(Config{
+		Faults: faults.NewRegister(zap.NewNop(), 0), Watched: func() error { return unwatched },
+		Leases: func(context.Context) error { tries++; return denied },
+	})
+	want := func(when string, tried, lasting int) {
+		t.Helper()
+		c.lookAtLeases(t.Context(), false)
+		if got := len(c.cfg.Faults.Lasting()); tries != tried || got != lasting {
+			t.Errorf("%s: tried %d times, with %d faults; want %d and %d", when, tries, got, tried, lasting)
+		}
+	}
+	want("at first", 1, 0)
+	want("soon after", 1, 0)
+	unwatched, denied = errors.New("no answer"), errors.New("no answer")
+	want("when the watch has failed", 2, 1)
+	unwatched, denied = nil, nil
+	want("when it works again", 3, 0)
+	want("soon after that", 3, 0)
+	c.leasesAt = time.Now().Add(-leaseEvery)
+	want("a minute later", 4, 0)
+}
