@@ -369,3 +369,35 @@ func TestNoGrantWithoutWhatTheCheckCalls(t *testing.T) {
 		t.Errorf("epoch %d, %v", epoch, err)
 	}
 }
+
+// TestAGrantIsDatedFromWhenItHasDrained: what a transaction of the old epoch commits while the grant waits for it is
+// not dated after that epoch's end.
+func TestAGrantIsDatedFromWhenItHasDrained(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = 10 * time.Minute })
+	w := h.worker(h.grant("a"))
+	tx := w.begin(h.ctx(), t, "")
+	next, granted := h.award("b"), make(chan error, 1)
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), next)
+		granted <- err
+	}()
+	eventually(t, "the grant waits", func() bool { return waiting(h) })
+	var written time.Time
+	if err := tx.QueryRow(h.ctx(), "SELECT clock_timestamp()").Scan(&written); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	rec, err := h.fence.Record(h.ctx())
+	if err != nil || rec.Epoch != 2 || !rec.GrantedAt.After(written) {
+		t.Errorf("epoch %d was granted at %s, and epoch 1 wrote at %s; %v", rec.Epoch, rec.GrantedAt, written, err)
+	}
+	if at := ask[time.Time](h, "SELECT granted_at FROM fencepost.grants WHERE epoch = 2"); !at.Equal(rec.GrantedAt) {
+		t.Errorf("the ledger says %s, and the record %s", at, rec.GrantedAt)
+	}
+}
