@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -39,4 +41,46 @@ func backends(pids []uint32) []int32 {
 		list[i] = int32(pid)
 	}
 	return list
+}
+
+// unblockedEvery is the time between two looks at what blocked a grant that was given up.
+const unblockedEvery = time.Second
+
+// AwaitUnblocked implements election.Fence.
+func (f *Fence) AwaitUnblocked(ctx context.Context) error {
+	w, was := &blockers{fence: f, log: f.store.log}, f.store.reports.kept(f.resource)
+	if len(was) == 0 { // it is not known what to look for
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	tick := time.NewTicker(unblockedEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		all, err := f.store.polls.ask(ctx, f.id)
+		if err != nil {
+			continue // the next grant shows what is wrong
+		}
+		ended, left := true, []string(nil)
+		for _, h := range all {
+			if h.Holds && slices.Contains(was, h.Transaction) {
+				ended = false
+				if remedy := h.remedy(); remedy != "" {
+					left = append(left, remedy)
+				}
+			}
+		}
+		switch {
+		case ctx.Err() != nil: // another grant may have begun, which reports what blocks it
+		case ended:
+			w.report(nil)
+			return nil
+		case len(left) > 0:
+			w.report(left)
+		}
+	}
 }
