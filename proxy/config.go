@@ -42,7 +42,7 @@ func RefusalReasons() []string {
 // not Fencepost, refused the connection.
 func reasonOf(sqlstate string, byServer bool) string {
 	switch {
-	case sqlstate == "53300", sqlstate == "53400":
+	case sqlstate == "53300", sqlstate == "53400", sqlstate == noDescriptors.SQLState:
 		return refusedLimit
 	case strings.HasPrefix(sqlstate, "28"):
 		return refusedAuthentication

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -33,6 +34,7 @@ func (s *Server) dial(ctx context.Context, to upstream.Host, l netloop.Loop) (li
 	}
 	conn, err := l.Adopt(dialled)
 	if err != nil {
+		_ = dialled.Close()
 		return nil, err
 	}
 	if to.TLS == nil {
@@ -52,6 +54,17 @@ func (s *Server) dial(ctx context.Context, to upstream.Host, l netloop.Loop) (li
 	return secured, nil
 }
 
+// noDescriptors refuses a client for which the process, or the machine, has no file descriptor left.
+var noDescriptors = &fencing.Refusal{
+	SQLState: "53000", Message: "Fencepost has no file descriptor left for this connection",
+	Hint: "Raise the limit of Fencepost's process (ulimit -n, or LimitNOFILE of systemd), or lower limits.max_connections: each connection needs two.",
+}
+
+// noDescriptor reports whether err says that there is no file descriptor left.
+func noDescriptor(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
 // unreachable returns the refusal of a client for which dialPrimary failed. The log has the
 // whole error.
 func unreachable(err error) *fencing.Refusal {
@@ -65,6 +78,8 @@ func unreachable(err error) *fencing.Refusal {
 	}
 	const hint = "See upstream.tls in Fencepost's configuration, and its log."
 	switch {
+	case noDescriptor(err):
+		return noDescriptors
 	case errors.Is(err, pgtls.ErrUpstreamDeclined):
 		r.Message, r.Hint = "Fencepost cannot reach Postgres by TLS: the server does not support SSL", hint
 	case errors.Is(err, pgtls.ErrUpstreamCertificate):

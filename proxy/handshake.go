@@ -41,7 +41,11 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 	if err != nil {
 		if !errors.Is(context.Cause(guard), errClientGone) {
 			s.failing.dial.Failed(zap.Error(err))
-			s.cfg.Metrics.Refused(refusedUpstream)
+			reason := refusedUpstream
+			if noDescriptor(err) {
+				reason = refusedLimit
+			}
+			s.cfg.Metrics.Refused(reason)
 			refuse(client, unreachable(err))
 		}
 		return

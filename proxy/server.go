@@ -128,6 +128,10 @@ func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 	}
 	adopted, err := s.loops.Pick().Adopt(conn)
 	if err != nil {
+		if noDescriptor(err) {
+			s.turnAway(conn, noDescriptors)
+		}
+		_ = conn.Close()
 		return nil, err
 	}
 	return s.cfg.TrustedProxies.Expect(adopted), nil

@@ -67,3 +67,29 @@ func TestAPlaceHasOneFault(t *testing.T) {
 		t.Errorf("the log has %q, want %q", got, want)
 	}
 }
+
+// TestASeriesThatFailsByTurnsIsAFewLines: what fails and works again and again, many times a second.
+func TestASeriesThatFailsByTurnsIsAFewLines(t *testing.T) {
+	t.Parallel()
+	log, lines := logged()
+	s := NewSeries(log, "broken", time.Hour)
+	for range 100 {
+		s.Failed()
+		s.Passed()
+	}
+	if got := lines(); len(got) != 2*mostTurns {
+		t.Errorf("the log has %d lines: %q", len(got), got)
+	}
+	s.Failed()
+	s.told = s.told.Add(-time.Hour)
+	s.Failed() // it lasts: that is told, and that it ends
+	s.Passed()
+	if got := lines()[2*mostTurns:]; !slices.Equal(got, []string{"broken (still)", "broken (over)"}) {
+		t.Errorf("the log has %q", got)
+	}
+	s.from = s.from.Add(-time.Hour)
+	s.Failed()
+	if got := lines()[2*mostTurns+2:]; !slices.Equal(got, []string{"broken"}) || s.unlogged != 0 {
+		t.Errorf("in the next interval the log has %q, and %d are unlogged", got, s.unlogged)
+	}
+}

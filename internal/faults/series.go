@@ -8,8 +8,8 @@ import (
 )
 
 // Series logs the failures of one thing that is tried again and again: the first, one for
-// each interval while it keeps failing, and the success that ends them. It is safe for
-// concurrent use.
+// each interval while it keeps failing, and the success that ends them. If it fails and works by turns, the
+// log has at most mostTurns beginnings in each interval. It is safe for concurrent use.
 type Series struct {
 	log   *zap.Logger
 	what  string // the message of the first line
@@ -19,7 +19,15 @@ type Series struct {
 	since time.Time // of the first failure
 	told  time.Time // when the last line was written
 	count int       // failures since the first; 0 if the last try succeeded
+
+	turns    int       // beginnings that were logged since from
+	from     time.Time // when the interval began in which turns are counted
+	unlogged int       // beginnings that were not logged since the last one that was
+	quiet    bool      // the beginning was not logged, nor anything since
 }
+
+// mostTurns bounds the beginnings that are logged in one interval.
+const mostTurns = 5
 
 // NewSeries returns a series without failures. Its lines have the message what, with
 // "(still)" or "(over)" after it for all but the first. every is the time between two lines;
@@ -39,12 +47,29 @@ func (s *Series) Failed(fields ...zap.Field) {
 	s.count++
 	switch {
 	case s.count == 1:
-		s.since, s.told = now, now
+		s.since = now
+		if s.quiet = !s.turnLocked(now); s.quiet {
+			s.unlogged++
+			return
+		}
+		if s.told = now; s.unlogged > 0 {
+			fields = append(fields, zap.Int("unlogged", s.unlogged))
+			s.unlogged = 0
+		}
 		s.log.Warn(s.what, fields...)
 	case now.Sub(s.told) >= s.every:
-		s.told = now
+		s.told, s.quiet = now, false
 		s.log.Warn(s.what+" (still)", append(fields, s.lengthLocked(now)...)...)
 	}
+}
+
+// turnLocked reports whether a beginning is to be logged.
+func (s *Series) turnLocked(now time.Time) bool {
+	if now.Sub(s.from) >= s.every {
+		s.from, s.turns = now, 0
+	}
+	s.turns++
+	return s.turns <= mostTurns
 }
 
 // Passed records a success, which ends the failures.
@@ -54,7 +79,9 @@ func (s *Series) Passed() {
 	if s.count == 0 {
 		return
 	}
-	s.log.Info(s.what+" (over)", s.lengthLocked(time.Now())...)
+	if !s.quiet {
+		s.log.Info(s.what+" (over)", s.lengthLocked(time.Now())...)
+	}
 	s.count = 0
 }
 

@@ -72,7 +72,6 @@ type stream interface {
 func streamOf(conn net.Conn) (stream, error) {
 	s, ok := conn.(stream)
 	if !ok {
-		_ = conn.Close()
 		return nil, fmt.Errorf("take connection over: a %T is no stream with a descriptor", conn)
 	}
 	return s, nil

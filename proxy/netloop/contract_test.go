@@ -367,8 +367,11 @@ func testAdopt(t *testing.T, open func() (Loop, error)) {
 	if _, err := a.Loop().Adopt(pipe); err == nil {
 		t.Error("a pipe was adopted")
 	}
+	if err := pipe.Close(); err != nil {
+		t.Error(err)
+	}
 	if _, err := other.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("what could not be adopted is not closed: %v", err)
+		t.Errorf("what could not be adopted cannot be closed: %v", err)
 	}
 }
 

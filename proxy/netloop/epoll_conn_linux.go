@@ -44,9 +44,8 @@ type epollConn struct {
 	}
 }
 
-// newEpollConn takes conn's descriptor over. conn is closed; on failure too.
+// newEpollConn takes conn's descriptor over, and closes conn unless it fails.
 func newEpollConn(l *epollLoop, conn stream) (*epollConn, error) {
-	defer conn.Close() // again is harmless
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err

@@ -10,8 +10,8 @@ import (
 // Loop tells connections what they can do. Both sides of a session belong to one
 // loop, which then moves the bytes between them by itself.
 type Loop interface {
-	// Adopt takes a TCP or Unix connection over. conn must not be used any more; it
-	// is closed if that fails.
+	// Adopt takes a TCP or Unix connection over. conn must not be used any more, unless that fails: then it
+	// is the caller's still, which closes it.
 	Adopt(conn net.Conn) (Conn, error)
 
 	// close ends the loop and waits for it. Its connections must be closed.

@@ -28,7 +28,6 @@ func (l plainLoop) Adopt(conn net.Conn) (Conn, error) {
 	}
 	raw, err := s.SyscallConn()
 	if err != nil {
-		_ = conn.Close()
 		return nil, fmt.Errorf("take connection over: %w", err)
 	}
 	c := &plainConn{

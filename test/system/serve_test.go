@@ -2,9 +2,12 @@ package system
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -139,5 +142,50 @@ func TestPostgresIsAway(t *testing.T) {
 	defer cancel()
 	if _, err := pgx.Connect(ctx, p.DSN(pgtest.App, "no_such_database", "resource", resource)); stateOf(err) != "3D000" {
 		t.Errorf("connecting to no database: %v; want Postgres' own 3D000", err)
+	}
+}
+
+// TestAClientForWhomNoFileDescriptorIsLeft is told so, whether it is its own connection or the one to Postgres that
+// needs one, and is counted. The log stays short.
+func TestAClientForWhomNoFileDescriptorIsLeft(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p := h.proxy()
+	limit := func(n int) {
+		t.Helper()
+		if out, err := exec.Command("prlimit", "--pid", strconv.Itoa(p.PID()), fmt.Sprintf("--nofile=%d:", n)).CombinedOutput(); err != nil {
+			t.Fatalf("prlimit: %v: %s", err, out)
+		}
+	}
+	refused := 0
+	for line, left := range map[string]int{"accept failed": 1, "postgres not reachable": 2} { // a connection needs one more while it is taken over
+		process.Eventually(t, process.Patience, line, func() bool {
+			used, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.PID()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit(len(used) + left)
+			defer limit(4096)
+			for range 10 {
+				c, err := h.plain(p)
+				switch f := failureOf(err); {
+				case err == nil:
+					c.leave()
+				case f == nil || f.Code != "53000" || !strings.Contains(f.Hint, "ulimit -n"):
+					t.Errorf("refused with %v, %+v", err, f)
+				default:
+					refused++
+				}
+			}
+			return len(p.Lines(line)) > 0
+		})
+	}
+	if _, body := p.Get(t, "/metrics"); refused == 0 || !strings.Contains(body, fmt.Sprintf("fencepost_connections_refused_total{reason=\"limit\"} %d\n", refused)) {
+		t.Errorf("%d clients were refused, and the metrics have another number: %s", refused, body)
+	}
+	for _, line := range []string{"accept failed", "postgres not reachable"} {
+		if n := len(p.Lines(line)); n > 5 {
+			t.Errorf("the log has %d lines %q", n, line)
+		}
 	}
 }
