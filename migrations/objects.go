@@ -105,16 +105,27 @@ func missing(ctx context.Context, conn *pgx.Conn, made []object) ([]object, erro
 	return slices.DeleteFunc(slices.Clone(made), func(o object) bool { return slices.Contains(present, o.String()) }), nil
 }
 
-// Examine looks whether the schema of a database, which is at this version, has all functions, views, tables
-// and sequences that its migrations have made. If not, problem says what is missing, and remedy what to do;
+// applied returns those of the files that have been applied to a database.
+func applied(files []file, to []Applied) []file {
+	return slices.DeleteFunc(slices.Clone(files), func(f file) bool {
+		return !slices.ContainsFunc(to, func(a Applied) bool { return a.Version == f.version })
+	})
+}
+
+// Examine looks whether the schema of a database has all functions, views, tables and sequences that the
+// migrations which were applied to it have made. If not, problem says what is missing, and remedy what to do;
 // migrate is the command that migrates the database. Nothing is known of a schema that is newer than this
 // binary. The search_path of conn must not name the schema fencepost.
-func Examine(ctx context.Context, conn *pgx.Conn, version int, migrate string) (problem, remedy string, err error) {
+func Examine(ctx context.Context, conn *pgx.Conn, migrate string) (problem, remedy string, err error) {
 	files, err := list(embedded)
-	if err != nil || version > len(files) {
+	if err != nil {
 		return "", "", err
 	}
-	lacks, err := missing(ctx, conn, objects(files[:version]))
+	state, err := Status(ctx, conn)
+	if err != nil || state.Version > state.Latest {
+		return "", "", err
+	}
+	lacks, err := missing(ctx, conn, objects(applied(files, state.Applied)))
 	if err != nil || len(lacks) == 0 {
 		return "", "", err
 	}
@@ -165,10 +176,14 @@ func (e *IncompleteError) Remedy(migrate string) string {
 		"Without a backup, stop all workers, run DROP SCHEMA fencepost CASCADE, and then: " + migrate + " (epochs begin anew, and guards have to be added again)"
 }
 
-// repair makes again what the schema lacks of what the files have made, and returns its names. It fails with
+// repair makes again what the schema lacks of what those of the files have made that were applied, and returns its names. It fails with
 // an *IncompleteError if that would lose data.
 func repair(ctx context.Context, tx pgx.Tx, files []file) (repaired []string, err error) {
-	lacks, err := missing(ctx, tx.Conn(), objects(files))
+	state, err := Status(ctx, tx.Conn())
+	if err != nil {
+		return nil, err
+	}
+	lacks, err := missing(ctx, tx.Conn(), objects(applied(files, state.Applied)))
 	if err != nil || len(lacks) == 0 {
 		return nil, err
 	}

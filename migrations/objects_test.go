@@ -53,11 +53,7 @@ func TestMissingFunctionsAndViewsAreMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	latest, err := migrations.Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problem, remedy, err := migrations.Examine(t.Context(), conn, latest, "fencepost migrate --dsn X")
+	problem, remedy, err := migrations.Examine(t.Context(), conn, "fencepost migrate --dsn X")
 	if err != nil || !strings.Contains(problem, "lacks function fencepost.") || remedy != "Run: fencepost migrate --dsn X (it makes again what is missing)" {
 		t.Errorf("the problem is %q, the remedy %q, the error %v", problem, remedy, err)
 	}
@@ -74,7 +70,7 @@ func TestMissingFunctionsAndViewsAreMadeAgain(t *testing.T) {
 			t.Errorf("%s was\n%s\nand is now\n%s", name, text, after[name])
 		}
 	}
-	if problem, _, err := migrations.Examine(t.Context(), conn, latest, ""); problem != "" || err != nil {
+	if problem, _, err := migrations.Examine(t.Context(), conn, ""); problem != "" || err != nil {
 		t.Errorf("afterwards: %q, %v", problem, err)
 	}
 	if done, err := migrations.Up(t.Context(), conn, migrations.Options{}); err != nil || len(done.Repaired) != 0 {
@@ -87,10 +83,6 @@ func TestEveryObjectIsLookedFor(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	conn := plainConn(t, s, s.Database(t))
-	latest, err := migrations.Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
 	rows, err := conn.Query(t.Context(), `SELECT 'function ' || p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace = 'fencepost'::regnamespace
 		UNION ALL SELECT CASE c.relkind WHEN 'v' THEN 'view ' WHEN 'S' THEN 'sequence ' ELSE 'table ' END || c.oid::regclass FROM pg_class c
 		WHERE c.relnamespace = 'fencepost'::regnamespace AND c.relkind IN ('r', 'v', 'S') AND c.relname <> 'schema_version' AND c.relname NOT LIKE '%_id_seq' -- of identity columns`)
@@ -109,7 +101,7 @@ func TestEveryObjectIsLookedFor(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "ALTER "+name+" RENAME TO elsewhere"); err != nil {
 			t.Fatal(err)
 		}
-		problem, remedy, err := migrations.Examine(t.Context(), conn, latest, "fencepost migrate")
+		problem, remedy, err := migrations.Examine(t.Context(), conn, "fencepost migrate")
 		data := strings.HasPrefix(name, "table") || strings.HasPrefix(name, "sequence")
 		if err != nil || !strings.Contains(problem, "lacks ") || !strings.Contains(problem, strings.ReplaceAll(name, `"`, "")) || strings.Contains(remedy, "backup") != data {
 			t.Errorf("without %s: problem %q, remedy %q, error %v", name, problem, remedy, err)
@@ -118,10 +110,21 @@ func TestEveryObjectIsLookedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if problem, _, err := migrations.Examine(t.Context(), conn, latest, ""); problem != "" || err != nil {
+	if problem, _, err := migrations.Examine(t.Context(), conn, ""); problem != "" || err != nil {
 		t.Errorf("at last: %q, %v", problem, err)
 	}
-	if problem, _, err := migrations.Examine(t.Context(), conn, latest+1, ""); problem != "" || err != nil {
+	for _, sql := range []string{"DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE name = 'rejections'"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if problem, _, err := migrations.Examine(t.Context(), conn, ""); problem != "" || err != nil {
+		t.Errorf("without a migration that was not applied: %q, %v", problem, err)
+	}
+	if _, err := conn.Exec(t.Context(), "INSERT INTO fencepost.schema_version VALUES (9999, 'later'); DROP TABLE fencepost.floor"); err != nil {
+		t.Fatal(err)
+	}
+	if problem, _, err := migrations.Examine(t.Context(), conn, ""); problem != "" || err != nil {
 		t.Errorf("a newer schema: %q, %v", problem, err)
 	}
 }

@@ -136,7 +136,7 @@ func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool
 	case version == 0:
 		err = unversioned(ctx, tx)
 	default:
-		repaired, err = repair(ctx, tx, files[:version])
+		repaired, err = repair(ctx, tx, files)
 	}
 	if err != nil {
 		return false, nil, err

@@ -160,7 +160,7 @@ func openDSN(ctx context.Context, dsn string, notes io.Writer) (*store.Store, st
 	}
 	st, err := store.Open(ctx, store.Config{
 		Address: address, Database: cfg.Database, User: cfg.User, Password: cfg.Password,
-		TLS: security, SchemaVersion: migrations.Needed, Complete: migrations.Examine, Blocked: hosts.Waiting(notes),
+		TLS: security, SchemaVersion: migrations.Needed, Blocked: hosts.Waiting(notes),
 	})
 	return st, cfg.Database, err
 }

@@ -51,6 +51,7 @@ const (
 	codeTooMany       = "53300"
 	codeNoRow         = "P0002"
 	codeNoDatabase    = "3D000"
+	codeNoTable       = "42P01"
 )
 
 // noFence returns a ZF004 refusal that an operator resolves by a migration.

@@ -54,20 +54,14 @@ func (s *Store) examine(ctx context.Context) error {
 	var version int
 	var signals, reads bool
 	var forbidden string
-	var incomplete *Unusable
 	err = pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// By itself, because the next statement waits for the lock when it is parsed.
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1, true)", examineLock.String()); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, versionSQL).Scan(&version, &signals, &reads, &forbidden); err != nil {
-			return err
-		}
-		lacks, err := s.incomplete(ctx, tx.Conn(), version)
-		incomplete = lacks
-		return err
+		return tx.QueryRow(ctx, versionSQL).Scan(&version, &signals, &reads, &forbidden)
 	})
-	if err == nil && incomplete == nil && version > 0 && version >= s.cfg.SchemaVersion {
+	if err == nil && version > 0 && version >= s.cfg.SchemaVersion {
 		err = pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			_, err := tx.Conn().PgConn().Exec(ctx, readableSQL).ReadAll()
 			return err
@@ -78,8 +72,6 @@ func (s *Store) examine(ctx context.Context) error {
 		return s.locked(ctx, err)
 	case err != nil:
 		return s.explain(err)
-	case incomplete != nil:
-		return incomplete
 	case version == 0 || version < s.cfg.SchemaVersion:
 		return s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but version %d is needed",
 			ascii(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
@@ -94,18 +86,29 @@ func (s *Store) examine(ctx context.Context) error {
 	return nil
 }
 
-// incomplete returns the error of a schema that lacks something at its version, nil if it lacks nothing.
-func (s *Store) incomplete(ctx context.Context, conn *pgx.Conn, version int) (*Unusable, error) {
-	if s.cfg.Complete == nil {
-		return nil, nil
+// Examine looks whether the fence can still be used, as Open does, and whether the schema has all that its
+// migrations have made. What is missing need not keep workers from leading.
+func (s *Store) Examine(ctx context.Context) error {
+	err := s.examine(ctx)
+	if s.cfg.Complete == nil || err != nil && codeOf(err) != codeNoTable {
+		return err
 	}
-	problem, remedy, err := s.cfg.Complete(ctx, conn, version, s.migrateCommand())
-	if err != nil || problem == "" {
-		return nil, err
+	var incomplete *Unusable
+	lookErr := s.free.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		problem, remedy, err := s.cfg.Complete(ctx, conn.Conn(), s.migrateCommand())
+		if err == nil && problem != "" {
+			incomplete = s.noFence(faults.Schema, "the schema fencepost of database %s %s", ascii(s.cfg.Database), ascii(problem))
+			incomplete.Hint = ascii(remedy)
+		}
+		return err
+	})
+	switch {
+	case incomplete != nil:
+		return incomplete
+	case err != nil: // it says more
+		return err
 	}
-	u := s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but %s", ascii(s.cfg.Database), version, ascii(problem))
-	u.Hint = ascii(remedy)
-	return u, nil
+	return s.explain(lookErr)
 }
 
 // checkableSQL is true if the database has what every check calls. Without it, a worker that is granted an epoch
@@ -118,7 +121,7 @@ func (f *Fence) uncheckable(ctx context.Context) error {
 	if err := f.store.free.QueryRow(ctx, "SELECT "+checkableSQL).Scan(&can); err != nil || can {
 		return err
 	}
-	if err := f.store.examine(ctx); err != nil {
+	if err := f.store.Examine(ctx); err != nil {
 		return err
 	}
 	return f.store.noFence(faults.Schema, "the schema fencepost of database %s lacks a function that every check calls", ascii(f.store.cfg.Database))

@@ -63,9 +63,9 @@ func remedy(code string) string {
 }
 
 // Probe connects to a database as the control role, on a connection of its own, and
-// examines what Open would.
+// examines what Store.Examine would.
 func Probe(ctx context.Context, cfg Config) error {
-	return once(ctx, cfg, func(s *Store) error { return s.examine(ctx) })
+	return once(ctx, cfg, func(s *Store) error { return s.Examine(ctx) })
 }
 
 // Databases connects to cfg.Database and returns at most limit databases of the server
@@ -128,9 +128,6 @@ func once(ctx context.Context, cfg Config, do func(s *Store) error) error {
 	}
 	return nil
 }
-
-// Examine looks whether the fence can still be used, as Open does.
-func (s *Store) Examine(ctx context.Context) error { return s.examine(ctx) }
 
 // explainLogin converts the error of a connection that the server has refused because of
 // the control role. It returns nil for any other.

@@ -74,10 +74,10 @@ type Config struct {
 	PresenceID string
 	// SchemaVersion is the lowest acceptable version of the schema, 0 for any.
 	SchemaVersion int
-	// Complete, if not nil, says what the schema lacks of what its migrations up to version have made, and
-	// what to do about that; problem is "" if it lacks nothing. migrate is the command that migrates the
-	// database. The search_path of conn is that of settings.
-	Complete func(ctx context.Context, conn *pgx.Conn, version int, migrate string) (problem, remedy string, err error)
+	// Complete, if not nil, is what Examine asks. It says what the schema lacks of what its migrations have
+	// made, and what to do about that; problem is "" if it lacks nothing. migrate is the command that
+	// migrates the database. The search_path of conn is that of settings.
+	Complete func(ctx context.Context, conn *pgx.Conn, migrate string) (problem, remedy string, err error)
 	Logger   *zap.Logger
 }
 

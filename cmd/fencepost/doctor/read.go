@@ -130,7 +130,7 @@ func database(ctx context.Context, conn *pgx.Conn, named []string) (d Database, 
 		return d, fmt.Errorf("read the owner of the schema: %w", err)
 	}
 	const migrate = "fencepost migrate --dsn ..."
-	if d.Schema.Incomplete, d.Schema.Remedy, err = migrations.Examine(ctx, conn, d.Schema.Version, migrate); err != nil {
+	if d.Schema.Incomplete, d.Schema.Remedy, err = migrations.Examine(ctx, conn, migrate); err != nil {
 		return d, err
 	}
 	if d.Schema.Version < d.Schema.Needed || d.Schema.Incomplete != "" { // what is below may not exist
