@@ -242,6 +242,9 @@ func (s state) chose(q *statement) state {
 		s.local, s.chooses = q.chooses.value, true
 	default:
 		s.chosen = q.chooses.value
+		if q.chooses.lasts {
+			s.was = s.chosen
+		}
 	}
 	if s.cover == fullCover && s.choice() != before {
 		s.cover = uncovered

@@ -320,7 +320,7 @@ func statementOf(node *pg_query.Node, text string) statement {
 		return statement{kind: nothing}
 	case *pg_query.Node_DiscardStmt:
 		if n.DiscardStmt.Target == pg_query.DiscardMode_DISCARD_ALL {
-			return statement{kind: nothing, chooses: &choice{}}
+			return statement{kind: nothing, chooses: &choice{lasts: true}}
 		}
 		return statement{kind: nothing}
 	case *pg_query.Node_DeallocateStmt:
@@ -449,6 +449,7 @@ func executeOf(e *pg_query.ExecuteStmt) statement {
 type choice struct {
 	value string // "" for that of the startup
 	local bool   // for its transaction
+	lasts bool   // whatever fails behind it in its batch
 }
 
 // spelled returns a SET as its text has it, in which no letter stands for a byte outside ASCII. The

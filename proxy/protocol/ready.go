@@ -23,9 +23,10 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	if certainty == answered && !m.down.failed && readyStatus(msg[wire.HeaderLen]) != gate.FailedBlock {
 		m.confirm(after)
 	}
-	if m.epochs.settleBase(m.down.failed) {
-		m.down.happens(Event{Kind: EventChosen, Resources: m.resources(m.epochs.choices.base)})
+	if m.txn.AtRest() {
+		m.chain = chain{} // a BEGIN that was sent has failed, or its block is over
 	}
+	m.settleBase(m.down.failed)
 	m.down.failed = false
 	if readyStatus(msg[wire.HeaderLen]) != gate.FailedBlock {
 		m.down.ahead = nil
@@ -45,6 +46,13 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	}
 	if m.epochs.isPending() && m.pendingReplies.empty() {
 		m.down.happens(Event{Kind: EventAnnounce})
+	}
+}
+
+// settleBase follows what shows whether a SET of the session's choice holds.
+func (m *Machine) settleBase(failed bool) {
+	if m.epochs.settleBase(failed) {
+		m.down.happens(Event{Kind: EventChosen, Resources: m.resources(m.epochs.choices.base)})
 	}
 }
 

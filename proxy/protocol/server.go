@@ -289,6 +289,8 @@ func (m *Machine) completed(e *reply, msg []byte) {
 	switch view(tag) {
 	case "COMMIT", "ROLLBACK": // the latter of ROLLBACK TO as well
 		m.txn.Answer(gate.TransactionEnded, false)
+	case "DISCARD ALL": // is committed at once, whatever fails behind it
+		m.settleBase(false)
 	case "RELEASE", "RESET", "SET": // 14 and 15 let a RESET undo read-only mode, and RELEASE one set since the savepoint
 		m.txn.Answer(gate.ReadOnlyUndone, false)
 	}

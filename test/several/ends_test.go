@@ -79,6 +79,38 @@ func TestSafetyACommitThatIsSkippedEndsNoChoice(t *testing.T) {
 	})
 }
 
+// TestABeginThatFailsBeginsNothing: SET LOCAL behind it stands outside a block.
+func TestABeginThatFailsBeginsNothing(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		for name, fails := range map[string][]byte{
+			"an isolation level behind a query": Batch(Parse("", "select 1"), Bind("", ""), Run("begin isolation level serializable")),
+			"a syntax error in front":           Batch(Parse("", "selec"), Run("begin")),
+		} {
+			c := chooserAs(s, another(s), "r")
+			all, ended := fixture.AskAll(c, 2, fails, Q("set local fencepost.resource = 'b'"))
+			if ended || wiretest.ErrorOf(all[len(all)-3:]) != "ZF005" || parameters(all) != "" {
+				t.Errorf("%s: got %v, ended %v; want ZF005 at the end", name, all, ended)
+			}
+			fixture.MustPass(t, c, Q(write("mine")))
+		}
+	})
+}
+
+// TestDiscardAllEndsAChoice, although what follows it in its batch fails: Postgres commits it at once.
+func TestDiscardAllEndsAChoice(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		c := chooserAs(s, another(s), "r", "b")
+		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
+		fixture.MustFail(t, c, "22012", Batch(Run("discard all"), Run("select 1/0")))
+		fixture.MustPass(t, c, Q(write("mine")))
+		if r := show(t, c, "resource"); r != "r" {
+			t.Errorf("the session's resource is %s, want r", r)
+		}
+	})
+}
+
 // TestACommitThatHasRunEndsItsChoice, although a later statement of its text or batch has failed.
 func TestACommitThatHasRunEndsItsChoice(t *testing.T) {
 	t.Parallel()
