@@ -27,9 +27,20 @@ type Subject struct {
 // differ, Fencepost and the server disagree about the transaction that the client is in, and it
 // raises 22P02.
 func ChosenCheckSQL(worker, value string, subjects []Subject) string {
+	return choiceCheckSQL(worker, value, "", subjects)
+}
+
+// UnchosenCheckSQL returns the check of a transaction for the resource of the startup, in a session
+// whose client has chosen before. In front of it, it compares that resource with what the server has for
+// fencepost.resource, as ChosenCheckSQL does; the server may also have nothing.
+func UnchosenCheckSQL(worker, resource string, own Subject) string {
+	return choiceCheckSQL(worker, resource, ` OR COALESCE(`+chosenSetting+`,'') OPERATOR(pg_catalog.=) ''::pg_catalog.text`, []Subject{own})
+}
+
+func choiceCheckSQL(worker, value, orElse string, subjects []Subject) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, `SELECT (COALESCE(%[1]s,'') OPERATOR(pg_catalog.||) ' is set'::pg_catalog.text)::pg_catalog.bool`+
-		` WHERE (%[1]s OPERATOR(pg_catalog.=) %[2]s::pg_catalog.text) IS NOT TRUE`, chosenSetting, Literal(value))
+		` WHERE (%[1]s OPERATOR(pg_catalog.=) %[2]s::pg_catalog.text%[3]s) IS NOT TRUE`, chosenSetting, Literal(value), orElse)
 	for _, s := range subjects {
 		text.WriteString(" UNION ALL ")
 		text.WriteString(InlineCheckSQL(s.Fence, worker, s.Incarnation, s.Claims, s.Told, s.Held))

@@ -172,7 +172,7 @@ func endsFailed(q *statement) bool {
 
 // runOne is run, except that another session's check counts as a query.
 func (o *Observer) runOne(s state, q *statement, p place) result {
-	if q.kind == check && q.check.chosen && q.check.value != s.choice() { // it compares them
+	if q.kind == check && q.check.chosen && !q.check.agrees(s.choice()) { // it compares them
 		failing := *q
 		failing.kind = fails
 		return s.run(&failing, p)

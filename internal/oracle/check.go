@@ -24,7 +24,8 @@ const (
 		`(?: AND pg_catalog\.set_config\('fencepost\.claim_(\d+)', ` + number + `::pg_catalog\.text, true\) IS NOT NULL)?` +
 		`( AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE`
 	choiceSQL = `SELECT \(COALESCE\(pg_catalog\.current_setting\('fencepost\.resource',true\),''\) OPERATOR\(pg_catalog\.\|\|\) ' is set'::pg_catalog\.text\)::pg_catalog\.bool` +
-		` WHERE \(pg_catalog\.current_setting\('fencepost\.resource',true\) OPERATOR\(pg_catalog\.=\) (` + literal + `)::pg_catalog\.text\) IS NOT TRUE`
+		` WHERE \(pg_catalog\.current_setting\('fencepost\.resource',true\) OPERATOR\(pg_catalog\.=\) (` + literal + `)::pg_catalog\.text` +
+		`( OR COALESCE\(pg_catalog\.current_setting\('fencepost\.resource',true\),''\) OPERATOR\(pg_catalog\.=\) ''::pg_catalog\.text)?\) IS NOT TRUE`
 	lapseSQL = `SELECT fencepost\.(?:refuse|(verdict))\(\d+, \d+::pg_catalog\.int8, ` + literal + `, ` + literal + `, \d+::pg_catalog\.int8, true\)`
 )
 
@@ -49,6 +50,7 @@ type checkText struct {
 	never      bool // it refuses whatever the fence contains
 	asks       bool // where it would refuse a stale session, it sets read-only mode instead
 	chosen     bool // it is for what the client has chosen: the one of each resource, in order
+	unchosen   bool // it is chosen, but for the resource of the startup: the server may have nothing chosen
 	value      string
 	each       []checkText
 }
@@ -59,7 +61,9 @@ type candidacy struct{ fence, incarnation string }
 // parseCheck recognises a check by its whole text.
 func parseCheck(text string) (c checkText, ok bool) {
 	if m := choicePattern.FindStringSubmatch(text); m != nil {
-		return parseChosen(unquote(m[1]), text[len(m[0]):])
+		c, ok = parseChosen(unquote(m[1]), text[len(m[0]):])
+		c.unchosen = m[2] != ""
+		return c, ok && (!c.unchosen || len(c.each) == 1)
 	}
 	if m := lapsePattern.FindStringSubmatch(text); m != nil {
 		return checkText{never: true, asks: m[1] != ""}, true
@@ -111,6 +115,11 @@ func (c checkText) with(params []string) checkText {
 	}
 	c.told, c.held = value(c.told), value(c.held)
 	return c
+}
+
+// agrees reports whether a check of what was chosen can pass where the server has this choice.
+func (c checkText) agrees(choice string) bool {
+	return c.value == choice || c.unchosen && choice == ""
 }
 
 // passes reports whether the check can pass at all: both epochs must be equal and not

@@ -416,8 +416,11 @@ func (o *Observer) mine(s state, c checkText) bool {
 	if c.never || value == "" && !c.chosen || value == o.facts.Resource && !s.chooses && !c.chosen {
 		return o.own(c)
 	}
-	if !c.chosen || c.value != value {
+	if !c.chosen || !c.agrees(value) {
 		return false
+	}
+	if c.unchosen {
+		return c.value == o.facts.Resource && o.own(c.each[0])
 	}
 	wanted := map[candidacy]bool{}
 	for _, name := range strings.Split(value, ",") {

@@ -98,12 +98,20 @@ func (a *surroundings) told() fencing.Epoch {
 	return a.epochs.inHand.announced
 }
 
-// checksChoice reports whether g, for the message in hand, is the check of what was chosen.
-func (m *Machine) checksChoice(g injectedCheck) bool { return m.inHand.aim != nil && g == fullCheck }
+// checksChoice reports whether g, for the message in hand, is a check that compares what the client has
+// chosen with what the server has for fencepost.resource: in each session that has chosen once. Where the
+// machine takes a transaction for another than the server does, nothing is checked for the wrong resource.
+func (m *Machine) checksChoice(g injectedCheck) bool {
+	return m.epochs.choices.shown != nil && g == fullCheck
+}
 
-// chosenSQL is the check of what was chosen.
+// chosenSQL is the check of what was chosen, or of the resource of the startup if nothing is.
 func (m *Machine) chosenSQL() string {
 	a := m.inHand.aim
+	if a == nil {
+		own := fencing.Subject{Fence: m.config.Fence, Incarnation: m.config.Incarnation, Told: m.epochs.inHand.announced, Held: m.held(), Claims: m.checks.claims}
+		return fencing.UnchosenCheckSQL(m.config.Worker, m.config.Resource, own)
+	}
 	return fencing.ChosenCheckSQL(m.config.Worker, a.choice.value, a.subjects)
 }
 

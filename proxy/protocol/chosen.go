@@ -200,7 +200,7 @@ func (a *announced) choose(c *choice, local bool) {
 		}
 		return
 	}
-	if len(c.all) == 1 && c.all[0].own {
+	if len(c.all) == 1 && c.all[0].own && (c.value == "" || c.value == c.all[0].Resource) {
 		c = nil
 	}
 	if !a.choices.changes {

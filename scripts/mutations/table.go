@@ -249,7 +249,7 @@ var table = []mutation{
 	{name: "what is announced in a transaction counts in it", file: theChosen, in: ofSeveral, tests: "^TestSafetyAResourceIsAnnounced$/^default$",
 		old: "	case t.number > st.changed:", text: "	case t.number > 0:"},
 	{name: "the server may have another value than was chosen", file: "fencing/chosen.go", in: ofSeveral, tests: "^TestSafetyTheServerDisagrees$/^default$",
-		old: "%[2]s::pg_catalog.text) IS NOT TRUE`", text: "%[2]s::pg_catalog.text) IS NULL`"},
+		old: "%[2]s::pg_catalog.text%[3]s) IS NOT TRUE`", text: "%[2]s::pg_catalog.text%[3]s) IS NULL`"},
 
 	// What guarded tables ask for.
 	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,

@@ -295,8 +295,17 @@ func TestSafetyTheServerDisagrees(t *testing.T) {
 		fixture.MustFail(t, c, "ZF005", Run(write("refused")), Sync())
 		fixture.MustPass(t, c, Q("set fencepost.resource = 'c'"))
 		fixture.MustPass(t, c, Q(write("chosen")))
-		if s.Rows("refused") != 0 || s.Rows("chosen") != 1 {
-			t.Errorf("%d rows refused and %d chosen, want 0 and 1", s.Rows("refused"), s.Rows("chosen"))
+
+		// The same is true where nothing is chosen any more.
+		s.GrantOn("r", "w")
+		fixture.MustPassEach(t, c, "reset fencepost.resource", "show fencepost.role", write("chosen"), "select chooses('c')")
+		fixture.MustFail(t, c, "ZF005", Q(write("refused")))
+		fixture.MustFail(t, c, "ZF005", Run(write("refused")), Sync())
+		for _, r := range []string{"r", "", " r "} {
+			fixture.MustPassEach(t, c, "set fencepost.resource = '"+r+"'", write("chosen"), "show fencepost.resource", write("chosen"))
+		}
+		if s.Rows("refused") != 0 || s.Rows("chosen") != 8 {
+			t.Errorf("%d rows refused and %d chosen, want 0 and 8", s.Rows("refused"), s.Rows("chosen"))
 		}
 	})
 }
