@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // startConsul starts a dev agent, a single in-memory server. It allows sessions of one second,
@@ -20,17 +22,17 @@ func startConsul(ctx context.Context, dir string, o Options) (*leaseService, err
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := scratch.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	ports := []string{"dns = -1", "grpc = -1", "grpc_tls = -1", "http = " + port(address)}
+	ports := []string{"dns = -1", "grpc = -1", "grpc_tls = -1", "http = " + scratch.Port(address)}
 	for _, name := range []string{"serf_lan", "serf_wan", "server"} {
-		other, err := freeAddress()
+		other, err := scratch.FreeAddress()
 		if err != nil {
 			return nil, err
 		}
-		ports = append(ports, name+" = "+port(other))
+		ports = append(ports, name+" = "+scratch.Port(other))
 	}
 	config := filepath.Join(dir, "consul.hcl")
 	text := fmt.Sprintf("session_ttl_min = \"1s\"\ndisable_update_check = true\nports {\n  %s\n}\n", strings.Join(ports, "\n  "))
@@ -48,11 +50,11 @@ func startConsul(ctx context.Context, dir string, o Options) (*leaseService, err
 		what:   "Consul, a dev agent at " + address,
 		config: fmt.Sprintf("  consul:\n    address: %s\n", address),
 	}
-	if c.proc, err = startProcess("Consul", cmd); err != nil {
+	if c.proc, err = scratch.Start("Consul", cmd); err != nil {
 		return nil, err
 	}
-	if err := waitFor(ctx, c.proc, 60*time.Second, func() error { return hasLeader(ctx, address) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for Consul: %w\n%s", err, tail(log.Name(), 10)), c.stop())
+	if err := scratch.WaitFor(ctx, c.proc, 60*time.Second, func() error { return hasLeader(ctx, address) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for Consul: %w\n%s", err, scratch.Tail(log.Name(), 10)), c.stop())
 	}
 	return c, nil
 }

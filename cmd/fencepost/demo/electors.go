@@ -7,11 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // leaseService is a lease service that the demo has started.
 type leaseService struct {
-	proc    *process
+	proc    *scratch.Process
 	what    string        // what it is, and where
 	config  string        // its part of Fencepost's configuration, below election
 	address string        // of its interface for clients
@@ -20,7 +22,7 @@ type leaseService struct {
 
 // stop ends it. What it rests on ends afterwards, because it could not end in order without that.
 func (s *leaseService) stop() error {
-	err := s.proc.stop(syscall.SIGTERM)
+	err := s.proc.Stop(syscall.SIGTERM)
 	if s.beneath != nil {
 		err = errors.Join(err, s.beneath.stop())
 	}

@@ -13,15 +13,24 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
+)
+
+// The role of the workers, and the application's database. The role is not a superuser, because a
+// superuser could disable the fence.
+const (
+	workerRole = "shop"
+	database   = "shop"
 )
 
 // environment is everything that a run needs. It is discarded at the end.
 type environment struct {
 	o      Options
 	dir    string
-	pg     *postgres
+	pg     *scratch.Postgres
 	leases *leaseService // nil with the embedded elector
-	fence  *process
+	fence  *scratch.Process
 	listen string // where Fencepost listens for Postgres clients
 	log    *fenceLog
 	db     *pgx.Conn
@@ -53,10 +62,10 @@ func startEnvironment(ctx context.Context, o Options, report *reporter) (_ *envi
 		return nil, fmt.Errorf("set the directory's permissions: %w", err)
 	}
 	report.title("Fencepost: what happens when a leader freezes in the middle of a charge")
-	if env.pg, err = startPostgres(ctx, env.dir, o.PostgresBin); err != nil {
+	if env.pg, err = scratch.StartPostgres(ctx, env.dir, o.PostgresBin); err != nil {
 		return nil, err
 	}
-	report.setup("PostgreSQL %s, a throwaway server at %s", env.pg.version, env.pg.address)
+	report.setup("PostgreSQL %s, a throwaway server at %s", env.pg.Version, env.pg.Address)
 	if env.leases, err = startElector(ctx, env.dir, o); err != nil {
 		return nil, err
 	}
@@ -77,13 +86,13 @@ func startEnvironment(ctx context.Context, o Options, report *reporter) (_ *envi
 // prepareDatabase creates the roles, the database with the fencepost schema, and the
 // application's tables.
 func (env *environment) prepareDatabase(ctx context.Context) error {
-	admin, err := pgx.Connect(ctx, env.pg.dsn(superuser, "postgres"))
+	admin, err := pgx.Connect(ctx, env.pg.DSN(scratch.Superuser, "postgres"))
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	defer admin.Close(ctx)
 	for _, sql := range []string{
-		fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", workerRole, env.pg.password),
+		fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", workerRole, env.pg.Password),
 		fmt.Sprintf("CREATE DATABASE %s OWNER %s", database, workerRole),
 	} {
 		if _, err := admin.Exec(ctx, sql); err != nil {
@@ -93,7 +102,7 @@ func (env *environment) prepareDatabase(ctx context.Context) error {
 	if err := env.migrate(ctx); err != nil {
 		return err
 	}
-	if env.db, err = pgx.Connect(ctx, env.pg.dsn(workerRole, database)); err != nil {
+	if env.db, err = pgx.Connect(ctx, env.pg.DSN(workerRole, database)); err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	_, err = env.db.Exec(ctx, `
@@ -108,7 +117,7 @@ func (env *environment) prepareDatabase(ctx context.Context) error {
 // migrate runs fencepost migrate, which also creates the control role.
 func (env *environment) migrate(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, env.o.Program, "migrate")
-	cmd.Env = append(os.Environ(), "FENCEPOST_DSN="+env.pg.dsn(superuser, database), "FENCEPOST_CONTROL_PASSWORD="+env.pg.password)
+	cmd.Env = append(os.Environ(), "FENCEPOST_DSN="+env.pg.DSN(scratch.Superuser, database), "FENCEPOST_CONTROL_PASSWORD="+env.pg.Password)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("run fencepost migrate: %w\n%s", err, out)
 	}
@@ -119,14 +128,14 @@ func (env *environment) migrate(ctx context.Context) error {
 func (env *environment) startFencepost(ctx context.Context) error {
 	var admin string
 	var err error
-	if env.listen, err = freeAddress(); err != nil {
+	if env.listen, err = scratch.FreeAddress(); err != nil {
 		return err
 	}
-	if admin, err = freeAddress(); err != nil {
+	if admin, err = scratch.FreeAddress(); err != nil {
 		return err
 	}
 	config := fmt.Sprintf("listen: %s\nadmin: %s\nupstream:\n  address: %s\nelection:\n  provider: %s\n",
-		env.listen, admin, env.pg.address, env.o.Election)
+		env.listen, admin, env.pg.Address, env.o.Election)
 	if env.leases != nil {
 		config += env.leases.config
 	}
@@ -142,14 +151,14 @@ func (env *environment) startFencepost(ctx context.Context) error {
 	}
 	defer log.Close() // the child has its own
 	cmd := exec.Command(env.o.Program, "serve", "--config", path)
-	cmd.Env = append(os.Environ(), "FENCEPOST_CONTROL_PASSWORD="+env.pg.password)
+	cmd.Env = append(os.Environ(), "FENCEPOST_CONTROL_PASSWORD="+env.pg.Password)
 	cmd.Stdout, cmd.Stderr = log, log
-	if env.fence, err = startProcess("Fencepost", cmd); err != nil {
+	if env.fence, err = scratch.Start("Fencepost", cmd); err != nil {
 		return err
 	}
-	err = waitFor(ctx, env.fence, 20*time.Second, func() error { return ready(ctx, admin) })
+	err = scratch.WaitFor(ctx, env.fence, 20*time.Second, func() error { return ready(ctx, admin) })
 	if err != nil {
-		return fmt.Errorf("wait for Fencepost: %w\n%s", err, tail(env.log.path, 10))
+		return fmt.Errorf("wait for Fencepost: %w\n%s", err, scratch.Tail(env.log.path, 10))
 	}
 	return nil
 }
@@ -174,7 +183,7 @@ func ready(ctx context.Context, admin string) error {
 // leaseDSN returns the DSN of a worker: Postgres' own DSN with Fencepost's address and
 // the resource.
 func (env *environment) leaseDSN() string {
-	return dsn(env.listen, workerRole, env.pg.password, database, url.Values{
+	return scratch.DSN(env.listen, workerRole, env.pg.Password, database, url.Values{
 		"fencepost.resource": {"billing"}, "sslmode": {"disable"},
 	})
 }
@@ -189,13 +198,13 @@ func (env *environment) close() error {
 		cancel()
 	}
 	if env.fence != nil {
-		errs = append(errs, env.fence.stop(syscall.SIGTERM))
+		errs = append(errs, env.fence.Stop(syscall.SIGTERM))
 	}
 	if env.leases != nil {
 		errs = append(errs, env.leases.stop())
 	}
 	if env.pg != nil {
-		errs = append(errs, env.pg.stop())
+		errs = append(errs, env.pg.Stop())
 	}
 	if env.o.Keep {
 		fmt.Fprintf(env.o.Out, "logs and data are kept in %s\n", env.dir)

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // startEtcd starts a cluster of one member.
@@ -17,11 +19,11 @@ func startEtcd(ctx context.Context, dir string, o Options) (*leaseService, error
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := scratch.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	peer, err := freeAddress()
+	peer, err := scratch.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -38,11 +40,11 @@ func startEtcd(ctx context.Context, dir string, o Options) (*leaseService, error
 		what:   "etcd, one member at " + address,
 		config: fmt.Sprintf("  etcd:\n    endpoints: %s\n", address), address: address,
 	}
-	if s.proc, err = startProcess("etcd", cmd); err != nil {
+	if s.proc, err = scratch.Start("etcd", cmd); err != nil {
 		return nil, err
 	}
-	if err := waitFor(ctx, s.proc, 60*time.Second, func() error { return isHealthy(ctx, address) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for etcd: %w\n%s", err, tail(log.Name(), 10)), s.stop())
+	if err := scratch.WaitFor(ctx, s.proc, 60*time.Second, func() error { return isHealthy(ctx, address) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for etcd: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.stop())
 	}
 	return s, nil
 }

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // startKubernetes starts an API server, and the etcd in which it stores everything. There is
@@ -37,7 +39,7 @@ func startKubernetes(ctx context.Context, dir string, o Options) (*leaseService,
 
 // startAPIServer starts the program. It makes a certificate for itself, which signs itself.
 func startAPIServer(ctx context.Context, dir, program string, etcd *leaseService) (*leaseService, error) {
-	address, err := freeAddress()
+	address, err := scratch.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +59,7 @@ func startAPIServer(ctx context.Context, dir, program string, etcd *leaseService
 		return nil, fmt.Errorf("create the API server's log: %w", err)
 	}
 	defer log.Close() // the child has its own
-	cmd := exec.Command(program, "--etcd-servers=http://"+etcd.address, "--bind-address=127.0.0.1", "--secure-port="+port(address),
+	cmd := exec.Command(program, "--etcd-servers=http://"+etcd.address, "--bind-address=127.0.0.1", "--secure-port="+scratch.Port(address),
 		"--cert-dir="+certs, "--token-auth-file="+in("tokens"), "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-signing-key-file="+in("accounts.key"), "--service-account-key-file="+in("accounts.key"),
@@ -69,11 +71,11 @@ func startAPIServer(ctx context.Context, dir, program string, etcd *leaseService
 		address: address,
 		beneath: etcd,
 	}
-	if s.proc, err = startProcess("kube-apiserver", cmd); err != nil {
+	if s.proc, err = scratch.Start("kube-apiserver", cmd); err != nil {
 		return nil, err
 	}
-	if err := waitFor(ctx, s.proc, 2*time.Minute, func() error { return isReady(ctx, address, token, in("apiserver.crt")) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for the API server: %w\n%s", err, tail(log.Name(), 10)), s.proc.stop(syscall.SIGKILL))
+	if err := scratch.WaitFor(ctx, s.proc, 2*time.Minute, func() error { return isReady(ctx, address, token, in("apiserver.crt")) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for the API server: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.proc.Stop(syscall.SIGKILL))
 	}
 	return s, nil
 }

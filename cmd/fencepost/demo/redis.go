@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // startRedis starts a server without persistence.
@@ -18,7 +20,7 @@ func startRedis(ctx context.Context, dir string, o Options) (*leaseService, erro
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := scratch.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -27,17 +29,17 @@ func startRedis(ctx context.Context, dir string, o Options) (*leaseService, erro
 		return nil, fmt.Errorf("create Redis's log: %w", err)
 	}
 	defer log.Close() // the child has its own
-	cmd := exec.Command(program, "--bind", "127.0.0.1", "--port", port(address), "--dir", dir, "--save", "", "--appendonly", "no")
+	cmd := exec.Command(program, "--bind", "127.0.0.1", "--port", scratch.Port(address), "--dir", dir, "--save", "", "--appendonly", "no")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	s := &leaseService{
 		what:   "Redis, one server at " + address,
 		config: fmt.Sprintf("  redis:\n    address: %s\n", address), address: address,
 	}
-	if s.proc, err = startProcess("Redis", cmd); err != nil {
+	if s.proc, err = scratch.Start("Redis", cmd); err != nil {
 		return nil, err
 	}
-	if err := waitFor(ctx, s.proc, 60*time.Second, func() error { return isServing(ctx, address) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for Redis: %w\n%s", err, tail(log.Name(), 10)), s.stop())
+	if err := scratch.WaitFor(ctx, s.proc, 60*time.Second, func() error { return isServing(ctx, address) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for Redis: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.stop())
 	}
 	return s, nil
 }

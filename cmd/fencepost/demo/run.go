@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 var workerNames = [2]string{"worker-a", "worker-b"}
@@ -30,7 +32,7 @@ type run struct {
 	env     *environment
 	report  *reporter
 	fenced  bool
-	workers map[string]*process
+	workers map[string]*scratch.Process
 	events  chan event
 	readers sync.WaitGroup
 	charged map[int]bool // invoices reported as charged
@@ -58,7 +60,7 @@ func runWorkers(ctx context.Context, env *environment, report *reporter, fenced 
 	if _, err := env.log.next(); err != nil { // skip what was logged before this run
 		return res, err
 	}
-	r := &run{env: env, report: report, fenced: fenced, workers: map[string]*process{}, events: make(chan event, 64), charged: map[int]bool{}}
+	r := &run{env: env, report: report, fenced: fenced, workers: map[string]*scratch.Process{}, events: make(chan event, 64), charged: map[int]bool{}}
 	defer func() { err = errors.Join(err, r.stopWorkers()) }()
 	for _, name := range workerNames {
 		if err := r.startWorker(name); err != nil {
@@ -75,7 +77,7 @@ func runWorkers(ctx context.Context, env *environment, report *reporter, fenced 
 func (r *run) startWorker(name string) error {
 	args := []string{"demo-worker", "--name", name, "--lease", r.env.leaseDSN(), "--pause", pause.String()}
 	if !r.fenced {
-		args = append(args, "--work", r.env.pg.dsn(workerRole, database))
+		args = append(args, "--work", r.env.pg.DSN(workerRole, database))
 	}
 	log, err := os.OpenFile(filepath.Join(r.env.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -90,7 +92,7 @@ func (r *run) startWorker(name string) error {
 	defer write.Close()
 	cmd := exec.Command(r.env.o.Program, args...)
 	cmd.Stdout, cmd.Stderr = write, log
-	p, err := startProcess(name, cmd)
+	p, err := scratch.Start(name, cmd)
 	if err != nil {
 		return errors.Join(err, read.Close())
 	}
@@ -115,8 +117,8 @@ func (r *run) stopWorkers() error {
 		close(r.events)
 	}()
 	for _, p := range r.workers {
-		_ = p.signal(syscall.SIGCONT) // fails if the worker is already gone
-		errs = append(errs, p.stop(syscall.SIGTERM))
+		_ = p.Signal(syscall.SIGCONT) // fails if the worker is already gone
+		errs = append(errs, p.Stop(syscall.SIGTERM))
 	}
 	for range r.events { // until the readers have ended
 	}
@@ -132,7 +134,7 @@ func (r *run) freezeLeader(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.workers[frozen.Worker].signal(syscall.SIGSTOP); err != nil {
+	if err := r.workers[frozen.Worker].Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("freeze %s: %w", frozen.Worker, err)
 	}
 	r.report.demo("freezes %s (SIGSTOP) between its INSERT and its UPDATE of invoice %d", frozen.Worker, frozen.Invoice)
@@ -149,7 +151,7 @@ func (r *run) freezeLeader(ctx context.Context) error {
 		return err
 	}
 	r.report.demo("thaws %s (SIGCONT): it goes on with invoice %d as if nothing had happened", frozen.Worker, frozen.Invoice)
-	if err := r.workers[frozen.Worker].signal(syscall.SIGCONT); err != nil {
+	if err := r.workers[frozen.Worker].Signal(syscall.SIGCONT); err != nil {
 		return fmt.Errorf("thaw %s: %w", frozen.Worker, err)
 	}
 	_, err = r.await(ctx, "the thawed worker's write", func(e event) bool {
@@ -175,12 +177,12 @@ func (r *run) await(ctx context.Context, what string, wanted func(event) bool) (
 		select {
 		case e = <-r.events:
 		case <-tick.C:
-		case <-r.env.fence.done:
-			return e, fmt.Errorf("Fencepost has ended: %v\n%s", r.env.fence.err, tail(r.env.log.path, 10))
+		case <-r.env.fence.Done():
+			return e, fmt.Errorf("Fencepost has ended: %v\n%s", r.env.fence.Err(), scratch.Tail(r.env.log.path, 10))
 		case <-ctx.Done():
 			return e, fmt.Errorf("wait for %s: %w", what, ctx.Err())
 		case <-timer.C:
-			return e, fmt.Errorf("wait for %s: it did not happen within %s\n%s", what, patience, tail(r.env.log.path, 10))
+			return e, fmt.Errorf("wait for %s: it did not happen within %s\n%s", what, patience, scratch.Tail(r.env.log.path, 10))
 		}
 		if err := r.showLog(); err != nil {
 			return e, err

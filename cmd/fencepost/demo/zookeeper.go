@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // startZooKeeper starts an ensemble of one server. Its program runs a server in the foreground; its
@@ -20,7 +22,7 @@ func startZooKeeper(ctx context.Context, dir string, o Options) (*leaseService, 
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := scratch.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -45,11 +47,11 @@ func startZooKeeper(ctx context.Context, dir string, o Options) (*leaseService, 
 		what:   "ZooKeeper, one server at " + address,
 		config: fmt.Sprintf("  zookeeper:\n    servers: %s\n", address), address: address,
 	}
-	if s.proc, err = startProcess("zookeeper", cmd); err != nil {
+	if s.proc, err = scratch.Start("zookeeper", cmd); err != nil {
 		return nil, err
 	}
-	if err := waitFor(ctx, s.proc, 60*time.Second, func() error { return serves(ctx, address) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for ZooKeeper: %w\n%s", err, tail(log.Name(), 10)), s.stop())
+	if err := scratch.WaitFor(ctx, s.proc, 60*time.Second, func() error { return serves(ctx, address) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for ZooKeeper: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.stop())
 	}
 	return s, nil
 }

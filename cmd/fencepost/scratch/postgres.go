@@ -1,4 +1,6 @@
-package demo
+// Package scratch starts what commands need that show Fencepost on real servers and discard everything
+// afterwards: a throwaway PostgreSQL, and other programs as children.
+package scratch
 
 import (
 	"context"
@@ -19,25 +21,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Roles of the throwaway server, and the application's database. The worker's role is
-// not a superuser, because a superuser could disable the fence.
-const (
-	superuser  = "postgres"
-	workerRole = "shop"
-	database   = "shop"
-)
+// Superuser is the role that owns a throwaway server.
+const Superuser = "postgres"
 
-// postgres is a throwaway server with one password for all its roles.
-type postgres struct {
-	proc     *process
-	address  string
-	password string
-	version  string
+// Postgres is a throwaway server with one password for all its roles.
+type Postgres struct {
+	proc     *Process
+	Address  string // host:port
+	Password string // random; of the Superuser, and of whatever roles the caller creates
+	Version  string // such as 15.14
 }
 
-// startPostgres creates a cluster in dir and starts its server on a free port of the
-// loopback interface.
-func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
+// StartPostgres creates a cluster in dir, which other users must be able to enter, and starts its server
+// on a free port of the loopback interface. bin is the directory of initdb and postgres; "" searches for
+// one. Its owner calls Stop.
+func StartPostgres(ctx context.Context, dir, bin string) (*Postgres, error) {
 	bin, err := findPostgres(bin)
 	if err != nil {
 		return nil, err
@@ -50,9 +48,9 @@ func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
 	if err := os.Mkdir(home, 0o700); err != nil {
 		return nil, fmt.Errorf("create a directory for the server: %w", err)
 	}
-	pg := &postgres{password: rand.Text()}
+	pg := &Postgres{Password: rand.Text()}
 	secret := filepath.Join(home, "password")
-	if err := os.WriteFile(secret, []byte(pg.password+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(secret, []byte(pg.Password+"\n"), 0o600); err != nil {
 		return nil, fmt.Errorf("write the server's password: %w", err)
 	}
 	if cred != nil {
@@ -63,7 +61,7 @@ func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
 		}
 	}
 	data := filepath.Join(home, "data")
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "--pgdata", data, "--username", superuser,
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "--pgdata", data, "--username", Superuser,
 		"--auth", "scram-sha-256", "--pwfile", secret, "--encoding", "UTF8", "--no-locale", "--no-sync")
 	initdb.Dir, initdb.SysProcAttr = home, &syscall.SysProcAttr{Credential: cred}
 	if out, err := initdb.CombinedOutput(); err != nil {
@@ -76,9 +74,9 @@ func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
 }
 
 // start starts the server and waits until it responds.
-func (pg *postgres) start(ctx context.Context, bin, home, data string, cred *syscall.Credential) error {
+func (pg *Postgres) start(ctx context.Context, bin, home, data string, cred *syscall.Credential) error {
 	var err error
-	if pg.address, err = freeAddress(); err != nil {
+	if pg.Address, err = FreeAddress(); err != nil {
 		return err
 	}
 	log, err := os.Create(filepath.Join(filepath.Dir(home), "postgres.log"))
@@ -86,37 +84,38 @@ func (pg *postgres) start(ctx context.Context, bin, home, data string, cred *sys
 		return fmt.Errorf("create the server's log: %w", err)
 	}
 	defer log.Close() // the child has its own
-	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", port(pg.address), "-k", "", "-F")
+	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", Port(pg.Address), "-k", "", "-F")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = home, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
-	if pg.proc, err = startProcess("PostgreSQL", cmd); err != nil {
+	if pg.proc, err = Start("PostgreSQL", cmd); err != nil {
 		return err
 	}
-	err = waitFor(ctx, pg.proc, 30*time.Second, func() error {
-		conn, err := pgx.Connect(ctx, pg.dsn(superuser, "postgres"))
+	err = WaitFor(ctx, pg.proc, 30*time.Second, func() error {
+		conn, err := pgx.Connect(ctx, pg.DSN(Superuser, "postgres"))
 		if err != nil {
 			return err
 		}
 		defer conn.Close(ctx)
-		return conn.QueryRow(ctx, "show server_version").Scan(&pg.version)
+		return conn.QueryRow(ctx, "show server_version").Scan(&pg.Version)
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("wait for PostgreSQL: %w\n%s", err, tail(log.Name(), 10)), pg.proc.stop(syscall.SIGINT))
+		return errors.Join(fmt.Errorf("wait for PostgreSQL: %w\n%s", err, Tail(log.Name(), 10)), pg.proc.Stop(syscall.SIGINT))
 	}
-	pg.version, _, _ = strings.Cut(pg.version, " ")
+	pg.Version, _, _ = strings.Cut(pg.Version, " ")
 	return nil
 }
 
-// dsn returns a connection URL for a role, directly to the server.
-func (pg *postgres) dsn(role, db string) string { return dsn(pg.address, role, pg.password, db, nil) }
+// DSN returns a connection URL for a role, directly to the server.
+func (pg *Postgres) DSN(role, db string) string { return DSN(pg.Address, role, pg.Password, db, nil) }
 
-func dsn(address, role, password, db string, params url.Values) string {
+// DSN returns a connection URL.
+func DSN(address, role, password, db string, params url.Values) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(role, password), Host: address, Path: "/" + db, RawQuery: params.Encode()}
 	return u.String()
 }
 
-// stop ends the server at once; its data is discarded.
-func (pg *postgres) stop() error { return pg.proc.stop(syscall.SIGINT) }
+// Stop ends the server at once; its data is discarded.
+func (pg *Postgres) Stop() error { return pg.proc.Stop(syscall.SIGINT) }
 
 // findPostgres returns a directory with the programs initdb and postgres.
 func findPostgres(bin string) (string, error) {
@@ -156,8 +155,8 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// freeAddress returns a currently unused address of the loopback interface.
-func freeAddress() (string, error) {
+// FreeAddress returns a currently unused address of the loopback interface.
+func FreeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", fmt.Errorf("find a free port: %w", err)
@@ -166,8 +165,8 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// port returns the port of an address returned by freeAddress.
-func port(address string) string {
+// Port returns the port of an address returned by FreeAddress.
+func Port(address string) string {
 	_, p, err := net.SplitHostPort(address)
 	if err != nil {
 		panic(err)
@@ -175,9 +174,9 @@ func port(address string) string {
 	return p
 }
 
-// waitFor calls try until it succeeds. It gives up with the last error when the process
+// WaitFor calls try until it succeeds. It gives up with the last error when the process
 // ends, the time has passed or ctx ends.
-func waitFor(ctx context.Context, p *process, within time.Duration, try func() error) error {
+func WaitFor(ctx context.Context, p *Process, within time.Duration, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)

@@ -1,4 +1,4 @@
-package demo
+package scratch
 
 import (
 	"errors"
@@ -14,18 +14,18 @@ import (
 	"github.com/fencepost/fencepost/internal/child"
 )
 
-// process is a child that is killed when this program dies. Its owner calls stop, which
+// Process is a child that is killed when this program dies. Its owner calls Stop, which
 // waits for it.
-type process struct {
+type Process struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the child has ended
 	err  error         // result of Wait; read it after done
 }
 
-// startProcess starts cmd in its own process group, so that a Ctrl-C in the terminal
+// Start starts cmd in its own process group, so that a Ctrl-C in the terminal
 // reaches only this program, which then ends its children in order.
-func startProcess(name string, cmd *exec.Cmd) (*process, error) {
+func Start(name string, cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -34,7 +34,7 @@ func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &process{name: name, cmd: cmd, done: make(chan struct{})}
+	p := &Process{name: name, cmd: cmd, done: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
@@ -42,12 +42,13 @@ func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-func (p *process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+// Signal sends a signal to the child.
+func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
-// stop sends s, waits, and kills the child if it has not ended after ten seconds. It is
+// Stop sends s, waits, and kills the child if it has not ended after ten seconds. It is
 // not an error if the child has already ended.
-func (p *process) stop(s syscall.Signal) error {
-	if err := p.signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+func (p *Process) Stop(s syscall.Signal) error {
+	if err := p.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", p.name, err)
 	}
 	timer := time.NewTimer(10 * time.Second)
@@ -61,6 +62,15 @@ func (p *process) stop(s syscall.Signal) error {
 		return fmt.Errorf("stop %s: it did not end within 10 s and was killed", p.name)
 	}
 }
+
+// Done is closed when the child has ended; Err is then the result.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err returns how the child ended. It may be called when Done is closed.
+func (p *Process) Err() error { return p.err }
+
+// PID returns the id of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // unprivileged returns a user to run PostgreSQL as, or nil if this program does not run
 // as root. PostgreSQL refuses to run as root.
@@ -83,8 +93,8 @@ func unprivileged() (*syscall.Credential, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as")
 }
 
-// tail returns the last lines of a file, for the text of an error.
-func tail(path string, lines int) string {
+// Tail returns the last lines of a file, for the text of an error.
+func Tail(path string, lines int) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""
