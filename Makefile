@@ -27,7 +27,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo playground playground-test deb deb-test image compose-test bench bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -100,6 +100,13 @@ chaos: setup redis consul etcd zookeeper postgres-18 ## Longer runs under random
 demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd, kubernetes, redis or zookeeper)
 	@if [ "$(ELECTION)" != postgres ]; then $(MAKE) --no-print-directory $(ELECTION); fi
 	@bin/fencepost demo --election $(ELECTION)
+
+playground: build ## Show on a web page how workers compete, fail and are fenced
+	@bin/fencepost playground
+
+playground-test: build ## Test the playground's page in Chromium (SHOTS=docs takes its pictures anew)
+	@scripts/browser.sh
+	@scripts/browser.sh test --program bin/fencepost $(if $(SHOTS),--shots "$(SHOTS)")
 
 bench: build pgbouncer ## Compare with PgBouncer and with no proxy (pgbench, a few minutes)
 	scripts/bench.sh

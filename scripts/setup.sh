@@ -13,6 +13,7 @@
 #   scripts/setup.sh docker      Docker's engine and client
 #   scripts/setup.sh debootstrap what makes a Debian root directory
 #   scripts/setup.sh qemu        what runs programs for arm64
+#   scripts/setup.sh chromium    Chromium, for the test of the playground's page
 #
 # scripts/setup.sh postgres-bin prints the directory of the server programs.
 #
@@ -135,14 +136,18 @@ setup_debootstrap() {
 	have debootstrap || [ -x /usr/sbin/debootstrap ] || install debootstrap
 }
 
+setup_chromium() {
+	have chromium || install chromium
+}
+
 setup_qemu() {
 	have qemu-aarch64 || install qemu-user
 }
 
-[ $# -gt 0 ] || { sed -n '2,22s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,23s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for what in "$@"; do
 	case $what in
-	go | cc | postgres | node | drivers | redis | java | lists | pgbouncer | docker | debootstrap | qemu) "setup_$what" ;;
+	go | cc | postgres | node | drivers | redis | java | lists | pgbouncer | docker | debootstrap | qemu | chromium) "setup_$what" ;;
 	postgres-bin) postgres_bin ;;
 	*) say "do not know how to set up $what"; exit 2 ;;
 	esac

@@ -75,7 +75,9 @@ func commands() []command {
 		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},
 		{name: "explain-route", args: "--user USER --client IP", summary: "show which route a connection would get, and why", run: runExplainRoute},
 		{name: "demo", args: "[--election postgres|consul|etcd|kubernetes|redis|zookeeper]", summary: "show a frozen leader being fenced", run: runDemo},
+		{name: "playground", args: "[--listen ADDRESS]", summary: "show on a web page how workers compete, fail and are fenced", run: runPlayground},
 		{name: "demo-worker", summary: "one worker of the demo", hidden: true, run: runDemoWorker},
+		{name: "playground-worker", summary: "one worker of the playground", hidden: true, run: runPlaygroundWorker},
 		{name: "completion", args: "bash | zsh | fish", summary: "print a script by which a shell completes commands", run: runCompletion},
 		{name: "version", summary: "print the version", run: runVersion},
 	}

@@ -50,8 +50,8 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	if err := parseFlags(t, fs, serveAbout, args, 0); err != nil {
 		return err
 	}
-	if !fencing.Checking && t.getenv("FENCEPOST_TEST_UNFENCED") != "1" {
-		return errors.New("this build fences nothing (tag fencepost_unfenced): it is only for tests, which set FENCEPOST_TEST_UNFENCED=1")
+	if err := refuseUnfenced(t); err != nil {
+		return err
 	}
 	cfg, err := loadServed(*path, t.environ())
 	if err != nil {
@@ -68,6 +68,14 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	}
 	s.settings.Load = func() (config.Config, error) { return s.readAgain(*path, t.environ()) }
 	return s.run(ctx)
+}
+
+// refuseUnfenced refuses to serve in a build that fences nothing, except in tests.
+func refuseUnfenced(t terminal) error {
+	if !fencing.Checking && t.getenv("FENCEPOST_TEST_UNFENCED") != "1" {
+		return errors.New("this build fences nothing (tag fencepost_unfenced): it is only for tests, which set FENCEPOST_TEST_UNFENCED=1")
+	}
+	return nil
 }
 
 // loadServed reads the configuration, and what it names in other files and is no
@@ -108,8 +116,16 @@ type serving struct {
 	warned  remembered[[]string] // warnings about privileges in the databases
 }
 
+// opener opens the lease service of the named proxy.
+type opener func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error)
+
 // newServing listens and wires the packages together. run must be called on the result.
-func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err error) {
+func newServing(cfg config.Config, logs loggers, w *watch) (*serving, error) {
+	return newServingWith(cfg, logs, w, openElector)
+}
+
+// newServingWith is newServing with a lease service that is not the configured one.
+func newServingWith(cfg config.Config, logs loggers, w *watch, open opener) (_ *serving, err error) {
 	log := logs.log
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
@@ -166,7 +182,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 		return nil, err
 	}
 	// Last, because it may start to watch the lease service.
-	s.leases, err = openElector(cfg, s.id, log)
+	s.leases, err = open(cfg, s.id, log)
 	return s, err
 }
 

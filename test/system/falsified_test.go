@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/anyone"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -54,6 +56,55 @@ func (c *chaos) outlast() {
 	}
 }
 
+// takeovers is how many TestSafetyTheWorstElector waits for, and takeoverTime for how long at most.
+const (
+	takeovers    = 1000
+	takeoverTime = 5 * time.Minute
+)
+
+// TestSafetyTheWorstElector checks that two workers never write at the same time although everybody
+// who asks is awarded the lease, no lease ever ends, and no proxy is told of another's grants. Each
+// worker has a proxy of its own, so that nothing keeps it from asking.
+func TestSafetyTheWorstElector(t *testing.T) {
+	t.Parallel()
+	c := prepareChaos(t, "anyone", nil)
+	c.params, c.pinned = []string{"worker_timeout", "0"}, true
+	for range 4 {
+		c.proxies = append(c.proxies, c.inProcess(zap.NewNop(), c.openToAnyone, nil))
+	}
+	c.hireAll()
+	took := func() int {
+		return ask[int](c.cluster, "SELECT count(*) FROM (SELECT worker <> lag(worker) OVER (ORDER BY epoch) AS another FROM fencepost.grants) AS g WHERE another")
+	}
+	began, end := time.Now(), time.Now().Add(takeoverTime)
+	if !fencing.Checking { // nobody is superseded, so nobody asks again
+		end = time.Now().Add(12 * time.Second)
+	}
+	for took() < takeovers && time.Now().Before(end) {
+		c.wait(200*time.Millisecond, time.Second)
+		workerFaults[0].do(c) // a frozen worker's next write is late
+	}
+	n := took()
+	t.Logf("%d takeovers in %s", n, time.Since(began).Round(time.Second))
+	c.finish()
+	if fencing.Checking && n < takeovers {
+		t.Errorf("there were %d takeovers in %s, want %d", n, takeoverTime, takeovers)
+	}
+	if fencing.Checking && c.r.refusals(fencing.StateSuperseded) < takeovers/10 {
+		t.Errorf("only %d statements were refused because the worker was superseded", c.r.refusals(fencing.StateSuperseded))
+	}
+}
+
+// openToAnyone opens the fence of a database, without anything by which a proxy could learn of
+// another's grants before a check fails.
+func (c *chaos) openToAnyone(ctx context.Context, database string) (election.Backend, error) {
+	st, err := c.fences(ctx, database)
+	if err != nil {
+		return election.Backend{}, err
+	}
+	return election.Backend{Fence: fenceOf(st), Catalog: st, Provider: anyone.New(st.Pool()), Close: st.Close}, nil
+}
+
 // falseDetector says at random of each worker whether it is unresponsive, for some time.
 type falseDetector struct {
 	mu    sync.Mutex
@@ -77,9 +128,15 @@ func (d *falseDetector) verdict(worker string) (unresponsive bool) {
 func (c *chaos) falsified(place uint64) *process.Server {
 	c.t.Helper()
 	d := &falseDetector{rand: rand.New(rand.NewPCG(c.rand.Uint64(), place)), until: map[string]time.Time{}, says: map[string]bool{}}
+	return c.inProcess(zaptest.NewLogger(c.t), c.backend, d.verdict)
+}
+
+// inProcess starts a proxy in this process, with elections that no configuration can have.
+func (c *chaos) inProcess(log *zap.Logger, open func(context.Context, string) (election.Backend, error), falsify func(worker string) bool) *process.Server {
+	c.t.Helper()
 	set := election.DefaultSettings()
 	e, err := election.New(election.Config{
-		Open: c.backend, Logger: zaptest.NewLogger(c.t), Falsify: d.verdict,
+		Open: open, Logger: log, Falsify: falsify,
 		Settings: func(string, string) election.Settings { return set },
 	})
 	if err != nil {
@@ -92,7 +149,7 @@ func (c *chaos) falsified(place uint64) *process.Server {
 			c.t.Errorf("close the elections: %v", err)
 		}
 	})
-	cfg := proxy.Config{Upstream: fixture.At(c.t, c.pg.Addr(), nil), Candidates: e, StartupWait: 500 * time.Millisecond, Logger: zaptest.NewLogger(c.t)}
+	cfg := proxy.Config{Upstream: fixture.At(c.t, c.pg.Addr(), nil), Candidates: e, StartupWait: 500 * time.Millisecond, Logger: log}
 	if fencing.Checking {
 		cfg.Observe = func(o proxy.Observed) proxy.Observer {
 			return oracle.New(oracle.Facts(o), func(complaint string) { c.t.Error(complaint) })
@@ -102,9 +159,18 @@ func (c *chaos) falsified(place uint64) *process.Server {
 	return &process.Server{Address: address}
 }
 
+// fences opens the fences of a database.
+func (c *chaos) fences(ctx context.Context, database string) (*store.Store, error) {
+	return store.Open(ctx, store.Config{Address: c.pg.Addr(), Database: database, User: pgtest.Control, Grace: 200 * time.Millisecond})
+}
+
+func fenceOf(st *store.Store) func(context.Context, string) (election.Fence, error) {
+	return func(ctx context.Context, name string) (election.Fence, error) { return st.Fence(ctx, name) }
+}
+
 // backend opens the fence and the leases of a database.
 func (c *chaos) backend(ctx context.Context, database string) (election.Backend, error) {
-	st, err := store.Open(ctx, store.Config{Address: c.pg.Addr(), Database: database, User: pgtest.Control, Grace: 200 * time.Millisecond})
+	st, err := c.fences(ctx, database)
 	if err != nil {
 		return election.Backend{}, err
 	}
@@ -114,7 +180,6 @@ func (c *chaos) backend(ctx context.Context, database string) (election.Backend,
 		return election.Backend{}, err
 	}
 	return election.Backend{
-		Fence:   func(ctx context.Context, name string) (election.Fence, error) { return st.Fence(ctx, name) },
-		Catalog: st, Provider: leases, Guarded: st.Guarded, Orders: st.Orders, InForce: st.InForce, Close: st.Close,
+		Fence: fenceOf(st), Catalog: st, Provider: leases, Guarded: st.Guarded, Orders: st.Orders, InForce: st.InForce, Close: st.Close,
 	}, nil
 }
