@@ -161,5 +161,6 @@
 //	etcd        random value of <prefix>/.generation revision of the transaction that awards the lease
 //	redis       random value of <prefix>/.generation, and the master's replication id  counter in <prefix>/.generation
 //	kubernetes  random value of <prefix>.generation  resourceVersion of the write that awards the lease
+//	anyone      its name                             sequence of the embedded elector; it is not for use
 //	zookeeper   random name below <prefix>/.generation zxid of the transaction that awards the lease
 package election

@@ -82,10 +82,14 @@ class Visitor {
 
   text(selector) { return this.page.textContent(selector); }
 
-  async shot(name) {
+  async shot(name, height) {
     if (!options.shots) return;
+    const size = this.page.viewportSize();
+    await this.page.setViewportSize({ width: size.width, height });
     await this.page.evaluate(() => window.scrollTo(0, 0));
+    await this.page.waitForTimeout(300); // the timeline is drawn anew
     await this.page.screenshot({ path: path.join(options.shots, name), scale: "css" });
+    await this.page.setViewportSize(size);
   }
 }
 
@@ -132,7 +136,7 @@ const scenes = {
     assert.equal(refused.current_epoch, refused.epoch + 1);
     await v.page.locator("#audit li", { hasText: refused.current_worker }).first().waitFor();
     await v.page.locator("#lines li", { hasText: "is refused at its INSERT: FATAL ZF001" }).first().waitFor();
-    await v.shot("playground-pause.png");
+    await v.shot("playground-pause.png", 1060);
   },
 
   // leaders plays both algorithms.
@@ -150,7 +154,10 @@ const scenes = {
     await v.page.locator(".worker.wrong", { hasText: "believes it leads, may not write" }).waitFor();
     await v.page.locator('.worker[data-worker="node-5"]').getByText("I am elected: I lead").waitFor();
     await v.page.locator('.worker[data-worker="node-2"]').getByText("I am elected: I lead").waitFor();
-    if (algorithm === "bully") await v.shot("playground-leaders.png");
+    if (options.shots && algorithm === "bully") {
+      await v.until("the leaders to take turns", (s) => s.lease.epoch >= 4 && s.audit[0].at > s.ledger[0].at);
+      await v.shot("playground-leaders.png", 1130);
+    }
     await v.step("Heal the network");
     const s = await v.finish();
     assert.deepEqual(s.workers.filter((w) => w.leads).map((w) => w.name), ["node-5"]);
@@ -180,7 +187,7 @@ const scenes = {
     assert.ok(width[0] <= width[1], `the page is ${width[0]} wide on a phone of ${width[1]}`);
     const small = await v.page.evaluate(() => [...document.querySelectorAll("button")].filter((b) => b.offsetParent && b.getBoundingClientRect().height < 32).map((b) => b.textContent));
     assert.deepEqual(small, [], "buttons that are too small for a finger");
-    await v.shot("playground-phone.png");
+    await v.shot("playground-phone.png", 844);
     await v.page.setViewportSize({ width: 1100, height: 900 });
   },
 };

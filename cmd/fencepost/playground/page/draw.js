@@ -73,7 +73,7 @@ const draw = (() => {
 
   // timeline draws the last minute: a lane for each worker.
   function timeline(root, state, now) {
-    const width = Math.max(root.clientWidth, 280), left = 64, lane = 26, span = 60000;
+    const width = Math.max(root.clientWidth, 280), left = 68, lane = 34, span = 60000;
     const names = state.workers.map((w) => w.name), height = names.length * lane + 6;
     root.setAttribute("viewBox", "0 0 " + width + " " + height);
     root.style.height = height + "px";
@@ -87,12 +87,12 @@ const draw = (() => {
       const end = i === 0 ? now : state.ledger[i - 1].at;
       if (now - end >= span || !names.includes(nameOf(g.worker))) return;
       const from = x(g.at), to = x(end);
-      parts.push(svg("rect", { class: "term", x: from, y: y(nameOf(g.worker)) - 9, width: Math.max(1, to - from), height: 18, rx: 3 }));
-      if (to - from > 14) parts.push(svg("text", { x: from + 4, y: y(nameOf(g.worker)) - 1 }, g.epoch));
+      parts.push(svg("rect", { class: "term", x: from, y: y(nameOf(g.worker)) - 13, width: Math.max(1, to - from), height: 26, rx: 3 }));
+      if (to - from > 14) parts.push(svg("text", { x: from + 4, y: y(nameOf(g.worker)) - 2 }, g.epoch));
     });
     for (const m of state.marks) {
       if (now - m.at >= span || !names.includes(m.worker)) continue;
-      const cx = x(m.at), cy = y(m.worker) + 3;
+      const cx = x(m.at), cy = y(m.worker) + 6;
       if (m.kind === "wrote") parts.push(svg("circle", { class: "wrote", cx, cy, r: 2.5 }));
       else parts.push(svg("path", { class: "refused", d: `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8` }));
     }
