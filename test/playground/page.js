@@ -136,7 +136,10 @@ const scenes = {
     assert.equal(refused.current_epoch, refused.epoch + 1);
     await v.page.locator("#audit li", { hasText: refused.current_worker }).first().waitFor();
     await v.page.locator("#lines li", { hasText: "is refused at its INSERT: FATAL ZF001" }).first().waitFor();
-    await v.shot("playground-pause.png", 1060);
+    if (options.shots) {
+      await v.until("more rows", (now) => now.totals.written >= s.totals.written + 5);
+      await v.shot("playground-pause.png", 960);
+    }
   },
 
   // leaders plays both algorithms.

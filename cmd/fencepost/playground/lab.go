@@ -107,7 +107,7 @@ func (l *Lab) Enter(ctx context.Context, name, algorithm string) error {
 	defer l.mu.Unlock()
 	l.mu.slots = slots
 	if err != nil {
-		l.mu.problem = err.Error()
+		l.mu.problem = "cannot prepare the scene: " + err.Error()
 	}
 	l.changedLocked()
 	return err

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -76,8 +77,8 @@ type environment struct {
 // Run shows the page until ctx ends.
 func Run(ctx context.Context, o Options) (err error) {
 	if o.Program == "" {
-		if o.Program, err = os.Executable(); err != nil {
-			return fmt.Errorf("find the fencepost program: %w", err)
+		if o.Program, err = thisProgram(); err != nil {
+			return err
 		}
 	}
 	ln, err := net.Listen("tcp", o.Listen)
@@ -103,6 +104,19 @@ func Run(ctx context.Context, o Options) (err error) {
 		fmt.Fprintln(o.Out, "Warning: whoever reaches this address can use the playground.")
 	}
 	return serve(ctx, ln, env.lab)
+}
+
+// thisProgram returns the path by which a child runs this program, also if another file has taken its
+// place meanwhile.
+func thisProgram() (string, error) {
+	if runtime.GOOS == "linux" {
+		return "/proc/self/exe", nil
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the fencepost program: %w", err)
+	}
+	return path, nil
 }
 
 // startEnvironment starts PostgreSQL, and prepares the database. If it fails, it stops whatever it has

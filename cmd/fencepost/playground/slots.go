@@ -42,10 +42,17 @@ func (s *slot) end() {
 }
 
 // newSlots prepares the workers of a scene. They are not started.
-func (env *environment) newSlots(ctx context.Context, def *sceneDef) ([]*slot, error) {
-	var slots []*slot
-	add := func(name string, node int, proxy string, anyone bool) error {
-		p, err := env.proxy(ctx, proxy, anyone)
+func (env *environment) newSlots(ctx context.Context, def *sceneDef) (slots []*slot, err error) {
+	defer func() {
+		if err != nil {
+			for _, s := range slots {
+				s.end()
+			}
+			slots = nil
+		}
+	}()
+	add := func(name string, node int, proxy string) error {
+		p, err := env.proxy(ctx, proxy, def.elects)
 		if err != nil {
 			return err
 		}
@@ -58,14 +65,14 @@ func (env *environment) newSlots(ctx context.Context, def *sceneDef) ([]*slot, e
 	}
 	if !def.elects {
 		for _, name := range workerNames {
-			if err := add(name, 0, "proxy", false); err != nil {
+			if err := add(name, 0, "proxy"); err != nil {
 				return slots, err
 			}
 		}
 		return slots, nil
 	}
 	for id := 1; id <= nodes; id++ { // each has a proxy beside it
-		if err := add(nodeName(id), id, fmt.Sprintf("proxy-%d", id), true); err != nil {
+		if err := add(nodeName(id), id, fmt.Sprintf("proxy-%d", id)); err != nil {
 			return slots, err
 		}
 	}

@@ -95,7 +95,7 @@ func deedsOf(s *slot, elects bool) []Deed {
 	case elects && s.cut:
 		add("join", "Move back")
 	case elects:
-		add("cut", "Move to the other side")
+		add("cut", "Move over")
 	case s.cut:
 		add("join", "Reconnect")
 	default:
