@@ -38,13 +38,13 @@ type Lab struct {
 		cluster *textbook.Cluster // nil without an election of the workers' own
 		lastID  int64             // of a line
 
-		seen    observed
-		marks   []Mark
-		lines   []Line
-		audit   []Audit
-		refused int64
-		problem string // why a deed failed, until another one succeeds
-		blind   string // why the database cannot be looked at
+		seen     observed
+		refusals []Mark
+		lines    []Line
+		audit    []Audit
+		refused  int64  // how many refusals there were
+		problem  string // why a deed failed, until another one succeeds
+		blind    string // why the database cannot be looked at
 	}
 }
 
@@ -97,7 +97,7 @@ func (l *Lab) Enter(ctx context.Context, name, algorithm string) error {
 	l.mu.Lock()
 	l.mu.run++
 	l.mu.scene, l.mu.cluster = s, cluster
-	l.mu.began, l.mu.seen, l.mu.marks, l.mu.lines, l.mu.audit, l.mu.refused = time.Now(), observed{}, nil, nil, nil, 0
+	l.mu.began, l.mu.seen, l.mu.refusals, l.mu.lines, l.mu.audit, l.mu.refused = time.Now(), observed{}, nil, nil, nil, 0
 	l.mu.problem, l.mu.blind = "", ""
 	s.resource = fmt.Sprintf("%s-%d", def.name, l.mu.run) // with a ledger of its own
 	s.steps = def.steps()
@@ -197,10 +197,11 @@ func (l *Lab) sayLocked(source, who string, bad bool, format string, args ...any
 	}
 }
 
-func (l *Lab) markLocked(worker, kind string) {
-	l.mu.marks = append(l.mu.marks, Mark{Worker: worker, At: l.nowLocked(), Kind: kind})
-	if n := len(l.mu.marks); n > 2*mostMarks {
-		l.mu.marks = append([]Mark(nil), l.mu.marks[n-mostMarks:]...)
+// markRefusalLocked notes when a worker was refused.
+func (l *Lab) markRefusalLocked(worker string) {
+	l.mu.refusals = append(l.mu.refusals, Mark{Worker: worker, At: l.nowLocked(), Kind: "refused"})
+	if n := len(l.mu.refusals); n > 2*mostMarks {
+		l.mu.refusals = append([]Mark(nil), l.mu.refusals[n-mostMarks:]...)
 	}
 }
 

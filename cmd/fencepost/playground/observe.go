@@ -23,6 +23,7 @@ type observed struct {
 	lease  Lease
 	ledger []Grant // newest first
 	notes  []Note  // newest first
+	wrote  []Mark  // oldest first, of the last minute
 	totals Totals
 }
 
@@ -97,30 +98,32 @@ func (l *Lab) look(ctx context.Context, conn **pgx.Conn, resource string, began 
 	return seen, nil
 }
 
+// read reads what there is of a resource. at turns a time into one of the scene.
 func read(ctx context.Context, conn *pgx.Conn, resource string, at func(time.Time) int64) (seen observed, err error) {
-	grants, err := conn.Query(ctx, `SELECT epoch, coalesce(worker, ''), granted_at FROM fencepost.grants WHERE resource = $1 ORDER BY epoch DESC LIMIT $2`, resource, shownRows)
-	if err != nil {
-		return seen, err
-	}
-	seen.ledger, err = pgx.CollectRows(grants, func(row pgx.CollectableRow) (g Grant, err error) {
+	seen.ledger, err = rows(ctx, conn, func(row pgx.CollectableRow) (g Grant, err error) {
 		var granted time.Time
 		err = row.Scan(&g.Epoch, &g.Worker, &granted)
 		g.At = at(granted)
 		return g, err
-	})
+	}, `SELECT epoch, coalesce(worker, ''), granted_at FROM fencepost.grants WHERE resource = $1 ORDER BY epoch DESC LIMIT $2`, resource, shownRows)
 	if err != nil {
 		return seen, err
 	}
-	notes, err := conn.Query(ctx, `SELECT n, worker, epoch, at FROM notes WHERE resource = $1 ORDER BY at DESC LIMIT $2`, resource, shownRows)
-	if err != nil {
-		return seen, err
-	}
-	seen.notes, err = pgx.CollectRows(notes, func(row pgx.CollectableRow) (n Note, err error) {
+	seen.notes, err = rows(ctx, conn, func(row pgx.CollectableRow) (n Note, err error) {
 		var written time.Time
 		err = row.Scan(&n.N, &n.Worker, &n.Epoch, &written)
 		n.At = at(written)
 		return n, err
-	})
+	}, `SELECT n, worker, epoch, at FROM notes WHERE resource = $1 ORDER BY at DESC LIMIT $2`, resource, shownRows)
+	if err != nil {
+		return seen, err
+	}
+	seen.wrote, err = rows(ctx, conn, func(row pgx.CollectableRow) (m Mark, err error) {
+		var written time.Time
+		err = row.Scan(&m.Worker, &written)
+		m.Worker, m.At, m.Kind = nameOf(m.Worker), at(written), "wrote"
+		return m, err
+	}, `SELECT worker, at FROM notes WHERE resource = $1 AND at > clock_timestamp() - $2::interval ORDER BY at LIMIT $3`, resource, shownMarks, mostMarks)
 	if err != nil {
 		return seen, err
 	}
@@ -135,6 +138,14 @@ func read(ctx context.Context, conn *pgx.Conn, resource string, at func(time.Tim
 		seen.lease.Epoch, seen.lease.Leader = seen.ledger[0].Epoch, seen.ledger[0].Worker
 	}
 	return seen, readLease(ctx, conn, resource, at, &seen.lease)
+}
+
+func rows[T any](ctx context.Context, conn *pgx.Conn, scan func(pgx.CollectableRow) (T, error), sql string, args ...any) ([]T, error) {
+	result, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(result, scan)
 }
 
 // readLease reads the lease of the embedded elector, if it has awarded any.

@@ -170,11 +170,10 @@ func (l *Lab) reported(s *slot, p *scratch.Process, r report) {
 	case reportWrote:
 		s.wrote++
 		s.trouble = ""
-		l.markLocked(s.name, "wrote")
 	case reportRefused:
 		s.refused++
 		l.mu.refused++
-		l.markLocked(s.name, "refused")
+		l.markRefusalLocked(s.name)
 		text := fmt.Sprintf("%s %s: %s", r.Severity, r.SQLState, r.Message)
 		if text != s.trouble { // one line for all that follow each other
 			l.sayLocked("worker", s.name, true, "is refused at its %s: %s", r.Step, text)

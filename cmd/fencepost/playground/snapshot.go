@@ -22,7 +22,7 @@ func (l *Lab) State() State {
 		st.Lease.Kind = "anyone"
 	}
 	st.Totals.Refused = l.mu.refused
-	for _, m := range l.mu.marks {
+	for _, m := range append(slices.Clone(seen.wrote), l.mu.refusals...) {
 		if now-m.At < shownMarks.Milliseconds() {
 			st.Marks = append(st.Marks, m)
 		}

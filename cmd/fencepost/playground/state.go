@@ -11,7 +11,7 @@ type State struct {
 	Ledger    []Grant  `json:"ledger"` // newest first, not all
 	Notes     []Note   `json:"notes"`  // newest first, not all
 	Totals    Totals   `json:"totals"`
-	Marks     []Mark   `json:"marks"` // oldest first, of the last minute
+	Marks     []Mark   `json:"marks"` // of the last minute
 	Lines     []Line   `json:"lines"` // newest first, not all
 	Audit     []Audit  `json:"audit"` // newest first, not all
 	Deeds     []Deed   `json:"deeds"` // of the scene as a whole
