@@ -56,10 +56,11 @@ func (c *chaos) outlast() {
 	}
 }
 
-// takeovers is how many TestSafetyTheWorstElector waits for, and takeoverTime for how long at most.
+// takeovers is how many TestSafetyTheWorstElector waits for, and takeoverTime for how long at most,
+// which is several times what they take.
 const (
 	takeovers    = 1000
-	takeoverTime = 5 * time.Minute
+	takeoverTime = 15 * time.Minute
 )
 
 // TestSafetyTheWorstElector checks that two workers never write at the same time although everybody
@@ -98,7 +99,7 @@ func TestSafetyTheWorstElector(t *testing.T) {
 // openToAnyone opens the fence of a database, without anything by which a proxy could learn of
 // another's grants before a check fails.
 func (c *chaos) openToAnyone(ctx context.Context, database string) (election.Backend, error) {
-	st, err := c.fences(ctx, database)
+	st, err := c.fences(ctx, database, 50*time.Millisecond)
 	if err != nil {
 		return election.Backend{}, err
 	}
@@ -159,9 +160,9 @@ func (c *chaos) inProcess(log *zap.Logger, open func(context.Context, string) (e
 	return &process.Server{Address: address}
 }
 
-// fences opens the fences of a database.
-func (c *chaos) fences(ctx context.Context, database string) (*store.Store, error) {
-	return store.Open(ctx, store.Config{Address: c.pg.Addr(), Database: database, User: pgtest.Control, Grace: 200 * time.Millisecond})
+// fences opens the fences of a database, with the grace of its grants.
+func (c *chaos) fences(ctx context.Context, database string, grace time.Duration) (*store.Store, error) {
+	return store.Open(ctx, store.Config{Address: c.pg.Addr(), Database: database, User: pgtest.Control, Grace: grace})
 }
 
 func fenceOf(st *store.Store) func(context.Context, string) (election.Fence, error) {
@@ -170,7 +171,7 @@ func fenceOf(st *store.Store) func(context.Context, string) (election.Fence, err
 
 // backend opens the fence and the leases of a database.
 func (c *chaos) backend(ctx context.Context, database string) (election.Backend, error) {
-	st, err := c.fences(ctx, database)
+	st, err := c.fences(ctx, database, 200*time.Millisecond)
 	if err != nil {
 		return election.Backend{}, err
 	}
