@@ -105,12 +105,15 @@ func (v *visitor) state() (s playground.State) {
 	return s
 }
 
+// patience bounds every wait. A scene needs many processes, which share the machine with other tests.
+const patience = 3 * process.Patience
+
 // until waits for a state.
 func (v *visitor) until(what string, wanted func(s playground.State) bool) (s playground.State) {
 	v.t.Helper()
-	if !process.Holds(process.Patience, func() bool { s = v.state(); return wanted(s) }) {
+	if !process.Holds(patience, func() bool { s = v.state(); return wanted(s) }) {
 		text, _ := json.MarshalIndent(s, "", " ")
-		v.t.Fatalf("waited %s for %s: %s", process.Patience, what, text)
+		v.t.Fatalf("waited %s for %s: %s", patience, what, text)
 	}
 	return s
 }
