@@ -1,0 +1,183 @@
+package disk
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// lockTimeout is how long Open waits for another process to leave the directory.
+const lockTimeout = time.Second
+
+var (
+	logBucket    = []byte("log")
+	stableBucket = []byte("stable")
+	identityKey  = []byte("fencepost identity")
+)
+
+// Disk is the log store and the stable store of one node. Every write is on the disk when it
+// returns. It is safe for concurrent use.
+type Disk struct {
+	Identity Identity
+	db       *bolt.DB
+}
+
+var (
+	_ raft.LogStore    = (*Disk)(nil)
+	_ raft.StableStore = (*Disk)(nil)
+)
+
+func openDatabase(dir string) (*Disk, error) {
+	db, err := bolt.Open(filepath.Join(dir, databaseFile), 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("open %s: another process uses it", filepath.Join(dir, databaseFile))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", filepath.Join(dir, databaseFile), err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		_, err := tx.CreateBucketIfNotExists(logBucket)
+		if err == nil {
+			_, err = tx.CreateBucketIfNotExists(stableBucket)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare %s: %w", filepath.Join(dir, databaseFile), err), db.Close())
+	}
+	return &Disk{db: db}, nil
+}
+
+// Close closes the database.
+func (d *Disk) Close() error { return d.db.Close() }
+
+// FirstIndex implements raft.LogStore.
+func (d *Disk) FirstIndex() (uint64, error) { return d.end((*bolt.Cursor).First) }
+
+// LastIndex implements raft.LogStore.
+func (d *Disk) LastIndex() (uint64, error) { return d.end((*bolt.Cursor).Last) }
+
+// end returns the index of an entry at one end of the log, 0 if the log is empty.
+func (d *Disk) end(move func(*bolt.Cursor) (key, value []byte)) (index uint64, err error) {
+	err = d.db.View(func(tx *bolt.Tx) error {
+		if key, _ := move(tx.Bucket(logBucket).Cursor()); key != nil {
+			index = binary.BigEndian.Uint64(key)
+		}
+		return nil
+	})
+	return index, err
+}
+
+// GetLog implements raft.LogStore.
+func (d *Disk) GetLog(index uint64, log *raft.Log) error {
+	return d.db.View(func(tx *bolt.Tx) error {
+		text := tx.Bucket(logBucket).Get(number(index))
+		if text == nil {
+			return raft.ErrLogNotFound
+		}
+		return decode(index, text, log)
+	})
+}
+
+// StoreLog implements raft.LogStore.
+func (d *Disk) StoreLog(log *raft.Log) error { return d.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements raft.LogStore.
+func (d *Disk) StoreLogs(logs []*raft.Log) error {
+	return d.db.Update(func(tx *bolt.Tx) error {
+		bucket := tx.Bucket(logBucket)
+		for _, log := range logs {
+			if err := bucket.Put(number(log.Index), encode(log)); err != nil {
+				return fmt.Errorf("store entry %d: %w", log.Index, err)
+			}
+		}
+		return nil
+	})
+}
+
+// DeleteRange implements raft.LogStore. Both ends are deleted too.
+func (d *Disk) DeleteRange(first, last uint64) error {
+	return d.db.Update(func(tx *bolt.Tx) error {
+		bucket := tx.Bucket(logBucket)
+		for index := first; index <= last; index++ {
+			if err := bucket.Delete(number(index)); err != nil {
+				return fmt.Errorf("delete entry %d: %w", index, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Set implements raft.StableStore.
+func (d *Disk) Set(key, value []byte) error {
+	return d.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(stableBucket).Put(key, value) })
+}
+
+// Get implements raft.StableStore. It returns an empty value for a key that was never set.
+func (d *Disk) Get(key []byte) (value []byte, err error) {
+	err = d.db.View(func(tx *bolt.Tx) error {
+		value = append(value, tx.Bucket(stableBucket).Get(key)...) // bbolt's own is valid within the transaction only
+		return nil
+	})
+	return value, err
+}
+
+// SetUint64 implements raft.StableStore.
+func (d *Disk) SetUint64(key []byte, value uint64) error { return d.Set(key, number(value)) }
+
+// GetUint64 implements raft.StableStore. It returns 0 for a key that was never set.
+func (d *Disk) GetUint64(key []byte) (uint64, error) {
+	value, err := d.Get(key)
+	switch {
+	case err != nil, len(value) == 0:
+		return 0, err
+	case len(value) != 8:
+		return 0, fmt.Errorf("the value of %q has %d bytes instead of 8", key, len(value))
+	}
+	return binary.BigEndian.Uint64(value), nil
+}
+
+func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+// headSize is the size of what precedes the extensions and the data of an entry: its term, type,
+// time in nanoseconds, and the size of its extensions.
+const headSize = 8 + 1 + 8 + 4
+
+func encode(log *raft.Log) []byte {
+	text := make([]byte, 0, headSize+len(log.Extensions)+len(log.Data))
+	text = binary.BigEndian.AppendUint64(text, log.Term)
+	text = append(text, byte(log.Type))
+	var at int64
+	if !log.AppendedAt.IsZero() {
+		at = log.AppendedAt.UnixNano()
+	}
+	text = binary.BigEndian.AppendUint64(text, uint64(at))
+	text = binary.BigEndian.AppendUint32(text, uint32(len(log.Extensions)))
+	return append(append(text, log.Extensions...), log.Data...)
+}
+
+func decode(index uint64, text []byte, log *raft.Log) error {
+	if len(text) < headSize {
+		return fmt.Errorf("entry %d of the log is damaged: it has %d bytes", index, len(text))
+	}
+	extensions := int(binary.BigEndian.Uint32(text[17:]))
+	if len(text)-headSize < extensions {
+		return fmt.Errorf("entry %d of the log is damaged: %d bytes of extensions do not fit into %d bytes", index, extensions, len(text))
+	}
+	*log = raft.Log{Index: index, Term: binary.BigEndian.Uint64(text), Type: raft.LogType(text[8])}
+	if at := int64(binary.BigEndian.Uint64(text[9:])); at != 0 {
+		log.AppendedAt = time.Unix(0, at)
+	}
+	rest := append([]byte(nil), text[headSize:]...) // bbolt's own is valid within the transaction only
+	if extensions > 0 {
+		log.Extensions = rest[:extensions:extensions]
+	}
+	log.Data = rest[extensions:]
+	return nil
+}

@@ -1,0 +1,172 @@
+package disk_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/fencepost/fencepost/election/raft/disk"
+)
+
+var id = disk.Identity{Cluster: "c", Node: "one", Disk: "d"}
+
+// create returns the directory of a new node.
+func create(t *testing.T, id disk.Identity) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "node")
+	if err := disk.Create(dir, id, nil); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func open(t *testing.T, dir string) *disk.Disk {
+	t.Helper()
+	d, err := disk.Open(dir, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+func TestALogIsThereAfterARestart(t *testing.T) {
+	t.Parallel()
+	dir := create(t, id)
+	d := open(t, dir)
+	if d.Identity != id {
+		t.Errorf("the identity is %+v", d.Identity)
+	}
+	first, err := d.FirstIndex()
+	last, errLast := d.LastIndex()
+	if err := errors.Join(err, errLast); err != nil || first != 0 || last != 0 {
+		t.Errorf("an empty log goes from %d to %d, %v", first, last, err)
+	}
+	want := []*raft.Log{
+		{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: []byte("members")},
+		{Index: 2, Term: 7, Type: raft.LogCommand, Data: []byte("a"), Extensions: []byte("more"), AppendedAt: time.Unix(9, 42)},
+		{Index: 257, Term: 7, Type: raft.LogNoop}, // after 2 and 256, in whatever order bytes are compared
+	}
+	if err := d.StoreLogs(want); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.SetUint64([]byte("term"), 1<<40), d.Set([]byte("vote"), []byte("two")), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, dir)
+	for _, w := range want {
+		var got raft.Log
+		if err := d.GetLog(w.Index, &got); err != nil || !reflect.DeepEqual(&got, w) {
+			t.Errorf("entry %d is %+v, %v, want %+v", w.Index, got, err, *w)
+		}
+	}
+	if err := d.DeleteRange(1, 2); err != nil {
+		t.Fatal(err)
+	}
+	if first, err := d.FirstIndex(); err != nil || first != 257 {
+		t.Errorf("after two entries were deleted it begins at %d, %v", first, err)
+	}
+	if err := d.GetLog(2, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("a deleted entry is read with %v", err)
+	}
+	if term, err := d.GetUint64([]byte("term")); err != nil || term != 1<<40 {
+		t.Errorf("the term is %d, %v", term, err)
+	}
+	if vote, err := d.Get([]byte("vote")); err != nil || string(vote) != "two" {
+		t.Errorf("the vote is %q, %v", vote, err)
+	}
+	never, err := d.Get([]byte("never"))
+	number, errNumber := d.GetUint64([]byte("never"))
+	if err := errors.Join(err, errNumber); err != nil || len(never) > 0 || number != 0 {
+		t.Errorf("what was never set is %q and %d, %v", never, number, err)
+	}
+}
+
+// A directory that has lost something, or is another's, is refused, and stays as it is.
+func TestADirectoryThatIsNotTheNodesOwnIsRefused(t *testing.T) {
+	t.Parallel()
+	remove := func(name string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	swap := func(name string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			other := create(t, disk.Identity{Cluster: "c", Node: "one", Disk: "another"})
+			text, err := os.ReadFile(filepath.Join(other, name))
+			if err := errors.Join(err, os.WriteFile(filepath.Join(dir, name), text, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name string
+		node string
+		do   func(*testing.T, string)
+		want error
+	}{
+		{"the directory is empty", "one", func(t *testing.T, dir string) { remove("raft.db")(t, dir); remove("identity.json")(t, dir) }, disk.ErrNoIdentity},
+		{"the directory is gone", "one", func(t *testing.T, dir string) {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}, disk.ErrNoIdentity},
+		{"the identity is gone", "one", remove("identity.json"), disk.ErrNoIdentity},
+		{"the log is gone", "one", remove("raft.db"), disk.ErrNoIdentity},
+		{"the identity is of another disk", "one", swap("identity.json"), disk.ErrOtherIdentity},
+		{"the log is of another disk", "one", swap("raft.db"), disk.ErrOtherIdentity},
+		{"the identity is damaged", "one", func(t *testing.T, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, "identity.json"), []byte("{}"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, disk.ErrNoIdentity},
+		{"the node has another name", "two", func(*testing.T, string) {}, disk.ErrOtherIdentity},
+		{"a snapshot is missing", "one", func(t *testing.T, dir string) {
+			d := open(t, dir)
+			if err := errors.Join(d.StoreLog(&raft.Log{Index: 9}), d.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}, disk.ErrNoIdentity},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := create(t, id)
+			c.do(t, dir)
+			for range 2 { // refused again: nothing was made in the meantime
+				if d, err := disk.Open(dir, c.node); !errors.Is(err, c.want) || d != nil {
+					t.Fatalf("it is opened with %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestANodeIsMadeInAnEmptyDirectoryOnly(t *testing.T) {
+	t.Parallel()
+	if err := disk.Create(create(t, id), id, nil); !errors.Is(err, disk.ErrNotEmpty) {
+		t.Errorf("a second node is made with %v", err)
+	}
+	dir, failed := t.TempDir(), errors.New("failed")
+	if err := disk.Create(dir, id, func(*disk.Disk) error { return failed }); !errors.Is(err, failed) {
+		t.Fatalf("it ended with %v", err)
+	}
+	if _, err := disk.Open(dir, "one"); !errors.Is(err, disk.ErrNoIdentity) {
+		t.Errorf("a node whose creation failed is opened with %v", err)
+	}
+}
+
+func TestADirectoryIsUsedOnce(t *testing.T) {
+	t.Parallel()
+	dir := create(t, id)
+	open(t, dir)
+	if _, err := disk.Open(dir, "one"); err == nil {
+		t.Error("it was opened twice")
+	}
+}
