@@ -112,7 +112,7 @@ var theirs = map[string][]string{
 	module + "/election/consul":           {"cmd/fencepost/electors/consul.go"},
 	module + "/election/etcd":             {"cmd/fencepost/electors/etcd.go"},
 	module + "/election/kubernetes":       {"cmd/fencepost/electors/kubernetes.go"},
-	module + "/election/kv":               {"election/consul", "election/etcd", "election/kubernetes", "election/redis", "election/zookeeper"},
+	module + "/election/kv":               {"election/consul", "election/etcd", "election/kubernetes", "election/raft", "election/redis", "election/zookeeper"},
 	module + "/election/postgres":         {"cmd/fencepost/electors/postgres.go"},
 	module + "/election/redis":            {"cmd/fencepost/electors/redis.go"},
 	module + "/election/zookeeper":        {"cmd/fencepost/electors/zookeeper.go"},

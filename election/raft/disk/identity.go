@@ -49,12 +49,8 @@ func Create(dir string, id Identity, begin func(*Disk) error) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the directory of the node: %w", err)
 	}
-	found, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("read the directory of the node: %w", err)
-	}
-	if len(found) > 0 {
-		return fmt.Errorf("%w: %s contains %s", ErrNotEmpty, dir, found[0].Name())
+	if err := Empty(dir); err != nil {
+		return err
 	}
 	text, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
@@ -74,6 +70,20 @@ func Create(dir string, id Identity, begin func(*Disk) error) (err error) {
 		}
 	}
 	return writeFile(filepath.Join(dir, identityFile), append(text, '\n'))
+}
+
+// Empty returns ErrNotEmpty unless the directory is absent or empty.
+func Empty(dir string) error {
+	found, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the directory of the node: %w", err)
+	case len(found) > 0:
+		return fmt.Errorf("%w: %s contains %s", ErrNotEmpty, dir, found[0].Name())
+	}
+	return nil
 }
 
 // Open opens the directory of the named node. It returns an error that wraps ErrNoIdentity or

@@ -1,0 +1,152 @@
+package raft
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencepost/fencepost/election/raft/state"
+)
+
+const (
+	// mostAnswer bounds an answer, in bytes.
+	mostAnswer = 64 << 20
+	// pingAfter and pingTimeout are when a connection without answers is given up.
+	pingAfter   = time.Second
+	pingTimeout = time.Second
+)
+
+// cluster is the nodes as others see them.
+type cluster struct {
+	security *security
+	peers    map[string]string // addresses by name
+	names    []string          // of the peers, sorted
+	next     atomic.Int64      // which of the names is asked
+	client   *http.Client
+}
+
+func newCluster(cfg Config) (*cluster, error) {
+	if len(cfg.Peers) == 0 {
+		return nil, errors.New("no peers are named")
+	}
+	s, err := newSecurity(cfg, cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{
+		DialTLSContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return s.dial(ctx, address, requestProtocol)
+		},
+		ForceAttemptHTTP2: true,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+	return &cluster{security: s, peers: maps.Clone(cfg.Peers), names: slices.Sorted(maps.Keys(cfg.Peers)), client: &http.Client{Transport: transport}}, nil
+}
+
+// String names the cluster in errors.
+func (c *cluster) String() string {
+	all := make([]string, len(c.names))
+	for i, name := range c.names {
+		all[i] = name + " (" + c.peers[name] + ")"
+	}
+	return "raft at " + strings.Join(all, ", ")
+}
+
+// ask sends a request to a node. final: it answers as the leader, or not at all.
+func (c *cluster) ask(ctx context.Context, name string, r request, final bool, into any) error {
+	text, err := json.Marshal(r.in)
+	if err != nil {
+		return fmt.Errorf("encode a request: %w", err)
+	}
+	address := c.peers[name]
+	if address == "" {
+		return fmt.Errorf("the node %s is not among the peers of the configuration", name)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+pathPrefix+string(r.op), bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	if final {
+		req.Header.Set(finalHeader, "1")
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("node %s: %w", name, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // its end was read, or does not matter
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
+	if err != nil {
+		return fmt.Errorf("node %s: read its answer: %w", name, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return c.failed(name, resp.Status, answer)
+	}
+	if into == nil {
+		return nil
+	}
+	if err := json.Unmarshal(answer, into); err != nil {
+		return fmt.Errorf("node %s: decode its answer: %w", name, err)
+	}
+	return nil
+}
+
+// failed returns the error that an answer is.
+func (c *cluster) failed(name, status string, answer []byte) error {
+	var f fault
+	if err := json.Unmarshal(answer, &f); err != nil || f.Error == "" {
+		return fmt.Errorf("node %s answered %s", name, status)
+	}
+	if f.Refused {
+		return &refusal{f.Error}
+	}
+	return fmt.Errorf("node %s: %s", name, f.Error)
+}
+
+// askAny asks one node, and leaves it to the next one if that fails.
+func (c *cluster) askAny(ctx context.Context, r request, into any) error {
+	i := c.next.Load()
+	err := c.ask(ctx, c.names[int(i)%len(c.names)], r, false, into)
+	var refused *refusal
+	if err != nil && !errors.As(err, &refused) {
+		c.next.CompareAndSwap(i, (i+1)%int64(len(c.names)))
+	}
+	return err
+}
+
+// call implements replica: any node passes the request on to the leader.
+func (c *cluster) call(ctx context.Context, r request, into any) error {
+	return persist(ctx, func(ctx context.Context) error { return c.askAny(ctx, r, into) })
+}
+
+// changes implements replica, with that of any node.
+func (c *cluster) changes(ctx context.Context, r changesRequest) (d state.Delta, err error) {
+	req := request{op: opChanges, in: r}
+	if r.First {
+		err := c.call(ctx, req, &d)
+		return d, err
+	}
+	for {
+		one, cancel := context.WithTimeout(ctx, mostWait+attemptTimeout)
+		err := c.askAny(one, req, &d)
+		cancel()
+		if err != nil || d.Upto > r.Since {
+			return d, err
+		}
+	}
+}
+
+// close implements replica.
+func (c *cluster) close() error {
+	c.client.CloseIdleConnections()
+	return nil
+}

@@ -1,0 +1,291 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/ports"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const (
+	patience = 60 * time.Second
+	// heartbeat is the default. With less, a busy machine elects leaders all the time.
+	heartbeat = defaultHeartbeat
+	// ttl is the TTL of leases that expire in a test.
+	ttl  = leastTTL * heartbeat
+	long = time.Minute
+)
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v it does not hold that %s", d, what)
+		}
+	}
+}
+
+// members are the nodes of a cluster, in this process.
+type members struct {
+	t     *testing.T
+	base  Config // of all
+	dir   string // of their directories
+	names []string
+	nodes map[string]*node // those that run
+}
+
+// newMembers prepares nodes, and starts none.
+func newMembers(t *testing.T, names ...string) *members {
+	t.Helper()
+	authority := pgtest.NewAuthority(t)
+	pair := authority.Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
+	c := &members{
+		t: t, dir: directory(t), names: names, nodes: map[string]*node{},
+		base: Config{
+			Peers: map[string]string{}, CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile,
+			Heartbeat: heartbeat, Prefix: "test",
+		},
+	}
+	for _, name := range names {
+		c.base.Peers[name] = ports.For(t).Address()
+	}
+	t.Cleanup(func() {
+		for name := range c.nodes {
+			c.stop(name)
+		}
+	})
+	return c
+}
+
+// directory returns one that the test alone uses, in memory if that can be had: every entry is
+// synced to the disk by three nodes.
+func directory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "fencepost-raft-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// newTestCluster starts a cluster of three.
+func newTestCluster(t *testing.T) *members {
+	t.Helper()
+	c := newMembers(t, "one", "two", "three")
+	c.begin()
+	return c
+}
+
+// begin bootstraps the first node, adds the others, and waits until all vote.
+func (c *members) begin() {
+	c.t.Helper()
+	if err := Bootstrap(within(c.t, patience), c.config(c.names[0])); err != nil {
+		c.t.Fatal(err)
+	}
+	c.start(c.names[0])
+	for _, name := range c.names[1:] {
+		c.add(name)
+		c.start(name)
+	}
+	c.allVote()
+}
+
+// add adds a node when there is a leader.
+func (c *members) add(name string) {
+	c.t.Helper()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if err = Add(within(c.t, patience), c.config(name)); !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *members) config(name string) Config {
+	cfg := c.base
+	cfg.Name, cfg.Listen, cfg.Dir, cfg.Proxy = name, c.base.Peers[name], filepath.Join(c.dir, name), name
+	cfg.Logger = zaptest.NewLogger(c.t).Named(name)
+	return cfg
+}
+
+func (c *members) start(name string) *node {
+	c.t.Helper()
+	n, err := start(c.config(name).withDefaults())
+	if err != nil {
+		c.t.Fatalf("start %s: %v", name, err)
+	}
+	c.nodes[name] = n
+	return n
+}
+
+func (c *members) stop(name string) {
+	c.t.Helper()
+	if err := c.nodes[name].close(); err != nil {
+		c.t.Errorf("stop %s: %v", name, err)
+	}
+	delete(c.nodes, name)
+}
+
+// stopAll stops all nodes, and startAll starts them again.
+func (c *members) stopAll() {
+	for name := range c.nodes {
+		c.stop(name)
+	}
+}
+
+func (c *members) startAll() {
+	for _, name := range c.names {
+		c.start(name)
+	}
+	c.allVote()
+}
+
+// allVote waits until all nodes that run are voters, as the leader knows.
+func (c *members) allVote() {
+	c.t.Helper()
+	eventually(c.t, "all vote", patience, func() bool {
+		all := c.members()
+		return len(all) == len(c.nodes) && !slices.ContainsFunc(all, func(m Member) bool { return !m.Voter })
+	})
+}
+
+// members returns the members as any node says.
+func (c *members) members() (all []Member) {
+	for _, n := range c.nodes {
+		if n.call(within(c.t, time.Second), request{op: opMembers}, &all) == nil {
+			return all
+		}
+	}
+	return nil
+}
+
+// leader waits for a leader.
+func (c *members) leader() (found *node) {
+	c.t.Helper()
+	eventually(c.t, "there is a leader", patience, func() bool {
+		for _, n := range c.nodes {
+			if n.raft.State() == hraft.Leader && n.confirm(within(c.t, time.Second)) == nil {
+				found = n
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// transfer lets another node lead.
+func (c *members) transfer(t *testing.T) {
+	t.Helper()
+	eventually(t, "another node leads", patience, func() bool {
+		for _, n := range c.nodes {
+			if n.raft.State() == hraft.Leader {
+				return n.raft.LeadershipTransfer().Error() == nil
+			}
+		}
+		return false
+	})
+}
+
+// follower returns a node that does not lead.
+func (c *members) follower() *node {
+	leader := c.leader()
+	for _, n := range c.nodes {
+		if n != leader {
+			return n
+		}
+	}
+	c.t.Fatal("all nodes lead")
+	return nil
+}
+
+// wipe loses the data of all nodes, and begins a new cluster.
+func (c *members) wipe() {
+	c.stopAll()
+	for _, name := range c.names {
+		if err := os.RemoveAll(filepath.Join(c.dir, name)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.begin()
+}
+
+// backup copies the directories of all nodes, which stop meanwhile, and returns what puts them back.
+func (c *members) backup() (restore func()) {
+	c.stopAll()
+	copied := directory(c.t)
+	if err := os.CopyFS(copied, os.DirFS(c.dir)); err != nil {
+		c.t.Fatal(err)
+	}
+	c.startAll()
+	return func() {
+		c.stopAll()
+		if err := os.RemoveAll(c.dir); err != nil {
+			c.t.Fatal(err)
+		}
+		if err := os.CopyFS(c.dir, os.DirFS(copied)); err != nil {
+			c.t.Fatal(err)
+		}
+		c.startAll()
+	}
+}
+
+// client returns a client that is no node, for the nodes at these addresses.
+func (c *members) client(t *testing.T, proxy, prefix string, addresses ...string) *kv.Client {
+	t.Helper()
+	cfg := c.base
+	cfg.Prefix, cfg.Proxy, cfg.Logger = prefix, proxy, zaptest.NewLogger(t).Named(proxy)
+	if len(addresses) > 0 {
+		cfg.Peers = map[string]string{}
+		for i, a := range addresses {
+			cfg.Peers[c.names[i]] = a
+		}
+	}
+	client, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func bid(worker string, ttl time.Duration) election.AcquireRequest {
+	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+}
+
+// acquire waits for the lease.
+func acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (lease *election.Lease) {
+	t.Helper()
+	eventually(t, "the lease of "+b.Worker+" is awarded", patience, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var err error
+		lease, err = p.Acquire(ctx, b)
+		return err == nil
+	})
+	return lease
+}

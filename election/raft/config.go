@@ -1,0 +1,101 @@
+package raft
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election/kv"
+)
+
+// Source is the name under which the provider's awards are recorded.
+const Source = "raft"
+
+const (
+	// defaultHeartbeat is when a node that has heard nothing of the leader tries to become one.
+	defaultHeartbeat = time.Second
+	// leastTTL is the least TTL of a lease in heartbeat timeouts.
+	leastTTL = 3
+)
+
+// Config is the configuration of a node, or of a client that is none.
+type Config struct {
+	Name   string            // of this node; stable over restarts
+	Listen string            // host:port; default this node's in Peers
+	Peers  map[string]string // host:port of all nodes, by name; this one's is how others reach it
+	Dir    string            // holds what this node must not forget; "" if this is none
+	// CAFile, CertFile and KeyFile are needed. They are read again when they change; while they
+	// cannot be used, the earlier ones hold. The certificate is shown to clients and to servers.
+	CAFile, CertFile, KeyFile string
+	// ServerName is what the certificates of the nodes are for; by default, the host of each
+	// address.
+	ServerName string
+
+	Prefix string // of all keys; default kv.DefaultPrefix
+	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
+	// starts ends the leases under its name.
+	Proxy  string
+	Logger *zap.Logger
+	// Heartbeat is when a node that has heard nothing of the leader tries to become one; default 1 s.
+	// It must be the same everywhere.
+	Heartbeat time.Duration
+}
+
+// New returns a client that watches the prefix until Close. If Dir is set, this proxy is a node,
+// which New starts and Close stops; the directory must be that of the node. Otherwise the client
+// sends its requests to the peers. New does not wait until there is a leader.
+func New(cfg Config) (*kv.Client, error) {
+	cfg = cfg.withDefaults()
+	var r replica
+	var service string
+	var err error
+	if cfg.Dir != "" {
+		service = "raft, node " + cfg.Name
+		r, err = start(cfg)
+	} else {
+		service = "raft at " + strings.Join(slices.Sorted(maps.Values(cfg.Peers)), ", ")
+		r, err = newCluster(cfg)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("raft elector: %w", err)
+	}
+	client, err := kv.New(kv.Config{Store: newStore(r, cfg, service), Source: Source, Service: service, Proxy: cfg.Proxy, Logger: cfg.Logger})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("raft elector: %w", err), r.close())
+	}
+	return client, nil
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
+		cfg.Prefix = kv.DefaultPrefix
+	}
+	if cfg.Listen == "" {
+		cfg.Listen = cfg.Peers[cfg.Name]
+	}
+	if cfg.Heartbeat <= 0 {
+		cfg.Heartbeat = defaultHeartbeat
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	return cfg
+}
+
+// address returns that of this node.
+func (cfg Config) address() (string, error) {
+	address := cfg.Peers[cfg.Name]
+	if address == "" {
+		return "", fmt.Errorf("the node %q is not among the peers %s", cfg.Name, strings.Join(slices.Sorted(maps.Keys(cfg.Peers)), ", "))
+	}
+	return address, nil
+}
+
+// newID returns a random id that nobody had before.
+func newID() string { return rand.Text() }

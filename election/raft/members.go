@@ -1,0 +1,139 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/fencepost/fencepost/election/raft/disk"
+)
+
+// Bootstrap begins a new cluster, whose only node is this one, and makes its directory. It must be
+// done once, at one node: two clusters would award the same leases. It is refused while another node
+// of the configuration runs.
+func Bootstrap(ctx context.Context, cfg Config) error {
+	cfg = cfg.withDefaults()
+	address, err := cfg.address()
+	if err != nil {
+		return err
+	}
+	c, err := newCluster(cfg)
+	if err != nil {
+		return err
+	}
+	others := c.nodes(ctx)
+	if err := c.close(); err != nil {
+		return err
+	}
+	for _, n := range others {
+		if n.Err == nil && n.Name != cfg.Name {
+			return fmt.Errorf("the node %s at %s runs already: add this node to its cluster with fencepost raft add", n.Name, n.Address)
+		}
+	}
+	options := cfg.options()
+	members := hraft.Configuration{Servers: []hraft.Server{{ID: options.LocalID, Address: hraft.ServerAddress(address), Suffrage: hraft.Voter}}}
+	id := disk.Identity{Cluster: newID(), Node: cfg.Name, Disk: newID()}
+	return disk.Create(cfg.Dir, id, func(d *disk.Disk) error {
+		if err := hraft.BootstrapCluster(options, d, d, hraft.NewDiscardSnapshotStore(), nil, members); err != nil {
+			return fmt.Errorf("begin the log: %w", err)
+		}
+		return nil
+	})
+}
+
+// Add adds this node to the running cluster, and makes its directory. It votes when it has been
+// started and has caught up.
+func Add(ctx context.Context, cfg Config) error {
+	cfg = cfg.withDefaults()
+	address, err := cfg.address()
+	if err != nil {
+		return err
+	}
+	if err := disk.Empty(cfg.Dir); err != nil {
+		return err
+	}
+	var to joined
+	if err := administer(ctx, cfg, request{op: opAdd, in: Member{Name: cfg.Name, Address: address}}, &to); err != nil {
+		return err
+	}
+	return disk.Create(cfg.Dir, disk.Identity{Cluster: to.Cluster, Node: cfg.Name, Disk: newID()}, nil)
+}
+
+// Remove removes the named node from the running cluster. That node stops to take part, and its
+// directory is of no use any more.
+func Remove(ctx context.Context, cfg Config, name string) error {
+	cfg = cfg.withDefaults()
+	var all []Member
+	if err := administer(ctx, cfg, request{op: opMembers}, &all); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(m Member) bool { return m.Name == name }) { // a repeated request finds it so too
+		return fmt.Errorf("the node %s is not a member", name)
+	}
+	return administer(ctx, cfg, request{op: opRemove, in: Member{Name: name}}, nil)
+}
+
+// administer makes a request to the nodes other than this one.
+func administer(ctx context.Context, cfg Config, r request, into any) (err error) {
+	c, err := newCluster(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err := c.call(ctx, r, into); err != nil {
+		return fmt.Errorf("%s: %w", c, err)
+	}
+	return nil
+}
+
+// Status is what the nodes say of themselves and of each other.
+type Status struct {
+	Members []Member // as the leader has them; nil if there is none
+	Err     error    // why there are no members
+	Nodes   []NodeAnswer
+}
+
+// NodeAnswer is what one peer of the configuration says of itself.
+type NodeAnswer struct {
+	Name, Address string
+	Status        NodeStatus
+	Err           error // why it did not answer
+}
+
+// Look asks all peers of the configuration for their status, and the leader for the members.
+func Look(ctx context.Context, cfg Config) (s Status, err error) {
+	c, err := newCluster(cfg.withDefaults())
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Nodes = c.nodes(ctx) })
+	wg.Go(func() {
+		several, cancel := context.WithTimeout(ctx, giveUp)
+		defer cancel()
+		if err := c.call(several, request{op: opMembers}, &s.Members); err != nil {
+			s.Err = fmt.Errorf("%s: %w", c, err)
+		}
+	})
+	wg.Wait()
+	return s, nil
+}
+
+// nodes asks each node for its status.
+func (c *cluster) nodes(ctx context.Context) []NodeAnswer {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	all := make([]NodeAnswer, len(c.names))
+	var wg sync.WaitGroup
+	for i, name := range c.names {
+		all[i] = NodeAnswer{Name: name, Address: c.peers[name]}
+		wg.Go(func() { all[i].Err = c.ask(ctx, name, request{op: opSelf}, false, &all[i].Status) })
+	}
+	wg.Wait()
+	return all
+}

@@ -1,0 +1,238 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election/raft/disk"
+	"github.com/fencepost/fencepost/election/raft/state"
+)
+
+const (
+	keptSnapshots = 2
+	// streamTimeout bounds what a node waits for another one that Raft has asked something.
+	streamTimeout = 3 * time.Second
+	// closeTimeout bounds the orderly end of a node.
+	closeTimeout = 3 * time.Second
+)
+
+// node is this proxy's part in the cluster.
+type node struct {
+	cfg       Config
+	log       *zap.Logger
+	disk      *disk.Disk
+	port      *port
+	transport *hraft.NetworkTransport
+	machine   *machine
+	raft      *hraft.Raft
+	others    *cluster // for requests that only the leader answers
+	server    *http.Server
+	ctx       context.Context // ends with close
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+
+	confirming sync.Mutex // held while a confirmation is made
+
+	mu       sync.Mutex
+	closed   bool           // no request is handled any more
+	next     *confirmation  // that has not begun; nil if nobody waits for one
+	handling sync.WaitGroup // requests of others
+	removed  atomic.Bool    // the others say that this node is no member
+}
+
+// addresses are those of the configuration, which may be newer than those in Raft's.
+type addresses map[string]string
+
+// ServerAddr implements raft.ServerAddressProvider.
+func (a addresses) ServerAddr(id hraft.ServerID) (hraft.ServerAddress, error) {
+	if address := a[string(id)]; address != "" {
+		return hraft.ServerAddress(address), nil
+	}
+	return "", fmt.Errorf("the node %s is not among the peers of the configuration", id)
+}
+
+// options returns how Raft's library is used.
+func (cfg Config) options() *hraft.Config {
+	c := hraft.DefaultConfig()
+	c.LocalID = hraft.ServerID(cfg.Name)
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = cfg.Heartbeat, cfg.Heartbeat, cfg.Heartbeat // what is decided needs a quorum anyway
+	c.Logger = libraryLog(cfg.Logger)
+	return c
+}
+
+// start starts the node, if the directory is its own.
+func start(cfg Config) (_ *node, err error) {
+	if _, err := cfg.address(); err != nil {
+		return nil, err
+	}
+	n := &node{cfg: cfg, log: cfg.Logger}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	n.machine = newMachine(n.halt)
+	if n.others, err = newCluster(cfg); err != nil {
+		return nil, err
+	}
+	if n.disk, err = disk.Open(cfg.Dir, cfg.Name); err != nil {
+		return nil, refusedDirectory(cfg, err)
+	}
+	snapshots, err := hraft.NewFileSnapshotStoreWithLogger(cfg.Dir, keptSnapshots, libraryLog(n.log))
+	if err != nil {
+		return nil, fmt.Errorf("open the snapshots in %s: %w", filepath.Join(cfg.Dir, "snapshots"), err)
+	}
+	if n.port, err = listen(cfg.Listen, n.others.security, n.disk.Identity.Cluster, n.log); err != nil {
+		return nil, err
+	}
+	n.transport = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
+		ServerAddressProvider: addresses(cfg.Peers), Logger: libraryLog(n.log), Stream: n.port.raft, MaxPool: 3, Timeout: streamTimeout,
+	})
+	if n.raft, err = hraft.NewRaft(cfg.options(), n.machine, n.disk, n.disk, snapshots, n.transport); err != nil {
+		return nil, fmt.Errorf("start the node: %w", err)
+	}
+	n.server = n.newServer()
+	n.wg.Go(func() {
+		if err := n.server.Serve(n.port.requests); !errors.Is(err, http.ErrServerClosed) && n.ctx.Err() == nil {
+			n.log.Error("requests of other proxies are no longer answered", zap.Error(err))
+		}
+	})
+	n.wg.Go(n.keepUp)
+	return n, nil
+}
+
+// refusedDirectory says what to do about a directory that cannot be used.
+func refusedDirectory(cfg Config, err error) error {
+	if !errors.Is(err, disk.ErrNoIdentity) && !errors.Is(err, disk.ErrOtherIdentity) {
+		return err
+	}
+	return fmt.Errorf("%w. A node that has lost its disk must not start as if it were new, because leases could be awarded twice. "+
+		"To begin a new cluster, run fencepost raft bootstrap, once, at one node only. To let this node join, or join again, "+
+		"run fencepost raft remove %s at another node if it was a member, empty the directory, and run fencepost raft add here", err, cfg.Name)
+}
+
+// halt stops Raft, because this replica cannot go on. It is called while the log is applied.
+func (n *node) halt(err error) {
+	n.log.Error("this node of raft has stopped", zap.Error(err))
+	n.wg.Go(func() { n.raft.Shutdown() })
+}
+
+// close stops the node. If it leads, it lets another one lead first.
+func (n *node) close() error {
+	n.cancel()
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.handling.Wait()
+	var errs []error
+	if n.raft != nil {
+		if n.raft.State() == hraft.Leader {
+			if err := n.settle(n.raft.LeadershipTransfer()); err != nil {
+				n.log.Debug("no other node leads yet", zap.Error(err))
+			}
+		}
+		errs = append(errs, n.raft.Shutdown().Error())
+	}
+	if n.server != nil {
+		errs = append(errs, n.server.Close())
+	}
+	if n.transport != nil {
+		errs = append(errs, n.transport.Close())
+	}
+	if n.port != nil {
+		errs = append(errs, n.port.close())
+	}
+	n.wg.Wait()
+	if n.others != nil {
+		errs = append(errs, n.others.close())
+	}
+	if n.disk != nil {
+		errs = append(errs, n.disk.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// settle waits for a future, but not for long.
+func (n *node) settle(f hraft.Future) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return n.wait(ctx, f)
+}
+
+// wait returns when a future is there, or with the context's error.
+func (n *node) wait(ctx context.Context, f hraft.Future) error {
+	done := make(chan error, 1)
+	n.wg.Go(func() { done <- f.Error() })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// call implements replica: the leader, here or elsewhere, answers the request.
+func (n *node) call(ctx context.Context, r request, into any) error {
+	return persist(ctx, func(ctx context.Context) error {
+		_, leader := n.raft.LeaderWithID()
+		switch {
+		case n.removed.Load(), n.raft.State() == hraft.Shutdown:
+			return n.stopped()
+		case leader == "":
+			return fmt.Errorf("%w, as far as node %s knows (%s)", errNoLeader, n.cfg.Name, n.contact())
+		case string(leader) == n.cfg.Name:
+			return n.lead(ctx, r, into)
+		}
+		return n.others.ask(ctx, string(leader), r, true, into)
+	})
+}
+
+// contact says when the leader was last heard of.
+func (n *node) contact() string {
+	last := n.raft.LastContact()
+	if last.IsZero() {
+		return "it has heard of none since it started"
+	}
+	return fmt.Sprintf("it last heard of one %s ago", time.Since(last).Round(100*time.Millisecond))
+}
+
+// stopped says why the node no longer takes part.
+func (n *node) stopped() error {
+	if _, err := n.machine.look(func(*state.State) {}); err != nil {
+		return &refusal{err.Error()}
+	}
+	return &refusal{fmt.Sprintf("the node %s was removed from the cluster (to let it join again, stop this proxy, empty %s, and run fencepost raft add)", n.cfg.Name, n.cfg.Dir)}
+}
+
+// changes implements replica, with this node's own.
+func (n *node) changes(ctx context.Context, r changesRequest) (d state.Delta, err error) {
+	if r.First {
+		var v state.View
+		if err := n.call(ctx, request{op: opRead, in: readRequest{Space: r.Space}}, &v); err != nil {
+			return d, err
+		}
+		if err := n.machine.await(ctx, func(s *state.State) bool { return s.Index >= v.Index }); err != nil {
+			return d, fmt.Errorf("the replica at node %s is behind: %w", n.cfg.Name, err)
+		}
+		_, err = n.machine.look(func(s *state.State) { d = s.Since(r.Space, 0) })
+		return d, err
+	}
+	err = n.machine.await(ctx, func(s *state.State) bool {
+		if s.Touched(r.Space) <= r.Since {
+			return false
+		}
+		d = s.Since(r.Space, r.Since)
+		return true
+	})
+	return d, err
+}

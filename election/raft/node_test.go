@@ -1,0 +1,339 @@
+package raft
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/raft/disk"
+	"github.com/fencepost/fencepost/election/raft/state"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// apply applies a command through a node.
+func apply(ctx context.Context, n *node, c state.Command) (o state.Outcome, err error) {
+	err = n.call(ctx, request{op: opApply, in: c}, &o)
+	return o, err
+}
+
+// A voter whose disk is lost does not start, however its directory came to be empty, and comes
+// back as a node that was removed and added.
+func TestAVoterThatLostItsDiskRefusesToStart(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	lost := c.follower().cfg.Name
+	c.stop(lost)
+	dir := filepath.Join(c.dir, lost)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", "snapshots"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n, err := start(c.config(lost).withDefaults())
+		if !errors.Is(err, disk.ErrNoIdentity) || !strings.Contains(err.Error(), "fencepost raft remove "+lost) {
+			t.Errorf("it starts with %v, %v", n, err)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := Add(within(t, patience), c.config(lost)); err == nil || !strings.Contains(err.Error(), "a voter already") {
+		t.Errorf("a voter is added again with %v", err)
+	}
+	if err := Remove(within(t, patience), c.config(lost), lost); err != nil {
+		t.Fatal(err)
+	}
+	c.add(lost)
+	for _, m := range c.members() {
+		if m.Name == lost && m.Voter {
+			t.Error("a node that has nothing yet votes")
+		}
+	}
+	c.start(lost)
+	c.allVote()
+}
+
+// A leader that was cut off believes that it leads, and its replica shows the old holder. Nothing
+// that it decides succeeds.
+func TestALeaderThatIsCutOffDecidesNothing(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	old := c.leader()
+	take := state.Command{Op: state.Swap, Space: "test", Key: "k", Life: "a", Marker: "m"}
+	for _, cmd := range []state.Command{{Op: state.Mark, Space: "test", Marker: "m"}, take} {
+		if o, err := apply(within(t, patience), old, cmd); err != nil || o.Verdict != state.Done {
+			t.Fatalf("%s: %+v, %v", cmd.Op, o, err)
+		}
+	}
+	for name, n := range c.nodes { // the others are gone, and the leader does not know yet
+		if n != old {
+			c.stop(name)
+		}
+	}
+	var v state.View
+	if _, err := old.machine.look(func(s *state.State) { v = s.View("test", "k") }); err != nil || v.Lease.Life != "a" {
+		t.Fatalf("its replica shows %+v, %v", v, err)
+	}
+	if err := old.lead(within(t, 3*time.Second), request{op: opRead, in: readRequest{"test", "k"}}, &v); err == nil {
+		t.Error("a read that decides has succeeded")
+	}
+	began := time.Now()
+	if o, err := apply(within(t, 2*time.Second), old, state.Command{Op: state.Beat, Space: "test", Key: "k", Life: "a"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a renewal ended with %+v, %v", o, err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("a renewal that may take 2s took %v", took)
+	}
+	if _, err := old.changes(within(t, 2*time.Second), changesRequest{Space: "test", First: true}); err == nil {
+		t.Error("a watch has begun")
+	}
+}
+
+// Entries are sent while the lead is handed from node to node. Each is applied once.
+func TestTheLeadIsHandedOverWhileEntriesAreApplied(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	from := c.nodes["one"]
+	if o, err := apply(within(t, patience), from, state.Command{Op: state.Mark, Space: "test", Marker: "m"}); err != nil || o.Verdict != state.Done {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	ended := make(chan error, 1)
+	go func() { // ends before the test does, which waits for it
+		var basis, last uint64
+		for i := range 60 {
+			cmd := state.Command{Op: state.Swap, Space: "test", Key: "k", Life: fmt.Sprint("life-", i), Marker: "m", Basis: basis, Record: []byte("r")}
+			o, err := apply(within(t, patience), from, cmd)
+			for end := time.Now().Add(patience); err != nil && time.Now().Before(end); { // unknown: ask again
+				o, err = apply(within(t, patience), from, cmd)
+			}
+			if err != nil || o.Verdict != state.Done || o.Version <= last {
+				ended <- fmt.Errorf("award %d after %d: %+v, %w", i, last, o, err)
+				return
+			}
+			basis, last = o.Version, o.Version
+		}
+		ended <- nil
+	}()
+	for transfers := 0; ; time.Sleep(heartbeat / 10) {
+		select {
+		case err := <-ended:
+			if err != nil || transfers == 0 {
+				t.Errorf("after %d transfers: %v", transfers, err)
+			}
+			return
+		default:
+		}
+		if transfers < 10 && c.leader().raft.LeadershipTransfer().Error() == nil {
+			transfers++
+		}
+	}
+}
+
+// With two of three gone nothing is awarded, and a holder cannot renew. With two again, the term
+// goes on if its record was not taken.
+func TestWithoutAQuorumNothingIsAwarded(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	p := c.client(t, "p", "test")
+	lease := acquire(t, p.Database("db"), bid("a", long))
+	kept := c.follower().cfg.Name
+	var gone []string
+	for name := range c.nodes {
+		if name != kept {
+			gone = append(gone, name)
+		}
+	}
+	for _, name := range gone {
+		c.stop(name)
+	}
+	q := c.client(t, "q", "test")
+	began := time.Now()
+	err := p.Database("db").Renew(within(t, 2*time.Second), lease)
+	if err == nil || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), "raft") {
+		t.Errorf("the holder renews with %v", err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if l, err := q.Database("db").Acquire(within(t, 3*time.Second), bid("b", long)); err == nil || errors.Is(err, election.ErrHeld) {
+		t.Errorf("another worker gets %+v, %v", l, err)
+	}
+	eventually(t, "both know", patience, func() bool { return p.Healthy() != nil && q.Healthy() != nil })
+	if err := q.Healthy(); !strings.Contains(err.Error(), "no leader") && !strings.Contains(err.Error(), "refused") {
+		t.Errorf("the error does not name the cause: %v", err)
+	}
+	c.start(gone[0])
+	eventually(t, "the holder renews", patience, func() bool {
+		return p.Database("db").Renew(within(t, 2*time.Second), lease) == nil
+	})
+	eventually(t, "both know that there is a leader", patience, func() bool { return p.Healthy() == nil && q.Healthy() == nil })
+}
+
+// What a node has put into a snapshot is there after a restart, and a new node gets it.
+func TestASnapshotIsRestored(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one", "two", "three")
+	if err := Bootstrap(within(t, patience), c.config("one")); err != nil {
+		t.Fatal(err)
+	}
+	n := c.start("one")
+	p := c.client(t, "p", "test", c.base.Peers["one"])
+	lease := acquire(t, p.Database("db"), bid("a", long))
+	options := n.raft.ReloadableConfig()
+	options.TrailingLogs = 0 // so that nothing is left of what the snapshot contains
+	if err := n.raft.ReloadConfig(options); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	if first, err := n.disk.FirstIndex(); err != nil || first == 1 {
+		t.Fatalf("the log still begins at %d, %v", first, err)
+	}
+	c.stop("one")
+	c.start("one")
+	if err := p.Database("db").Renew(within(t, patience), lease); err != nil {
+		t.Errorf("after a restart from a snapshot the holder renews with %v", err)
+	}
+	for _, name := range []string{"two", "three"} {
+		c.add(name)
+		c.start(name)
+	}
+	c.allVote()
+	var life string
+	if _, err := c.nodes["three"].machine.look(func(s *state.State) { life = s.View("test", "db/billing").Lease.Life }); err != nil || life != lease.Handle {
+		t.Errorf("the replica of the new node shows the holder %q, %v", life, err)
+	}
+}
+
+// A request that is sent after its life has ended awards nothing, wherever it was meanwhile.
+func TestAnAwardThatArrivesLateIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	s := newStore(c.nodes["one"], c.config("one").withDefaults(), "raft")
+	ctx := within(t, patience)
+	if err := s.Mark(ctx, "m", false); err != nil {
+		t.Fatal(err)
+	}
+	life, err := s.Begin(ctx, time.Second)
+	if err != nil || life.TTL != leastTTL*heartbeat {
+		t.Fatalf("%+v, %v", life, err)
+	}
+	old, err := s.Read(ctx, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ask(life.ID, "k", 0); err != nil { // the request is under way
+		t.Fatal(err)
+	}
+	if err := s.End(ctx, life.ID); err != nil {
+		t.Fatal(err)
+	}
+	late := state.Command{Op: state.Swap, Space: "test", Key: "k", Life: life.ID, Marker: "m"}
+	if o, err := apply(ctx, c.nodes["two"], late); err != nil || o.Verdict != state.Conflict {
+		t.Errorf("the late request ended with %+v, %v", o, err)
+	}
+	if _, err := s.Swap(ctx, "k", old, []byte("r"), life.ID); !errors.Is(err, election.ErrLost) {
+		t.Errorf("another request with the life ended with %v", err)
+	}
+	next, err := s.Begin(ctx, time.Millisecond)
+	if err != nil || next.TTL != leastTTL*heartbeat {
+		t.Fatalf("a short life has %v, %v", next.TTL, err)
+	}
+	if _, err := s.Swap(ctx, "k", old, []byte("r"), next.ID); !errors.Is(err, kv.ErrConflict) {
+		t.Errorf("a request that rests on what was there before ended with %v", err)
+	}
+}
+
+// While a node runs, there is a cluster to be added to.
+func TestASecondClusterIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one", "two")
+	if err := Bootstrap(within(t, patience), c.config("one")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Bootstrap(within(t, patience), c.config("one")); !errors.Is(err, disk.ErrNotEmpty) {
+		t.Errorf("it is bootstrapped again with %v", err)
+	}
+	c.start("one")
+	if err := Bootstrap(within(t, patience), c.config("two")); err == nil || !strings.Contains(err.Error(), "node one at "+c.base.Peers["one"]+" runs already") {
+		t.Errorf("a second cluster is begun with %v", err)
+	}
+}
+
+// Without a certificate of the authority nothing is answered, and nodes of another cluster are
+// no peers.
+func TestStrangersAreRefused(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	stranger := c.base
+	authority := pgtest.NewAuthority(t)
+	pair := authority.Issue(t, pgtest.Subject{Name: "stranger", Hosts: []string{"127.0.0.1"}})
+	stranger.CertFile, stranger.KeyFile = pair.CertFile, pair.KeyFile
+	if err := Remove(within(t, 3*time.Second), stranger, "two"); err == nil {
+		t.Error("a node was removed with a certificate of another authority")
+	}
+	trusting := c.base
+	trusting.CAFile = authority.File
+	if err := Remove(within(t, 3*time.Second), trusting, "two"); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a command that trusts another authority ended with %v", err)
+	}
+	conn, err := tls.Dial("tcp", c.base.Peers["one"], &tls.Config{InsecureSkipVerify: true, NextProtos: []string{requestProtocol}})
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1)) // the server's verdict on the certificate comes here
+		_ = conn.Close()
+	}
+	if err == nil {
+		t.Error("without a certificate a connection is accepted")
+	}
+	s := c.nodes["one"].others.security
+	if conn, err := s.dial(within(t, patience), c.base.Peers["two"], raftProtocol("another cluster")); err == nil {
+		_ = conn.Close()
+		t.Error("a node of another cluster is accepted")
+	}
+}
+
+// A node that was removed is no member any more, and the others go on without it.
+func TestANodeIsRemoved(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	name := c.follower().cfg.Name
+	if err := Remove(within(t, patience), c.base, name); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(within(t, patience), c.base, name); err == nil || !strings.Contains(err.Error(), "not a member") {
+		t.Errorf("it is removed again with %v", err)
+	}
+	eventually(t, "the removed node knows", patience, func() bool {
+		_, err := apply(within(t, time.Second), c.nodes[name], state.Command{Op: state.Mark, Space: "test", Marker: "m"})
+		return err != nil && strings.Contains(err.Error(), "was removed from the cluster")
+	})
+	c.stop(name)
+	if o, err := apply(within(t, patience), c.leader(), state.Command{Op: state.Mark, Space: "test", Marker: "m"}); err != nil || o.Verdict != state.Done {
+		t.Errorf("without it an entry ends with %+v, %v", o, err)
+	}
+	status, err := Look(within(t, patience), c.base)
+	if err != nil || status.Err != nil || len(status.Members) != 2 || len(status.Nodes) != 3 {
+		t.Fatalf("the status is %+v, %v", status, err)
+	}
+	for _, m := range status.Members {
+		if m.Name == name || !m.Voter {
+			t.Errorf("a member is %+v", m)
+		}
+	}
+	for _, n := range status.Nodes {
+		if (n.Err != nil) != (n.Name == name) {
+			t.Errorf("node %s says %+v, %v", n.Name, n.Status, n.Err)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package raft
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+)
+
+// handshakeTimeout bounds the TLS handshake of an accepted connection.
+const handshakeTimeout = 5 * time.Second
+
+// port is the one port of a node. It gives each connection to the listener of its protocol.
+type port struct {
+	listener net.Listener
+	security *security
+	protocol string // Raft's
+	log      *zap.Logger
+	raft     *half
+	requests *half
+	ctx      context.Context // ends with close
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{} // that were accepted and not closed
+}
+
+// half is a listener for the connections of one protocol.
+type half struct {
+	port  *port
+	conns chan net.Conn
+	over  chan struct{} // closed by Close
+	once  sync.Once
+}
+
+// tracked is a connection that its port closes with itself.
+type tracked struct {
+	*tls.Conn
+	port *port
+}
+
+func listen(address string, s *security, cluster string, log *zap.Logger) (*port, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for other nodes: %w", err)
+	}
+	p := &port{listener: listener, security: s, protocol: raftProtocol(cluster), log: log, conns: map[net.Conn]struct{}{}}
+	p.raft = &half{port: p, conns: make(chan net.Conn), over: make(chan struct{})}
+	p.requests = &half{port: p, conns: make(chan net.Conn), over: make(chan struct{})}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.wg.Go(p.accept)
+	return p, nil
+}
+
+// close closes the port and all its connections.
+func (p *port) close() error {
+	p.cancel()
+	err := p.listener.Close()
+	p.mu.Lock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+	p.mu.Unlock()
+	p.wg.Wait()
+	return err
+}
+
+func (p *port) accept() {
+	for p.ctx.Err() == nil {
+		conn, err := p.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, for example
+			p.log.Warn("cannot accept a connection of another node", zap.Error(err))
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-p.ctx.Done():
+			}
+			continue
+		}
+		p.mu.Lock()
+		p.conns[conn] = struct{}{}
+		p.mu.Unlock()
+		p.wg.Go(func() { p.greet(conn) })
+	}
+}
+
+// greet does the TLS handshake, and hands the connection over.
+func (p *port) greet(raw net.Conn) {
+	ctx, cancel := context.WithTimeout(p.ctx, handshakeTimeout)
+	defer cancel()
+	conn := &tracked{tls.Server(raw, p.security.server(requestProtocol, p.protocol)), p}
+	if err := conn.HandshakeContext(ctx); err != nil {
+		p.log.Debug("a connection was refused", zap.Stringer("client", raw.RemoteAddr()), zap.Error(err))
+		_ = conn.Close()
+		return
+	}
+	to, as := p.requests, net.Conn(conn.Conn) // package net/http looks for a *tls.Conn
+	switch conn.ConnectionState().NegotiatedProtocol {
+	case p.protocol:
+		to, as = p.raft, conn
+	case requestProtocol:
+	default:
+		_ = conn.Close()
+		return
+	}
+	select {
+	case to.conns <- as:
+	case <-to.over:
+		_ = conn.Close()
+	case <-p.ctx.Done():
+		_ = conn.Close()
+	}
+}
+
+// Close implements net.Conn.
+func (c *tracked) Close() error {
+	c.port.forget(c.NetConn())
+	return c.Conn.Close()
+}
+
+// forget is called when a connection has ended.
+func (p *port) forget(raw net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, raw)
+}
+
+// Accept implements net.Listener.
+func (h *half) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.conns:
+		return conn, nil
+	case <-h.over:
+		return nil, net.ErrClosed
+	case <-h.port.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. The port itself is closed by its node.
+func (h *half) Close() error {
+	h.once.Do(func() { close(h.over) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (h *half) Addr() net.Addr { return h.port.listener.Addr() }
+
+// Dial implements raft.StreamLayer.
+func (h *half) Dial(address hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(h.port.ctx, timeout)
+	defer cancel()
+	return h.port.security.dial(ctx, string(address), h.port.protocol)
+}

@@ -1,0 +1,162 @@
+package raft
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/fencepost/fencepost/election/raft/state"
+)
+
+const (
+	// pathPrefix precedes the operation in the path of a request.
+	pathPrefix = "/v1/"
+	// finalHeader is set in what a node sends to the leader. It is not passed on again.
+	finalHeader = "Fencepost-Final"
+	// mostRequest bounds what a request may contain, in bytes.
+	mostRequest = 1 << 20
+	// mostWait is how long a request for changes is held back if there are none.
+	mostWait = 2 * time.Second
+	// mostStreams is how many requests one connection may have under way.
+	mostStreams = 1000
+)
+
+// NodeStatus is what a node says of itself.
+type NodeStatus struct {
+	Name    string `json:"name"`
+	State   string `json:"state"` // Raft's: Leader, Follower, Candidate or Shutdown
+	Term    string `json:"term"`
+	Applied uint64 `json:"applied"` // the index of the last entry that it has applied
+	Last    uint64 `json:"last"`    // the index of the last entry that it has
+}
+
+// fault is the body of an answer that is an error.
+type fault struct {
+	Error   string `json:"error"`
+	Refused bool   `json:"refused,omitempty"` // sending it again changes nothing
+}
+
+func (n *node) newServer() *http.Server {
+	return &http.Server{
+		Handler: http.HandlerFunc(n.handle), ReadHeaderTimeout: handshakeTimeout,
+		BaseContext: func(net.Listener) context.Context { return n.ctx },
+		ErrorLog:    log.New(io.Discard, "", 0), // clients that go away
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: mostStreams, SendPingTimeout: 10 * time.Second, PingTimeout: streamTimeout},
+		ConnState: func(c net.Conn, s http.ConnState) {
+			if conn, ok := c.(*tls.Conn); ok && s == http.StateClosed {
+				n.port.forget(conn.NetConn())
+			}
+		},
+	}
+}
+
+// handle answers a request of another proxy or of a command.
+func (n *node) handle(w http.ResponseWriter, r *http.Request) {
+	if !n.enter() {
+		http.Error(w, "the node is closing", http.StatusServiceUnavailable)
+		return
+	}
+	defer n.handling.Done()
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostRequest))
+	var answer any
+	if err == nil {
+		answer, err = n.serve(r.Context(), operation(r.URL.Path[min(len(pathPrefix), len(r.URL.Path)):]), text, r.Header.Get(finalHeader) != "")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		var refused *refusal
+		answer = fault{err.Error(), errors.As(err, &refused)}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(answer) // a client that is gone needs no answer
+}
+
+// enter reports whether a request may be handled; it is then counted in n.handling.
+func (n *node) enter() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.closed {
+		n.handling.Add(1)
+	}
+	return !n.closed
+}
+
+// serve answers a request. final: only as the leader.
+func (n *node) serve(ctx context.Context, op operation, text []byte, final bool) (any, error) {
+	switch op {
+	case opSelf:
+		return n.status(), nil
+	case opChanges:
+		var in changesRequest
+		if err := decode(text, &in); err != nil {
+			return nil, err
+		}
+		return n.held(ctx, in)
+	}
+	r := request{op: op}
+	var err error
+	switch op {
+	case opApply:
+		r.in, err = decoded[state.Command](text)
+	case opRead:
+		r.in, err = decoded[readRequest](text)
+	case opAdd, opPromote, opRemove:
+		r.in, err = decoded[Member](text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// A little less than the client waits, so that it hears the cause.
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout*4/5)
+	defer cancel()
+	var answer json.RawMessage
+	if final {
+		err = n.lead(ctx, r, &answer)
+	} else {
+		err = n.call(ctx, r, &answer)
+	}
+	return answer, err
+}
+
+// held answers a request for changes when there are any, or after a while.
+func (n *node) held(ctx context.Context, r changesRequest) (state.Delta, error) {
+	wait := mostWait
+	if r.First {
+		wait = attemptTimeout * 4 / 5
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	d, err := n.changes(ctx, r)
+	if !r.First && errors.Is(err, context.DeadlineExceeded) {
+		return state.Delta{Upto: r.Since}, nil
+	}
+	return d, err
+}
+
+func (n *node) status() NodeStatus {
+	s := NodeStatus{Name: n.cfg.Name, State: n.raft.State().String(), Term: n.raft.Stats()["term"], Applied: n.raft.AppliedIndex(), Last: n.raft.LastIndex()}
+	if n.removed.Load() || s.State == hraft.Shutdown.String() {
+		s.State += " (" + n.stopped().Error() + ")"
+	}
+	return s
+}
+
+func decoded[T any](text []byte) (in T, err error) {
+	err = decode(text, &in)
+	return in, err
+}
+
+func decode(text []byte, into any) error {
+	if err := json.Unmarshal(text, into); err != nil {
+		return &refusal{"the request cannot be read: " + err.Error()}
+	}
+	return nil
+}
