@@ -97,8 +97,8 @@ fuzz-differential: setup postgres-18 ## Compare fresh random scripts with Postgr
 chaos: setup redis consul etcd zookeeper postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system
 
-demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd, kubernetes, redis or zookeeper)
-	@if [ "$(ELECTION)" != postgres ]; then $(MAKE) --no-print-directory $(ELECTION); fi
+demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd, kubernetes, raft, redis or zookeeper)
+	@if [ "$(ELECTION)" != postgres ] && [ "$(ELECTION)" != raft ]; then $(MAKE) --no-print-directory $(ELECTION); fi
 	@bin/fencepost demo --election $(ELECTION)
 
 playground: build ## Show on a web page how workers compete, fail and are fenced

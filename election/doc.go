@@ -159,6 +159,7 @@
 //	token       a generation of tokens, begun by an operator  the token that the worker brings
 //	consul      random value of <prefix>/.generation ModifyIndex of the locked record
 //	etcd        random value of <prefix>/.generation revision of the transaction that awards the lease
+//	raft        random text in the log               index in Raft's log of the entry that awards the lease
 //	redis       random value of <prefix>/.generation, and the master's replication id  counter in <prefix>/.generation
 //	kubernetes  random value of <prefix>.generation  resourceVersion of the write that awards the lease
 //	anyone      its name                             sequence of the embedded elector; it is not for use

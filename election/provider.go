@@ -234,6 +234,8 @@ const (
 	RiskNotSaved RiskKind = iota
 	// RiskNotReplicated: it forgets leases when another server takes its place.
 	RiskNotReplicated
+	// RiskNotRedundant: it stops when it loses a server.
+	RiskNotRedundant
 )
 
 // Risk is something about a lease service that can cost leaders their leases. It never puts the

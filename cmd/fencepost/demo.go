@@ -12,14 +12,14 @@ import (
 )
 
 const demoAbout = `
-Usage: fencepost demo [--election postgres|consul|etcd|kubernetes|redis|zookeeper]
+Usage: fencepost demo [--election postgres|consul|etcd|kubernetes|raft|redis|zookeeper]
 
 Starts a throwaway PostgreSQL and Fencepost, lets two worker processes charge
 invoices, freezes the leader in the middle of a charge, and shows what happens
 to its write when it resumes, with and without the fence. Needs PostgreSQL's
 server programs, and the consul or etcd program for --election consul or etcd.
 --election kubernetes starts a kube-apiserver, which needs etcd too, and
---election redis a redis-server.
+--election redis a redis-server. --election raft starts two more proxies.
 --election zookeeper needs a program zookeeper that runs a server in the
 foreground with the configuration in its argument, as zkServer.sh
 start-foreground does.`
@@ -27,7 +27,7 @@ start-foreground does.`
 func runDemo(ctx context.Context, t terminal, args []string) error {
 	var o demo.Options
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
-	fs.StringVar(&o.Election, "election", "postgres", "the lease service: `postgres`, consul, etcd, kubernetes, redis or zookeeper")
+	fs.StringVar(&o.Election, "election", "postgres", "the lease service: `postgres`, consul, etcd, kubernetes, raft, redis or zookeeper")
 	fs.StringVar(&o.PostgresBin, "postgres", "", "`directory` of initdb and postgres; searched for by default")
 	fs.StringVar(&o.Consul, "consul", "", "`path` of the consul program; searched for by default")
 	fs.StringVar(&o.Etcd, "etcd", "", "`path` of the etcd program; searched for by default")

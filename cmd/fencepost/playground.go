@@ -77,7 +77,7 @@ func startPlaygroundProxy(t terminal, o playground.ProxyOptions) (playground.Pro
 	if err := cfg.Validate(providers()); err != nil {
 		return playground.Proxy{}, err
 	}
-	open := opener(openElector)
+	open := opener(serveElector)
 	if o.Anyone {
 		open = func(config.Config, string, *zap.Logger) (electors.Service, error) { return anyoneService{}, nil }
 		cfg.Election.Provider = anyone.Source // for the log; no configuration can say so

@@ -121,7 +121,7 @@ type opener func(cfg config.Config, proxy string, log *zap.Logger) (electors.Ser
 
 // newServing listens and wires the packages together. run must be called on the result.
 func newServing(cfg config.Config, logs loggers, w *watch) (*serving, error) {
-	return newServingWith(cfg, logs, w, openElector)
+	return newServingWith(cfg, logs, w, serveElector)
 }
 
 // newServingWith is newServing with a lease service that is not the configured one.
@@ -181,7 +181,7 @@ func newServingWith(cfg config.Config, logs loggers, w *watch, open opener) (_ *
 	if err != nil {
 		return nil, err
 	}
-	// Last, because it may start to watch the lease service.
+	// Last, because it may start to watch the lease service, or be a part of it.
 	s.leases, err = open(cfg, s.id, log)
 	return s, err
 }

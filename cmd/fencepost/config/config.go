@@ -74,6 +74,7 @@ type Election struct {
 	Consul     Consul     `yaml:"consul"`
 	Etcd       Etcd       `yaml:"etcd"`
 	Kubernetes Kubernetes `yaml:"kubernetes"`
+	Raft       Raft       `yaml:"raft"`
 	Redis      Redis      `yaml:"redis"`
 	ZooKeeper  ZooKeeper  `yaml:"zookeeper"`
 }

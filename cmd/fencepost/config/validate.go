@@ -16,7 +16,8 @@ import (
 
 // Limits of lease times. With a shorter TTL, a renewal's round trip would take a large
 // part of it. Consul refuses a TTL outside 10s to 24h unless its session_ttl_min says
-// otherwise; etcd raises one below 2s, and ZooKeeper one below two of its ticks.
+// otherwise; etcd raises one below 2s, raft one below 3s, and ZooKeeper one below two of its
+// ticks.
 const (
 	leastTTL = 500 * time.Millisecond
 	mostTTL  = 24 * time.Hour

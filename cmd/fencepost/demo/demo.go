@@ -2,7 +2,7 @@
 // middle of a charge, another worker takes over, and the first one resumes.
 //
 // Everything is real and discarded afterwards: a PostgreSQL created by initdb, a
-// separate Fencepost process, a Consul, an etcd, a kube-apiserver, a Redis or a ZooKeeper if requested, and two worker processes
+// separate Fencepost process, a Consul, an etcd, a kube-apiserver, a Redis, a ZooKeeper or two more proxies if requested, and two worker processes
 // that charge invoices with plain pgx. The same events happen twice, with and without the
 // fence, and the results are counted in the database and in the audit log.
 package demo
@@ -29,6 +29,9 @@ type Options struct {
 	Keep        bool   // keep the directory with logs and data
 	Color       bool
 	Out         io.Writer
+
+	upstream string // the address of PostgreSQL, once it runs
+	password string // of all roles
 }
 
 // Invoices is the number of invoices in the queue of each run.

@@ -15,7 +15,7 @@ import (
 type leaseService struct {
 	proc    *scratch.Process
 	what    string        // what it is, and where
-	config  string        // its part of Fencepost's configuration, below election
+	config  string        // its part of Fencepost's configuration, which begins below election
 	address string        // of its interface for clients
 	beneath *leaseService // in which it stores what it has; nil if it does that itself
 }
@@ -30,11 +30,11 @@ func (s *leaseService) stop() error {
 }
 
 // Elections are the lease services that a demo can use. The first one needs no service.
-var Elections = []string{"postgres", "consul", "etcd", "kubernetes", "redis", "zookeeper"}
+var Elections = []string{"postgres", "consul", "etcd", "kubernetes", "raft", "redis", "zookeeper"}
 
-// starters start the lease services that are servers of their own.
+// starters start the lease services that are not in the database.
 var starters = map[string]func(ctx context.Context, dir string, o Options) (*leaseService, error){
-	"consul": startConsul, "etcd": startEtcd, "kubernetes": startKubernetes, "redis": startRedis, "zookeeper": startZooKeeper,
+	"consul": startConsul, "etcd": startEtcd, "kubernetes": startKubernetes, "raft": startRaft, "redis": startRedis, "zookeeper": startZooKeeper,
 }
 
 // startElector starts the lease service that the options name; nil is the embedded one.

@@ -66,6 +66,7 @@ func startEnvironment(ctx context.Context, o Options, report *reporter) (_ *envi
 		return nil, err
 	}
 	report.setup("PostgreSQL %s, a throwaway server at %s", env.pg.Version, env.pg.Address)
+	o.upstream, o.password = env.pg.Address, env.pg.Password
 	if env.leases, err = startElector(ctx, env.dir, o); err != nil {
 		return nil, err
 	}

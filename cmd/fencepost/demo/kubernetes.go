@@ -97,11 +97,11 @@ users:
 
 func writeFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("create a directory for the API server: %w", err)
+		return fmt.Errorf("create a directory for the lease service: %w", err)
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			return fmt.Errorf("write a file of the API server: %w", err)
+			return fmt.Errorf("write a file of the lease service: %w", err)
 		}
 	}
 	return nil

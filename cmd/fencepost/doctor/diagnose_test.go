@@ -102,6 +102,7 @@ func TestDiagnose(t *testing.T) {
 		"no lease service":               {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseService} }, []string{"lease-service"}},
 		"a token without rights":         {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseDenied} }, []string{"lease-denied"}},
 		"a service that saves nothing":   {func(f *Facts) { f.Risks = []election.Risk{{Kind: election.RiskNotSaved}} }, []string{"lease-not-saved"}},
+		"a service without a spare":      {func(f *Facts) { f.Risks = []election.Risk{{Kind: election.RiskNotRedundant}} }, []string{"lease-not-redundant"}},
 		"a service with replicas":        {func(f *Facts) { f.Risks = []election.Risk{{Kind: election.RiskNotReplicated}} }, []string{"lease-not-replicated"}},
 		"a TTL that Consul refuses":      {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseTTL} }, []string{"lease-ttl"}},
 		"no database with the schema":    {func(f *Facts) { f.Databases, f.NoFence = nil, []string{"shop"} }, []string{"schema"}},

@@ -12,11 +12,14 @@ var (
 		"When the lease service restarts, it has forgotten leases, and leaders lose theirs. No epoch is granted twice because of that.")
 	leaseNotReplicated = newKind(Warning, "lease-not-replicated",
 		"When another server takes its place, leases are forgotten, and leaders lose theirs. No epoch is granted twice because of that.")
+	leaseNotRedundant = newKind(Warning, "lease-not-redundant",
+		"When the lease service loses a server, it may stop, and leaders lose their leases.")
 )
 
 var riskKinds = map[election.RiskKind]*kind{
 	election.RiskNotSaved:      leaseNotSaved,
 	election.RiskNotReplicated: leaseNotReplicated,
+	election.RiskNotRedundant:  leaseNotRedundant,
 }
 
 // risks asks the lease service what can cost leaders their leases.

@@ -23,7 +23,7 @@ const answerTimeout = 10 * time.Second
 // All returns all kinds. A new one is an entry here and a file of its own; if it has settings,
 // they are a field of config.Election.
 func All() []Elector {
-	return []Elector{Postgres, consulElector, etcdElector, kubernetesElector, redisElector, zookeeperElector}
+	return []Elector{Postgres, consulElector, etcdElector, kubernetesElector, raftElector, redisElector, zookeeperElector}
 }
 
 // Elector is one kind of lease service.
@@ -32,6 +32,9 @@ type Elector struct {
 	// Open returns the lease service for the named proxy. It does not wait until the
 	// service is reachable.
 	Open func(cfg config.Config, proxy string, log *zap.Logger) (Service, error)
+	// Serve is Open for a proxy that serves, if that is something else: it may be a part of the
+	// service itself.
+	Serve func(cfg config.Config, proxy string, log *zap.Logger) (Service, error)
 	// PerDatabase: the service has one generation per database, and not one for all.
 	PerDatabase bool
 }

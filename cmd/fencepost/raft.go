@@ -1,0 +1,176 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/electors"
+	"github.com/fencepost/fencepost/election/raft"
+)
+
+const raftAbout = `
+Usage: fencepost raft bootstrap [--config FILE]
+       fencepost raft add [--config FILE]
+       fencepost raft remove NODE [--config FILE]
+       fencepost raft status [--config FILE] [--json]
+
+Manages the nodes of election.provider raft. A node is a proxy that has
+election.raft.dir; its name is proxy.id.
+
+bootstrap begins a new cluster, whose only node is that of the configuration. Run it
+once, at one proxy, and never again: two clusters would award the same leases.
+
+add adds the node of the configuration to the running cluster. Its directory must be
+empty. It votes when its proxy has started and has caught up.
+
+remove removes a node. Stop its proxy too, or take election.raft.dir from its
+configuration. A node that has lost its directory is removed and then added again.
+
+Run bootstrap and add as the user of the proxy, before the proxy starts: they make its
+directory.
+
+status shows the nodes. Exit code 1: one of them does not answer, or there is no leader.`
+
+func runRaft(ctx context.Context, t terminal, args []string) error {
+	verb := ""
+	if len(args) > 0 && slices.Contains([]string{"bootstrap", "add", "remove", "status"}, args[0]) {
+		verb, args = args[0], args[1:]
+	}
+	fs := flag.NewFlagSet("raft", flag.ContinueOnError)
+	path := fs.String("config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`, as for serve")
+	var asJSON bool
+	if verb == "status" {
+		fs.BoolVar(&asJSON, "json", false, "print JSON")
+	}
+	what := ""
+	if verb == "remove" {
+		what = "node"
+	}
+	node, err := parseOrder(t, fs, raftAbout, what, args)
+	if err != nil {
+		return err
+	}
+	if verb == "" {
+		return usagef("no action given: use raft bootstrap, raft add, raft remove or raft status")
+	}
+	cfg, err := loadConfig(*path, t.environ())
+	if err != nil {
+		return err
+	}
+	if cfg.Election.Provider != "raft" {
+		return usagef("election.provider is %s: this command manages the nodes of raft", cfg.Election.Provider)
+	}
+	if cfg.Election.Raft.Dir == "" && (verb == "bootstrap" || verb == "add") {
+		return usagef("election.raft.dir is empty: this proxy is no node")
+	}
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	return changeRaft(ctx, t, electors.RaftConfig(cfg, "raft "+verb, zap.NewNop()), verb, node, asJSON)
+}
+
+// changeRaft does what was asked for.
+func changeRaft(ctx context.Context, t terminal, cfg raft.Config, verb, node string, asJSON bool) error {
+	switch verb {
+	case "bootstrap":
+		if err := raft.Bootstrap(ctx, cfg); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.stdout, "a new cluster has begun: %s is its only node, in %s. Start its proxy, then add the others\n", cfg.Name, cfg.Dir)
+	case "add":
+		if err := raft.Add(ctx, cfg); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.stdout, "the node %s was added, in %s. Start its proxy\n", cfg.Name, cfg.Dir)
+	case "remove":
+		if err := raft.Remove(ctx, cfg, node); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.stdout, "the node %s was removed. Its directory is of no use any more\n", node)
+	default:
+		s, err := raft.Look(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		return showRaft(t.stdout, s, asJSON)
+	}
+	return nil
+}
+
+// raftNode is a line of raft status.
+type raftNode struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	// Member is "leader", "voter", "learner" for a node that has not caught up yet, "no member", or
+	// "unknown" without a leader.
+	Member  string `json:"member"`
+	State   string `json:"state,omitempty"`   // as the node says
+	Applied uint64 `json:"applied,omitempty"` // the index of the last entry that it has applied
+	Error   string `json:"error,omitempty"`   // why it does not answer
+}
+
+// raftNodes returns the peers of the configuration, and members that it does not name.
+func raftNodes(s raft.Status) (all []raftNode) {
+	members := map[string]raft.Member{}
+	for _, m := range s.Members {
+		members[m.Name] = m
+	}
+	for _, n := range s.Nodes {
+		one := raftNode{Name: n.Name, Address: n.Address, Member: "unknown", State: n.Status.State, Applied: n.Status.Applied}
+		if n.Err != nil {
+			one.Error = n.Err.Error()
+		}
+		if s.Err == nil {
+			one.Member = memberWord(members[n.Name])
+		}
+		delete(members, n.Name)
+		all = append(all, one)
+	}
+	for _, m := range members {
+		all = append(all, raftNode{Name: m.Name, Address: m.Address, Member: memberWord(m), Error: "election.raft.peers does not name it"})
+	}
+	slices.SortFunc(all, func(a, b raftNode) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+func memberWord(m raft.Member) string {
+	switch {
+	case m.Name == "":
+		return "no member"
+	case m.Leader:
+		return "leader"
+	case m.Voter:
+		return "voter"
+	}
+	return "learner"
+}
+
+// showRaft prints the nodes. It returns an error if something is wrong with them.
+func showRaft(w io.Writer, s raft.Status, asJSON bool) error {
+	nodes := raftNodes(s)
+	errs := []error{s.Err}
+	for _, n := range nodes {
+		if n.Error != "" {
+			errs = append(errs, fmt.Errorf("node %s: %s", n.Name, n.Error))
+		}
+	}
+	if asJSON {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return errors.Join(append(errs, encoder.Encode(nodes))...)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tADDRESS\tMEMBER\tSTATE\tAPPLIED")
+	for _, n := range nodes {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\n", n.Name, n.Address, n.Member, dash(n.State), n.Applied)
+	}
+	return errors.Join(append(errs, table.Flush())...)
+}
