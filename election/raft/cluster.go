@@ -22,8 +22,8 @@ const (
 	// mostAnswer bounds an answer, in bytes.
 	mostAnswer = 64 << 20
 	// pingAfter and pingTimeout are when a connection without answers is given up.
-	pingAfter   = time.Second
-	pingTimeout = time.Second
+	pingAfter   = 2 * time.Second
+	pingTimeout = 3 * time.Second
 )
 
 // cluster is the nodes as others see them.

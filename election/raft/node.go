@@ -97,6 +97,9 @@ func start(cfg Config) (_ *node, err error) {
 	}
 	n.transport = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 		ServerAddressProvider: addresses(cfg.Peers), Logger: libraryLog(n.log), Stream: n.port.raft, MaxPool: 3, Timeout: streamTimeout,
+		// No pipelines: in 1.8.0, one whose connection fails can block the goroutine that fills it for
+		// ever, and Shutdown waits for that. Entries that wait are sent together anyway.
+		MaxRPCsInFlight: 1,
 	})
 	if n.raft, err = hraft.NewRaft(cfg.options(), n.machine, n.disk, n.disk, snapshots, n.transport); err != nil {
 		return nil, fmt.Errorf("start the node: %w", err)

@@ -2,9 +2,10 @@ package raft
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
@@ -20,15 +21,17 @@ func TestManyLeasesShareOneConnection(t *testing.T) {
 	held := make([]*election.Lease, leases)
 	all := func(what string, one func(i int) error) {
 		began := time.Now()
-		var wg sync.WaitGroup
+		var group errgroup.Group
+		group.SetLimit(20) // a busy machine needs more than a request may take for all at once
 		for i := range leases {
-			wg.Go(func() {
+			group.Go(func() error {
 				if err := one(i); err != nil {
 					t.Errorf("%s %d: %v", what, i, err)
 				}
+				return nil
 			})
 		}
-		wg.Wait()
+		_ = group.Wait() // it returns no errors
 		t.Logf("%d x %s: %v", leases, what, time.Since(began))
 	}
 	request := func(i int) election.AcquireRequest {

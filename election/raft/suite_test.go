@@ -66,8 +66,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// TestRestores runs before the others, because three nodes each that stop and start at the same time
+// would keep the machine busy.
 func TestRestores(t *testing.T) {
-	t.Parallel()
 	electiontest.RunRestores(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
 		own := newTestCluster(t)
 		s := service(t, own, db)

@@ -141,6 +141,7 @@ type raftProxies struct {
 
 func newRaftProxies(t *testing.T, opts ...option) *raftProxies {
 	t.Helper()
+	process.Program(t) // building it is not part of any command
 	h := newCluster(t, "none", opts...)
 	r := &raftProxies{cluster: h, nodes: newRaftNodes(t), proxies: map[string]*process.Server{}}
 	h.settings = append(h.settings, r.nodes.settings()...)
