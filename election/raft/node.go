@@ -64,7 +64,9 @@ func (a addresses) ServerAddr(id hraft.ServerID) (hraft.ServerAddress, error) {
 func (cfg Config) options() *hraft.Config {
 	c := hraft.DefaultConfig()
 	c.LocalID = hraft.ServerID(cfg.Name)
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = cfg.Heartbeat, cfg.Heartbeat, cfg.Heartbeat // what is decided needs a quorum anyway
+	// The leader's own lease only says how soon it steps down: what it decides needs a quorum anyway.
+	c.HeartbeatTimeout, c.LeaderLeaseTimeout = cfg.Heartbeat, cfg.Heartbeat
+	c.ElectionTimeout = 2 * cfg.Heartbeat // on a busy machine, shorter ones disturb each other
 	c.Logger = libraryLog(cfg.Logger)
 	return c
 }
