@@ -58,9 +58,7 @@ var ownCases = []testCase{
 		if _, err := p.Acquire(within(w.T, patience), w.takes(first, "a-3")); !errors.Is(err, election.ErrHeld) {
 			w.Errorf("a request that names a candidacy whose term is over got %v, want ErrHeld", err)
 		}
-		if obs := w.see(p, election.Held); obs.Incarnation != "a-2" {
-			w.Errorf("the holder is seen as %q", obs.Incarnation)
-		}
+		w.seeOf(p, election.Held, "a-2")
 		w.mustRelease(q, second, election.ReasonLeft)
 		third := w.acquire(p, w.takes(second, "a-4"))
 		w.mustFollow(second, third)
@@ -101,9 +99,7 @@ var ownCases = []testCase{
 		bid.From = ""
 		second := w.mustAcquire(q, bid)
 		w.mustFollow(first, second)
-		if obs := w.see(p, election.Held); obs.Incarnation != "a-2" {
-			w.Errorf("the holder is seen as %q", obs.Incarnation)
-		}
+		w.seeOf(p, election.Held, "a-2")
 		w.mustRelease(q, second, election.ReasonLeft)
 		w.see(p, election.Freed)
 	}},
