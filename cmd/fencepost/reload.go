@@ -95,12 +95,11 @@ func (s *serving) noteChange(c *config.Change) {
 	}
 }
 
-// readAgain reads the TLS files and the configuration again.
-func (s *serving) readAgain(path string, environ []string) (config.Config, error) {
+// readFilesAgain reads the TLS files again.
+func (s *serving) readFilesAgain() {
 	s.tls.Reload()
 	s.adminTLS.Reload()
 	s.upstream.Reload()
-	return loadServed(path, environ)
 }
 
 // reloads reloads at each SIGHUP, until ctx ends. TLS files are also checked periodically;

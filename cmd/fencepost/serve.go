@@ -66,7 +66,7 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	s.settings.Load = func() (config.Config, error) { return s.readAgain(*path, t.environ()) }
+	s.settings.Load = func() (config.Config, error) { return loadServed(*path, t.environ()) }
 	return s.run(ctx)
 }
 
@@ -154,7 +154,7 @@ func newServingWith(cfg config.Config, logs loggers, w *watch, open opener) (_ *
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
 	}
-	s.settings.Note = s.noteChange
+	s.settings.Note, s.settings.Before = s.noteChange, s.readFilesAgain
 	s.showMetrics()
 	s.health = s.newHealth()
 	s.proxy, err = proxy.NewServer(proxy.Config{

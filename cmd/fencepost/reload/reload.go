@@ -24,6 +24,9 @@ type Result struct {
 
 // Reloader reloads the configuration of one proxy. Its fields are set before its first use.
 type Reloader struct {
+	// Before, if not nil, is called before each Load, in the same goroutine: for files that are read again
+	// whether or not the configuration has changed.
+	Before func()
 	// Load reads and validates the configuration. It runs in a goroutine of its own, because a file may
 	// never be read to its end, such as a named pipe, or one on a server that does not answer. Nobody
 	// waits for that goroutine for longer than ReadTimeout, and there is only one at a time.
@@ -63,6 +66,9 @@ func (r *Reloader) load(ctx context.Context) (config.Config, error) {
 		if r.reading == nil {
 			reading := make(chan loaded, 1)
 			go func() {
+				if r.Before != nil {
+					r.Before()
+				}
 				cfg, err := r.Load()
 				reading <- loaded{cfg, err}
 			}()
