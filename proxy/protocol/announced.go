@@ -139,11 +139,9 @@ func (a *announced) settleAll() (all []Told) {
 	return all
 }
 
-// unconfirmed reports whether the transaction in hand has chosen, and may not have begun.
-func (a *announced) unconfirmed() bool {
-	c := a.inHand.choice
-	return c != nil && c.local && a.confirmed.choice != c
-}
+// unconfirmed reports whether the transaction in hand may not have begun, and is checked for something
+// else than the one before.
+func (a *announced) unconfirmed() bool { return a.inHand.choice != a.confirmed.choice }
 
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
 // takes no snapshot, so it may stand in front of anything.

@@ -99,7 +99,10 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 	if need != NeedNothing {
 		return need
 	}
-	m.batch.snapshot = m.batch.snapshot || s.snapshot || s.unknown()
+	if s.snapshot || s.unknown() {
+		m.batch.snapshot = true
+		m.chain.had |= hadWork // the portal reads by this snapshot, whenever it is executed
+	}
 	m.names.bind(portal, name, binding{s, m.batch.id, m.epochs.number})
 	if again {
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)

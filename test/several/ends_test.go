@@ -97,6 +97,29 @@ func TestABeginThatFailsBeginsNothing(t *testing.T) {
 	})
 }
 
+// TestSafetyAReleaseBehindACommit: the COMMIT of a transaction that has chosen is not answered when the
+// RELEASE of the next one is sent, which has not chosen.
+func TestSafetyAReleaseBehindACommit(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		chosen := Cat(Q("begin"), Q("set local fencepost.resource = 'b'"), Q(write("chosen")), Q("commit"))
+		next := Cat(Run("begin"), Run("savepoint s"), Run("release s"))
+
+		c := chooserAs(s, another(s), "r", "b")
+		all, ended := fixture.AskAll(c, 5, chosen, next, Batch(Run("show fencepost.resource"), Run(write("mine")), Run("commit")))
+		if state := wiretest.ErrorOf(all); ended || state != "" || s.Rows("chosen") != 1 || s.Rows("mine") != 1 {
+			t.Errorf("a leader of both gets %v, ended %v, and %d and %d rows", all, ended, s.Rows("chosen"), s.Rows("mine"))
+		}
+
+		s.SupersedeOn("r")
+		c = chooserAs(s, another(s), "b")
+		all, _ = fixture.AskAll(c, 5, chosen, next, Batch(Run("show fencepost.resource"), Run("reset transaction_read_only"), Run(write("stale")), Run("commit")))
+		if wiretest.ErrorOf(all) == "" || s.Rows("stale") != 0 {
+			t.Errorf("a follower of its own resource gets %v, and %d rows", all, s.Rows("stale"))
+		}
+	})
+}
+
 // TestDiscardAllEndsAChoice, although what follows it in its batch fails: Postgres commits it at once.
 func TestDiscardAllEndsAChoice(t *testing.T) {
 	t.Parallel()

@@ -256,6 +256,7 @@ func TestSafetyAChoiceBehindARead(t *testing.T) {
 			"a follower's RESET":     {false, [][]byte{Q("select count(*) from t"), Q("reset work_mem")}},
 			"a follower's RELEASE":   {false, [][]byte{Q("savepoint s"), Q("select count(*) from t"), Q("release s")}},
 			"messages of a follower": {false, [][]byte{Batch(Run("select count(*) from t")), Batch(Run("reset work_mem"))}},
+			"a portal of a follower": {false, [][]byte{Batch(Parse("q", "select count(*) from t"), Bind("p", "q")), Q("set work_mem = '5MB'")}},
 			"a leader's call":        {true, [][]byte{backendPID}},
 			"a leader's read":        {true, [][]byte{Q("select count(*) from t"), Q("reset work_mem")}},
 		} {
