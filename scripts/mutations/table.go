@@ -103,8 +103,8 @@ var table = []mutation{
 	{name: "LOCK and SAVEPOINT go bare after a ReadyForQuery that said idle", file: theTxn, tests: flushed, says: uncovered,
 		old: "t.State() == AtRest && s.RequiresTransactionBlock", text: "t.ready == idle && s.RequiresTransactionBlock"},
 	// A leak.
-	{name: "a choice behind a check that is not answered", file: theChosen, tests: "^TestSafetyAChoiceComesTooLate$", in: ofSeveral,
-		old: " &&\n\t\tq.txn.Coverage() == gate.Uncovered && q.txn.ServerCoverage() == gate.Uncovered", text: " && q.txn.Coverage() == gate.Uncovered"},
+	{name: "what goes behind a check is no work", file: theQueries, tests: "^TestSafetyAChoiceBehindARead$/^default$", in: ofSeveral,
+		old: "m.chain.followBehind(by.injected, s)", text: "_ = s"},
 	{name: "a lock makes an older snapshot newer", file: theFollower, tests: "^TestSafetyALockBehindASnapshot$", in: ofReplies,
 		old: "s.info.LocksTables && c.had&hadWork == 0 {", text: "s.info.LocksTables {"},
 	{name: "the registry covers an imported snapshot behind LOCK", file: theJudge, tests: "^TestSafetyAnImportedSnapshotIsOld$",
