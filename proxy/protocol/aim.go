@@ -99,8 +99,9 @@ func (a *surroundings) told() fencing.Epoch {
 }
 
 // checksChoice reports whether g, for the message in hand, is a check that compares what the client has
-// chosen with what the server has for fencepost.resource: in each session that has chosen once. Where the
-// machine takes a transaction for another than the server does, nothing is checked for the wrong resource.
+// chosen with what the server has for fencepost.resource: in each session that has chosen once. It fails
+// if the machine takes a transaction for another than the server does. Verdicts, and what runs without a
+// check, such as a statement with its backend registered or a proven read, compare nothing.
 func (m *Machine) checksChoice(g injectedCheck) bool {
 	return m.epochs.choices.shown != nil && g == fullCheck
 }

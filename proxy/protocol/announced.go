@@ -65,7 +65,9 @@ func (a *announced) ends() {
 
 // mayGoOn follows what can revive a transaction after an error, such as ROLLBACK TO: a
 // COMMIT that was sent in front of that error has not run. It has run if it stands in the
-// same batch, because an error ends the batch. c is the chain of the transaction in hand.
+// same batch, because an error ends the batch. A COMMIT that is not answered yet counts as not
+// run: the epoch that was announced before it is the stricter one, and where the choice differs,
+// the message has waited (see unconfirmed). c is the chain of the transaction in hand.
 func (a *announced) mayGoOn(batch uint64, c *chain) {
 	if a.endedIn != batch+1 {
 		a.revive(c)

@@ -96,7 +96,8 @@ func (by *queryInjector) check(g injectedCheck) {
 		m.forget(s)
 	}
 	if m.checksChoice(g) {
-		by.form, by.prefix = prefixed, []byte(m.chosenSQL()+";")
+		by.form, by.announced = prefixed, m.held()
+		by.prefix = []byte(m.chosenSQL() + ";")
 		return
 	}
 	if !s.info.MentionsKeptText {
@@ -158,7 +159,7 @@ func (by *queryInjector) send(r gate.Reason) {
 	case discardedQuery:
 		m.discardQuery(by.lasting(), by.p)
 	}
-	if by.form != asItIs {
+	if by.form != asItIs && by.form != refusedQuery {
 		m.chain.followBehind(by.injected, s)
 	}
 }
