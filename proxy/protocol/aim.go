@@ -239,7 +239,7 @@ func (m *Machine) resources(c *choice) (resources []string) {
 // setChosenSQL gives the server the value that SHOW fencepost.<name> is to show under c.
 func (m *Machine) setChosenSQL(name string, c *choice) string {
 	shown := m.shown(c)
-	v := map[string]string{"role": shown.role, "epoch": shown.epoch, "resource": c.value}[name]
+	v := map[string]string{"role": shown.role, "epoch": shown.epoch}[name]
 	if c.local {
 		return "SET LOCAL fencepost." + name + " TO " + fencing.Literal(v)
 	}

@@ -77,6 +77,7 @@ func (a *announced) mayGoOn(batch uint64, c *chain) {
 // revive takes back what followed the ends of transactions that are not confirmed. A chain that is
 // not known any more is the one that allows the least.
 func (a *announced) revive(c *chain) {
+	adds := c.adds
 	switch {
 	case a.inHand.number == a.confirmed.number:
 	case a.ended.number == a.confirmed.number:
@@ -84,6 +85,7 @@ func (a *announced) revive(c *chain) {
 	default:
 		c.imported, c.had = true, hadBegin|hadWork
 	}
+	c.adds = adds
 	a.inHand = a.confirmed
 }
 
@@ -91,6 +93,9 @@ func (a *announced) revive(c *chain) {
 // COMMIT or ROLLBACK which it stands for may not have run.
 func (a *announced) unsure(c *chain) {
 	a.revive(c)
+	if c.adds&hadEnd != 0 {
+		c.adds = c.adds&^hadEnd | hadWork
+	}
 	a.endedIn = 0
 }
 

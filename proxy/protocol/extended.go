@@ -101,7 +101,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 	}
 	if s.snapshot || s.unknown() {
 		m.batch.snapshot = true
-		m.chain.had |= hadWork // the portal reads by this snapshot, whenever it is executed
+		m.chain.has(hadWork) // the portal reads by this snapshot, whenever it is executed
 	}
 	m.names.bind(portal, name, binding{s, m.batch.id, m.epochs.number})
 	if again {

@@ -118,6 +118,7 @@ type chain struct {
 	inherited bool // it has made one before it read-only, in the same chain
 	chosen    bool // the client itself has chosen READ ONLY in the chain
 	had       had  // what else of the transaction in hand was sent
+	adds      had  // what the message in hand adds to that
 }
 
 // had is what a transaction has had, of what decides whether its client may choose resources, and
@@ -128,30 +129,34 @@ const (
 	hadBegin had = 1 << iota // BEGIN, since the session was last at rest
 	hadWork                  // something else than BEGIN and settings
 	hadLock                  // LOCK TABLE, in front of all that may have taken a snapshot
+	hadEnd                   // of a message: the rest of what it adds comes behind a COMMIT or ROLLBACK
 )
 
 // readWriteSQL undoes the read-only mode. It takes no snapshot, and Postgres refuses it
 // after the first query of a transaction.
 const readWriteSQL = "SET transaction_read_only TO off"
 
+// has notes what was sent.
+func (c *chain) has(h had) { c.had, c.adds = c.had|h, c.adds|h }
+
 // follow follows a statement of the client's that was sent.
 func (c *chain) follow(s *statement) {
 	if s.known && s.info.LocksTables && c.had&hadWork == 0 {
-		c.had |= hadLock
+		c.has(hadLock)
 	}
 	switch {
 	case !s.known:
-		c.had |= hadWork
+		c.has(hadWork)
 	case s.info.Kind == sqltext.Begin:
-		c.had |= hadBegin
+		c.has(hadBegin)
 	case !s.empty && s.info.Kind != sqltext.Session && s.info.Kind != sqltext.SetFence && s.info.Kind != sqltext.ShowFence:
-		c.had |= hadWork
+		c.has(hadWork)
 	}
 	switch {
-	case s.ends() && s.info.Chain:
-		c.imported, c.set, c.inherited, c.had = false, false, c.set || c.inherited, c.had&hadBegin
+	case s.ends() && s.info.Chain: // which fails outside a block
+		c.imported, c.set, c.inherited, c.had, c.adds = false, false, c.set || c.inherited, c.had&hadBegin, hadEnd|hadBegin
 	case s.ends():
-		*c = chain{}
+		*c = chain{adds: hadEnd}
 	case s.importsSnapshot():
 		c.imported = true
 	case s.known && s.info.ChoosesReadOnly:
@@ -162,7 +167,7 @@ func (c *chain) follow(s *statement) {
 // followBehind follows a statement of the client's that was sent behind g.
 func (c *chain) followBehind(g injectedCheck, s *statement) {
 	if g != noCheck {
-		c.had |= hadWork // it takes a snapshot
+		c.has(hadWork) // it takes a snapshot
 	}
 	c.follow(s)
 }

@@ -160,6 +160,9 @@ func (m *Machine) beginBatch() {
 	if m.epochs.number == 0 {
 		m.epochs.begins() // no transaction has begun before
 	}
+	if !m.pendingReplies.certain() {
+		m.chain.had = m.pendingReplies.had
+	}
 	if !m.txn.Send(gate.Starts, !m.pendingReplies.empty()) {
 		return
 	}
@@ -192,6 +195,10 @@ func (m *Machine) endBatch() {
 
 // settled forgets what was done for the message in hand.
 func (m *Machine) settled() {
+	if n := m.pendingReplies.len(); m.chain.adds != 0 && n > 0 {
+		m.pendingReplies.at(n - 1).adds = m.chain.adds
+	}
+	m.chain.adds = 0
 	m.inHand = inHand{}
 	m.copy.sent = m.copy.intruder != 0
 }

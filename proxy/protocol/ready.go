@@ -11,16 +11,23 @@ import (
 // ready accounts for ReadyForQuery, which ends what e was owed.
 func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	wasOwn := e.own()
-	certainty, after := e.certainty, e.after
+	certainty, after, status := e.certainty, e.after, readyStatus(msg[wire.HeaderLen])
+	// In a block that has failed, a COMMIT that was sent may have been skipped.
+	ran := certainty == answered && !m.down.failed && status != gate.FailedBlock
 	m.copy.end()
+	if ran {
+		m.pendingReplies.runs()
+	}
 	m.pendingReplies.pop()
+	if status == gate.Idle {
+		m.pendingReplies.had = 0
+	}
 	m.front() // ends of a COPY that failed are owed nothing
 	if certainty != answered {
 		m.maybeNext(certainty)
 	}
-	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
-	// In a block that has failed, a COMMIT that was sent may have been skipped.
-	if certainty == answered && !m.down.failed && readyStatus(msg[wire.HeaderLen]) != gate.FailedBlock {
+	m.txn.Answer(status, !m.pendingReplies.empty())
+	if ran {
 		m.confirm(after)
 	}
 	if m.txn.AtRest() {
@@ -28,7 +35,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	}
 	m.settleBase(m.down.failed)
 	m.down.failed = false
-	if readyStatus(msg[wire.HeaderLen]) != gate.FailedBlock {
+	if status != gate.FailedBlock {
 		m.down.ahead = nil
 	}
 	if m.registration.Held() && m.txn.AtRest() {

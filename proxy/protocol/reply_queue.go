@@ -103,8 +103,10 @@ type reply struct {
 	// SET, which announce), or when its check fails with ZF003.
 	announced fencing.Epoch
 	more      *promises // that it tells of what was chosen, in the place of announced
-	// after is the transaction in hand once the message has run.
+	// after is the transaction in hand once the message has run, and adds what that has then had
+	// besides.
 	after    transaction
+	adds     had
 	stmt     *statement // the statement a Parse defines, or that is run
 	prepares int        // of a Parse: the generation of the checks that is prepared with it
 	sql      replyText  // of a Query
@@ -138,6 +140,9 @@ type replyQueue struct {
 
 	// pushed counts the entries there were, but for Close, which runs nothing.
 	pushed uint64
+
+	// had is what the transaction that the server is in has had, by the messages that were answered.
+	had had
 }
 
 // maxQueryTexts bounds, in bytes, the texts of Queries that are kept for the
@@ -229,10 +234,12 @@ func (r *replyQueue) front() *reply {
 	return r.at(0)
 }
 
+// pop takes out the entry in front, which was answered or skipped.
 func (r *replyQueue) pop() {
 	const long = 64
 	e := r.at(0)
 	r.texts -= len(e.sql.audit)
+	r.had |= e.adds &^ hadEnd
 	if e.kind == parse && !e.own() && e.stmt != nil {
 		r.texts -= len(e.stmt.text)
 	}
@@ -243,6 +250,13 @@ func (r *replyQueue) pop() {
 		}
 	}
 	r.asked, r.call = max(r.asked-1, 0), max(r.call-1, 0)
+}
+
+// runs notes that the message of the entry in front has run.
+func (r *replyQueue) runs() {
+	if r.at(0).adds&hadEnd != 0 {
+		r.had = 0
+	}
 }
 
 // remove takes the i-th entry from the front out, order kept.

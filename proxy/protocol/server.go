@@ -233,6 +233,7 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 		if e.stmt != nil && e.stmt.ends() {
 			m.confirm(e.after)
 		}
+		m.pendingReplies.runs()
 		m.pendingReplies.pop()
 		return true
 	case 'I', 's':

@@ -1,6 +1,7 @@
 package several
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
@@ -87,12 +88,63 @@ func TestABeginThatFailsBeginsNothing(t *testing.T) {
 			"an isolation level behind a query": Batch(Parse("", "select 1"), Bind("", ""), Run("begin isolation level serializable")),
 			"a syntax error in front":           Batch(Parse("", "selec"), Run("begin")),
 		} {
-			c := chooserAs(s, another(s), "r")
-			all, ended := fixture.AskAll(c, 2, fails, Q("set local fencepost.resource = 'b'"))
-			if ended || wiretest.ErrorOf(all[len(all)-3:]) != "ZF005" || parameters(all) != "" {
-				t.Errorf("%s: got %v, ended %v; want ZF005 at the end", name, all, ended)
+			for _, chooses := range [][]byte{Q("set local fencepost.resource = 'b'"), Batch(Run("set local fencepost.resource = 'b'"))} {
+				c := chooserAs(s, another(s), "r")
+				all, ended := fixture.AskAll(c, 2, fails, chooses)
+				if ended || wiretest.ErrorOf(all[len(all)-3:]) != "ZF005" || parameters(all) != "" {
+					t.Errorf("%s: got %v, ended %v; want ZF005 at the end", name, all, ended)
+				}
+				fixture.MustPass(t, c, Q(write("mine")))
 			}
-			fixture.MustPass(t, c, Q(write("mine")))
+		}
+	})
+}
+
+// TestAChoiceBehindAnotherTransaction: what has run in a transaction that is over, or in a batch of its
+// own, is no work of the block in which SET LOCAL chooses, although all of it is sent at once.
+func TestAChoiceBehindAnotherTransaction(t *testing.T) {
+	t.Parallel()
+	const chooses, commit = "set local fencepost.resource = 'b'", "commit"
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		for name, sent := range map[string]struct {
+			readies int
+			parts   [][]byte
+		}{
+			"queries":                {5, [][]byte{Q(write("before")), Q("begin"), Q(chooses), Q(write("mine")), Q(commit)}},
+			"a batch":                {5, [][]byte{Batch(Run(write("before"))), Q("begin"), Q(chooses), Q(write("mine")), Q(commit)}},
+			"one batch":              {2, [][]byte{Q(write("before")), Batch(Run("begin"), Run(chooses), Run(write("mine")), Run(commit))}},
+			"a text":                 {2, [][]byte{Q(write("before")), Q("begin;" + chooses + ";" + write("mine") + ";" + commit)}},
+			"a text in two":          {3, [][]byte{Q(write("before") + ";" + commit + "; begin"), Q(chooses + ";" + write("mine")), Q(commit)}},
+			"a block":                {4, [][]byte{Q("begin;" + write("before") + ";" + commit), Q("begin"), Batch(Run(chooses), Run(write("mine"))), Q(commit)}},
+			"a chain":                {5, [][]byte{Q("begin"), Q(write("before") + "; commit and chain"), Q(chooses), Q(write("mine")), Q(commit)}},
+			"a chain in messages":    {2, [][]byte{Q("begin"), Batch(Run(write("before")), Run("commit and chain"), Run(chooses), Run(write("mine")), Run(commit))}},
+			"a statement that fails": {5, [][]byte{Q("select 1/0"), Q("begin"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
+		} {
+			c := chooserAs(s, another(s), "r", "b")
+			before, mine := s.Rows("before"), s.Rows("mine")
+			all, ended := fixture.AskAll(c, sent.readies, sent.parts...)
+			state, rows := wiretest.ErrorOf(all), s.Rows("before")-before+s.Rows("mine")-mine
+			if ended || state != "" && state != "22012" || rows != 2 {
+				t.Errorf("%s: got %v, ended %v, and %d rows", name, all, ended, rows)
+			}
+		}
+
+		for name, sent := range map[string]struct {
+			readies int
+			parts   [][]byte
+		}{
+			"a write":                {3, [][]byte{Q("begin"), Q(write("before")), Q(chooses)}},
+			"a write in messages":    {2, [][]byte{Q("begin"), Batch(Run(write("before")), Run(chooses))}},
+			"a write behind a chain": {3, [][]byte{Q("begin"), Q("commit and chain;" + write("before")), Q(chooses)}},
+			"a ROLLBACK TO":          {3, [][]byte{Q("begin"), Q("savepoint s;" + write("before")), Q("rollback to s;" + chooses)}},
+			"an implicit block":      {1, [][]byte{Batch(Run(write("before")), Run("begin"), Run(chooses))}},
+			"a skipped COMMIT":       {4, [][]byte{Q("begin; savepoint s;" + write("before")), Batch(Run("select 1/0"), Run(commit)), Q("rollback to s"), Q(chooses)}},
+		} {
+			c := chooserAs(s, another(s), "r", "b")
+			all, ended := fixture.AskAll(c, sent.readies, sent.parts...)
+			if refused := slices.ContainsFunc(all, func(m wiretest.Message) bool { return m.Type == 'E' && m.Fields()['C'] == "ZF005" }); ended || !refused {
+				t.Errorf("behind %s: got %v, ended %v, want ZF005", name, all, ended)
+			}
 		}
 	})
 }

@@ -292,6 +292,9 @@ func TestSafetyTheServerDisagrees(t *testing.T) {
 		c := chooser(s, "b", "c")
 		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
 		fixture.MustPass(t, c, Q("select chooses('c')"))
+		if r := show(t, c, "resource"); r != "c" {
+			t.Errorf("the server has %s for fencepost.resource, want c", r)
+		}
 		fixture.MustFail(t, c, "ZF005", Q(write("refused")))
 		fixture.MustFail(t, c, "ZF005", Run(write("refused")), Sync())
 		fixture.MustPass(t, c, Q("set fencepost.resource = 'c'"))
