@@ -288,10 +288,11 @@ func (q *situation) decideChoice() decision {
 
 // mayChoose reports whether the transaction in hand, of which everything is answered, is a block in
 // which nothing but BEGIN and settings has run. What the server has said of its coverage counts, too:
-// where the batch in hand began before that, the machine has not taken it over.
+// where the batch in hand began before that, the machine has not taken it over. Behind a COMMIT in the
+// same text, it is about another transaction.
 func (q *situation) mayChoose() bool {
 	return (q.txn.State() == gate.InBlock || q.chain.had&hadBegin != 0) && q.chain.had&hadWork == 0 &&
-		q.txn.Coverage() == gate.Uncovered && q.txn.ServerCoverage() == gate.Uncovered
+		q.txn.Coverage() == gate.Uncovered && (q.txn.ServerCoverage() == gate.Uncovered || q.chain.adds&hadEnd != 0)
 }
 
 // keepsChoice reports whether the statement, in the batch in which the session has just chosen,

@@ -287,7 +287,14 @@ func (q *situation) decideLeader() decision {
 		}
 	}
 	if q.carrier == lone && q.mustStandAlone() && !q.chain.imported && !q.showsItsCheck() {
-		return q.byRegistry()
+		switch {
+		case q.aim == nil: // nothing is chosen
+			return q.byRegistry()
+		case q.pending.certain(): // whether it stands in a block is not known before that is answered
+			return decision{action: answersFirst}
+		case !s.requiresBlock() || q.chain.had&hadBegin == 0:
+			return q.byRegistry()
+		}
 	}
 	if r, ok := q.behindLock(); ok {
 		return passes(r)

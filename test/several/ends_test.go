@@ -110,15 +110,19 @@ func TestAChoiceBehindAnotherTransaction(t *testing.T) {
 			readies int
 			parts   [][]byte
 		}{
-			"queries":                {5, [][]byte{Q(write("before")), Q("begin"), Q(chooses), Q(write("mine")), Q(commit)}},
-			"a batch":                {5, [][]byte{Batch(Run(write("before"))), Q("begin"), Q(chooses), Q(write("mine")), Q(commit)}},
-			"one batch":              {2, [][]byte{Q(write("before")), Batch(Run("begin"), Run(chooses), Run(write("mine")), Run(commit))}},
-			"a text":                 {2, [][]byte{Q(write("before")), Q("begin;" + chooses + ";" + write("mine") + ";" + commit)}},
-			"a text in two":          {3, [][]byte{Q(write("before") + ";" + commit + "; begin"), Q(chooses + ";" + write("mine")), Q(commit)}},
-			"a block":                {4, [][]byte{Q("begin;" + write("before") + ";" + commit), Q("begin"), Batch(Run(chooses), Run(write("mine"))), Q(commit)}},
-			"a chain":                {5, [][]byte{Q("begin"), Q(write("before") + "; commit and chain"), Q(chooses), Q(write("mine")), Q(commit)}},
-			"a chain in messages":    {2, [][]byte{Q("begin"), Batch(Run(write("before")), Run("commit and chain"), Run(chooses), Run(write("mine")), Run(commit))}},
-			"a statement that fails": {5, [][]byte{Q("select 1/0"), Q("begin"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
+			"queries":                 {5, [][]byte{Q(write("before")), Q("begin"), Q(chooses), Q(write("mine")), Q(commit)}},
+			"a batch":                 {5, [][]byte{Batch(Run(write("before"))), Q("begin"), Q(chooses), Q(write("mine")), Q(commit)}},
+			"one batch":               {2, [][]byte{Q(write("before")), Batch(Run("begin"), Run(chooses), Run(write("mine")), Run(commit))}},
+			"a text":                  {2, [][]byte{Q(write("before")), Q("begin;" + chooses + ";" + write("mine") + ";" + commit)}},
+			"a text in two":           {3, [][]byte{Q(write("before") + ";" + commit + "; begin"), Q(chooses + ";" + write("mine")), Q(commit)}},
+			"a block":                 {4, [][]byte{Q("begin;" + write("before") + ";" + commit), Q("begin"), Batch(Run(chooses), Run(write("mine"))), Q(commit)}},
+			"a chain":                 {5, [][]byte{Q("begin"), Q(write("before") + "; commit and chain"), Q(chooses), Q(write("mine")), Q(commit)}},
+			"a chain in messages":     {2, [][]byte{Q("begin"), Batch(Run(write("before")), Run("commit and chain"), Run(chooses), Run(write("mine")), Run(commit))}},
+			"a checked block":         {3, [][]byte{Q("begin"), Q(write("before")), Q(commit + "; begin;" + chooses + ";" + write("mine") + ";" + commit)}},
+			"a checked chain":         {4, [][]byte{Q("begin"), Q(write("before")), Q(commit + " and chain;" + chooses + ";" + write("mine")), Q(commit)}},
+			"a block, by a savepoint": {6, [][]byte{Q("begin;" + write("before") + ";" + commit), Q("begin"), Q(chooses), Q("savepoint s"), Q(write("mine")), Q(commit)}},
+			"a block, by a cursor":    {6, [][]byte{Q("begin;" + write("before") + ";" + commit), Batch(Run("begin"), Run(chooses)), Q("declare c cursor for select 1"), Q("fetch c"), Q(write("mine")), Q(commit)}},
+			"a statement that fails":  {5, [][]byte{Q("select 1/0"), Q("begin"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
 		} {
 			c := chooserAs(s, another(s), "r", "b")
 			before, mine := s.Rows("before"), s.Rows("mine")
