@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,13 +55,23 @@ func TestCharactersThatTheDatabaseLacks(t *testing.T) {
 	}
 }
 
-// breaking is a connection that breaks when it has sent a COMMIT.
-type breaking struct{ net.Conn }
+// breaking is a connection that breaks when it has sent a COMMIT: nothing is received from then on.
+type breaking struct {
+	net.Conn
+	broken atomic.Bool
+}
 
-func (b breaking) Write(p []byte) (int, error) {
-	n, err := b.Conn.Write(p)
+func (b *breaking) Write(p []byte) (int, error) {
 	if bytes.Contains(p, []byte("commit\x00")) {
-		b.Conn.Close()
+		b.broken.Store(true)
+	}
+	return b.Conn.Write(p)
+}
+
+func (b *breaking) Read(p []byte) (int, error) {
+	n, err := b.Conn.Read(p)
+	if b.broken.Load() {
+		return 0, io.ErrUnexpectedEOF
 	}
 	return n, err
 }
@@ -76,7 +88,7 @@ func TestABrokenCommitIsUncertain(t *testing.T) {
 	dial := cfg.DialFunc
 	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
-		return breaking{conn}, err
+		return &breaking{Conn: conn}, err
 	}
 	conn, err := pgx.ConnectConfig(t.Context(), cfg)
 	if err != nil {
