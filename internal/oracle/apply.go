@@ -75,7 +75,7 @@ func (o *Observer) applySync(s state, m *message, judged bool, ok, bad *set) {
 		bad.add(s.fail(false))
 		return
 	}
-	for _, t := range o.concluded(s, place{version: o.facts.Version}, bad) {
+	for _, t := range o.concluded(s, place{resource: o.facts.Resource, version: o.facts.Version}, bad) {
 		ok.add(o.endBatch(t, judged))
 	}
 }
@@ -118,7 +118,7 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 	if m.bad {
 		return
 	}
-	p := place{version: o.facts.Version, extended: true}
+	p := place{resource: o.facts.Resource, version: o.facts.Version, extended: true}
 	may := m.mayIn(s)
 	for i := range may {
 		q := &may[i]
@@ -192,7 +192,7 @@ var function = []statement{{kind: writes}}
 func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 	var failures set
 	o.applyStatements(s, m, judged, ok, &failures)
-	*bad = union(*bad, o.allConcluded(failures, place{version: o.facts.Version}, bad))
+	*bad = union(*bad, o.allConcluded(failures, place{resource: o.facts.Resource, version: o.facts.Version}, bad))
 }
 
 // applyStatements is applyText, except that an SQL EXECUTE in front of an error has not
@@ -207,7 +207,7 @@ func (o *Observer) applyStatements(s state, m *message, judged bool, ok, bad *se
 		bad.add(s.fail(false))
 		return
 	}
-	p := place{version: o.facts.Version, among: len(all) > 1}
+	p := place{resource: o.facts.Resource, version: o.facts.Version, among: len(all) > 1}
 	passed, stopped := m.progress(all)
 	if judged {
 		passed, stopped = 0, -1

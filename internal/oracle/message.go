@@ -413,7 +413,7 @@ func (o *Observer) own(c checkText) bool {
 // mine reports whether a check is that of what the transaction is to be checked for in s.
 func (o *Observer) mine(s state, c checkText) bool {
 	value := s.choice()
-	if c.never || value == "" && !c.chosen || value == o.facts.Resource && !s.chooses && !c.chosen {
+	if c.never || value == "" && !c.chosen || value == o.facts.Resource && !c.chosen {
 		return o.own(c)
 	}
 	if !c.chosen || !c.agrees(value) {

@@ -132,7 +132,7 @@ func (o *Observer) executed(m *message) {
 			m.here = m.may
 		}
 	}
-	p := place{version: o.facts.Version, extended: true}
+	p := place{resource: o.facts.Resource, version: o.facts.Version, extended: true}
 	for _, s := range o.confirmed {
 		may := m.mayIn(s)
 		for i := range may {
@@ -240,7 +240,7 @@ func (o *Observer) judgeFailed(m *message) {
 		may := m.mayIn(s)
 		for i := range may {
 			q := &may[i]
-			if v := o.judge(s, q, place{version: o.facts.Version, extended: true}); v.later && q.kind != lone {
+			if v := o.judge(s, q, place{resource: o.facts.Resource, version: o.facts.Version, extended: true}); v.later && q.kind != lone {
 				o.complain("Execute of %s", v.why)
 				return
 			}

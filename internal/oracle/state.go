@@ -1,6 +1,9 @@
 package oracle
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // phase is a session's position between and within transactions.
 type phase uint8
@@ -157,6 +160,7 @@ type result struct {
 
 // place describes where a statement is executed.
 type place struct {
+	resource string // of the startup
 	version  int
 	extended bool // by an Execute message
 	among    bool // one of several in a text
@@ -218,7 +222,7 @@ func (s state) run(q *statement, p place) (r result) {
 	case readOnly:
 		s = s.readOnly()
 	}
-	s = s.worked(q, p).chose(q)
+	s = s.worked(q, p).chose(q, p)
 	r.ok.add(s)
 	return r
 }
@@ -233,8 +237,8 @@ func (s state) choice() string {
 
 // chose returns the state after a choice of the client's. The proxy lets none pass inside a block,
 // but for those of its transaction, and none of these outside. A check from before it was for something
-// else.
-func (s state) chose(q *statement) state {
+// else; to have set nothing means the resource of the startup.
+func (s state) chose(q *statement, p place) state {
 	before := s.choice()
 	switch {
 	case q.chooses == nil:
@@ -246,7 +250,7 @@ func (s state) chose(q *statement) state {
 			s.was = s.chosen
 		}
 	}
-	if s.cover == fullCover && s.choice() != before {
+	if s.cover == fullCover && cmp.Or(s.choice(), p.resource) != cmp.Or(before, p.resource) {
 		s.cover = uncovered
 	}
 	return s

@@ -12,6 +12,19 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
+// TestAShowChoosesNothing: the value that Fencepost gives the server for a SHOW is no choice of the
+// client's, so what was checked before stays checked.
+func TestAShowChoosesNothing(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		c := chooserAs(s, another(s), "r")
+		fixture.MustPassEach(t, c, "begin; "+write("mine")+"; show fencepost.resource", write("mine"), "commit")
+		if s.Rows("mine") != 2 {
+			t.Errorf("%d rows, want 2", s.Rows("mine"))
+		}
+	})
+}
+
 // TestShownIsWhatIsChosen: SHOW and the reported parameters are about the resources that the
 // transaction is checked for, in the order in which the client has named them.
 func TestShownIsWhatIsChosen(t *testing.T) {
