@@ -287,14 +287,7 @@ func (q *situation) decideLeader() decision {
 		}
 	}
 	if q.carrier == lone && q.mustStandAlone() && !q.chain.imported && !q.showsItsCheck() {
-		switch {
-		case q.aim == nil: // nothing is chosen
-			return q.byRegistry()
-		case q.pending.certain(): // whether it stands in a block is not known before that is answered
-			return decision{action: answersFirst}
-		case !s.requiresBlock() || q.chain.had&hadBegin == 0:
-			return q.byRegistry()
-		}
+		return q.byRegistry()
 	}
 	if r, ok := q.behindLock(); ok {
 		return passes(r)
@@ -509,12 +502,9 @@ func (q *situation) decideRefused() decision {
 
 // byRegistry passes a statement while its backend is registered, with nothing in front.
 // If the registry refuses, the check in front says why.
-//
-// While something is chosen, it refuses the statement: the registration is that of one candidacy,
-// and outlasts a transaction.
 func (q *situation) byRegistry() decision {
 	if q.aim != nil {
-		return refuses(fencing.ChosenAloneRefusal)
+		return q.withoutRegistry()
 	}
 	if r, ok := q.registration.Reason(); ok {
 		if q.status.Holder.Guards > 0 && !(q.statement.known && q.flushes()) {
@@ -529,6 +519,21 @@ func (q *situation) byRegistry() decision {
 		return refuses(q.registry.refusal)
 	default:
 		return q.plainCheck()
+	}
+}
+
+// withoutRegistry takes the place of byRegistry while something is chosen: the registration is that of
+// one candidacy, and outlasts a transaction. It refuses the statement, unless it stands in a block, where
+// a check can stand in front. Whether it does is known when everything before it is answered.
+func (q *situation) withoutRegistry() decision {
+	s := q.statement
+	switch {
+	case q.carrier != among && q.pending.certain() && !q.copy.stalls():
+		return decision{action: answersFirst}
+	case s.known && q.chain.had&hadBegin != 0 && (s.requiresBlock() || s.info.Kind == sqltext.NonTransactional):
+		return q.check()
+	default:
+		return refuses(fencing.ChosenAloneRefusal)
 	}
 }
 

@@ -67,6 +67,7 @@ func (by *messageInjector) instead() { by.m.discardExecute(by.portal, by.s, by.p
 func (by *messageInjector) lasting() *statement { return by.s }
 
 func (by *messageInjector) check(g injectedCheck) {
+	by.m.chain.has(hadWork) // it takes a snapshot
 	if by.reparses {
 		m := by.m
 		at := len(m.scratch)

@@ -121,6 +121,10 @@ func (by *queryInjector) ahead(sql string) {
 func (by *queryInjector) claim() { by.m.claimBefore(&by.one, by.p) }
 
 func (by *queryInjector) put(sql string, g injectedCheck) {
+	if m := by.m; g == noCheck && m.config.Version.QueryContinuesBatch() && m.batch.unsynced != nothingUnsynced {
+		m.runOnce(sql, g, own, &by.one, by.p) // in the text, it would end the transaction of the batch
+		return
+	}
 	by.form, by.prefix, by.injected = prefixed, []byte(sql+";"), g
 }
 

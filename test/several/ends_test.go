@@ -122,6 +122,9 @@ func TestAChoiceBehindAnotherTransaction(t *testing.T) {
 			"a checked chain":         {4, [][]byte{Q("begin"), Q(write("before")), Q(commit + " and chain;" + chooses + ";" + write("mine")), Q(commit)}},
 			"a block, by a savepoint": {6, [][]byte{Q("begin;" + write("before") + ";" + commit), Q("begin"), Q(chooses), Q("savepoint s"), Q(write("mine")), Q(commit)}},
 			"a block, by a cursor":    {6, [][]byte{Q("begin;" + write("before") + ";" + commit), Batch(Run("begin"), Run(chooses)), Q("declare c cursor for select 1"), Q("fetch c"), Q(write("mine")), Q(commit)}},
+			"a block, by a DO":        {5, [][]byte{Q("begin"), Q(chooses), Q("do $$begin insert into t (v) values ('before'); end$$"), Q(write("mine")), Q(commit)}},
+			"a DO in messages":        {1, [][]byte{Batch(Run("begin"), Run(chooses), Run("do $$begin insert into t (v) values ('before'); end$$"), Run(write("mine")), Run(commit))}},
+			"a SHOW":                  {5, [][]byte{Q("begin"), Q("show fencepost.resource"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
 			"a statement that fails":  {5, [][]byte{Q("select 1/0"), Q("begin"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
 		} {
 			c := chooserAs(s, another(s), "r", "b")
@@ -141,6 +144,7 @@ func TestAChoiceBehindAnotherTransaction(t *testing.T) {
 			"a write in messages":    {2, [][]byte{Q("begin"), Batch(Run(write("before")), Run(chooses))}},
 			"a write behind a chain": {3, [][]byte{Q("begin"), Q("commit and chain;" + write("before")), Q(chooses)}},
 			"a ROLLBACK TO":          {3, [][]byte{Q("begin"), Q("savepoint s;" + write("before")), Q("rollback to s;" + chooses)}},
+			"a Parse":                {3, [][]byte{Q("begin"), Batch(Parse("", write("before"))), Q("set work_mem = '5MB';" + chooses)}},
 			"an implicit block":      {1, [][]byte{Batch(Run(write("before")), Run("begin"), Run(chooses))}},
 			"a skipped COMMIT":       {4, [][]byte{Q("begin; savepoint s;" + write("before")), Batch(Run("select 1/0"), Run(commit)), Q("rollback to s"), Q(chooses)}},
 		} {
