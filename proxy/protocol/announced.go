@@ -147,8 +147,10 @@ func (a *announced) settleAll() (all []Told) {
 }
 
 // unconfirmed reports whether the transaction in hand may not have begun, and is checked for something
-// else than the one before.
-func (a *announced) unconfirmed() bool { return a.inHand.choice != a.confirmed.choice }
+// else than one before it that may go on in its place.
+func (a *announced) unconfirmed() bool {
+	return a.inHand.choice != a.confirmed.choice || a.choices.lastIn > a.confirmed.number
+}
 
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
 // takes no snapshot, so it may stand in front of anything.

@@ -61,6 +61,7 @@ type choices struct {
 	// before is what the base was, as long as it is not answered whether it has changed.
 	before  *choice
 	changes bool
+	lastIn  uint64           // the number of the last transaction for which something was chosen
 	shown   *shownParameters // nil as long as nothing was chosen
 	aim     aim              // of the message in hand, or of an earlier one: memory for the next
 }
@@ -194,7 +195,7 @@ func (a *announced) choose(c *choice, local bool) {
 	if local {
 		made := *c
 		made.local = true
-		a.inHand.choice = &made
+		a.inHand.choice, a.choices.lastIn = &made, a.inHand.number
 		if a.confirmed.number == a.inHand.number {
 			a.confirmed.choice = &made
 		}
