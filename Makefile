@@ -27,7 +27,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo playground playground-test deb deb-test image compose-test bench bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -108,8 +108,13 @@ playground-test: build ## Test the playground's page in Chromium (SHOTS=docs tak
 	@scripts/browser.sh
 	@scripts/browser.sh test --program bin/fencepost $(if $(SHOTS),--shots "$(SHOTS)")
 
-bench: build pgbouncer ## Compare with PgBouncer and with no proxy (pgbench, a few minutes)
-	scripts/bench.sh
+bench: build ## Compare with PgBouncer, HAProxy and no proxy, and write docs/benchmarks.md (an hour; ARGS="-loads update")
+	@scripts/setup.sh pgbouncer haproxy
+	go run -buildvcs=false ./scripts/bench $(or $(ARGS),-write)
+
+bench-quick: build ## Compare with PgBouncer in three minutes
+	@scripts/setup.sh pgbouncer haproxy
+	go run -buildvcs=false ./scripts/bench -quick
 
 DEB_ARCH ?= $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 # A version tag as it is, anything else below all releases.

@@ -10,6 +10,7 @@
 #   scripts/setup.sh java        a Java runtime, for ZooKeeper
 #   scripts/setup.sh lists       the newest package lists of apt
 #   scripts/setup.sh pgbouncer   PgBouncer, for a test and for the benchmark, which compares with it
+#   scripts/setup.sh haproxy     HAProxy, with which the benchmark compares
 #   scripts/setup.sh docker      Docker's engine and client
 #   scripts/setup.sh debootstrap what makes a Debian root directory
 #   scripts/setup.sh qemu        what runs programs for arm64
@@ -125,6 +126,10 @@ setup_lists() {
 
 setup_pgbouncer() {
 	have pgbouncer || [ -x /usr/sbin/pgbouncer ] || install pgbouncer
+}
+
+setup_haproxy() {
+	have haproxy || [ -x /usr/sbin/haproxy ] || install haproxy
 }
 
 setup_docker() {
