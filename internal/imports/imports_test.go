@@ -87,6 +87,7 @@ var ours = map[string][]string{
 	"internal/consultest":      {"internal/child", "internal/ports"},
 	"internal/etcdtest":        {"internal/child", "internal/ports"},
 	"internal/redistest":       {"internal/child", "internal/ports"},
+	"internal/rafttest":        {"election", "election/raft", "internal/fixture/process", "internal/pgtest", "internal/ports"},
 	"internal/kubernetestest":  {"internal/child", "internal/etcdtest", "internal/ports"},
 	"internal/fixture":         {"cmd/fencepost/guard", "fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/machinetest", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/zookeepertest":   {"internal/child", "internal/ports"},
@@ -102,7 +103,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/machinetest", "internal/stopwatch", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/machinetest", "internal/stopwatch", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not
@@ -114,7 +115,7 @@ var theirs = map[string][]string{
 	module + "/election/kubernetes":       {"cmd/fencepost/electors/kubernetes.go"},
 	module + "/election/kv":               {"election/consul", "election/etcd", "election/kubernetes", "election/raft", "election/redis", "election/zookeeper"},
 	module + "/election/postgres":         {"cmd/fencepost/electors/postgres.go"},
-	module + "/election/raft":             {"election/raft", "cmd/fencepost/electors/raft.go", "cmd/fencepost/raft.go"},
+	module + "/election/raft":             {"election/raft", "cmd/fencepost/electors/raft.go", "cmd/fencepost/raft.go", "internal/rafttest"},
 	module + "/election/redis":            {"cmd/fencepost/electors/redis.go"},
 	module + "/election/zookeeper":        {"cmd/fencepost/electors/zookeeper.go"},
 	module + "/election/token":            {"cmd/fencepost/serve.go", "cmd/fencepost/generation.go"},

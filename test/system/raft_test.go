@@ -6,24 +6,19 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/zap/zaptest"
-
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/raft"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
-	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/rafttest"
 )
 
 // raftTTL is the least TTL that Raft grants.
-const raftTTL = 3 * time.Second
+const raftTTL = rafttest.TTL
 
 func init() {
 	allProviders = append(allProviders, "raft")
@@ -31,94 +26,21 @@ func init() {
 	killedBounds["raft"] = raftTTL + time.Second
 }
 
-// raftNodes are the nodes of a cluster, whose proxies are none or are the nodes themselves.
-type raftNodes struct {
-	t     testing.TB
-	names []string
-	dir   string
-	base  raft.Config
-}
-
-func newRaftNodes(t testing.TB) *raftNodes {
-	t.Helper()
-	authority := pgtest.NewAuthority(t)
-	pair := authority.Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
-	n := &raftNodes{
-		t: t, names: []string{"one", "two", "three"}, dir: memory(t),
-		base: raft.Config{Peers: map[string]string{}, CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile},
-	}
-	for _, name := range n.names {
-		n.base.Peers[name] = ports.For(t).Address()
-	}
-	return n
-}
-
-// memory returns a directory in memory, if that can be had: every entry is synced to the disk by
-// three nodes.
-func memory(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "fencepost-raft-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
-// settings returns those of a proxy that is no node.
-func (n *raftNodes) settings() []string {
-	peers := make([]string, len(n.names))
-	for i, name := range n.names {
-		peers[i] = name + "=" + n.base.Peers[name]
-	}
-	return prefixed([]string{
-		"ELECTION_PROVIDER=raft", "ELECTION_RAFT_PEERS=" + strings.Join(peers, ","),
-		"ELECTION_RAFT_CA_FILE=" + n.base.CAFile, "ELECTION_RAFT_CERT_FILE=" + n.base.CertFile, "ELECTION_RAFT_KEY_FILE=" + n.base.KeyFile,
-	})
-}
-
-// settingsOf returns what the proxy that is the named node has beside these.
-func (n *raftNodes) settingsOf(name string) []string {
-	return []string{"PROXY_ID=" + name, "ELECTION_RAFT_DIR=" + filepath.Join(n.dir, name)}
-}
-
 // withRaft keeps the leases of a cluster in three nodes, of which none is a proxy of the cluster.
 func withRaft(h *cluster) {
 	h.t.Helper()
-	n := newRaftNodes(h.t)
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	for i, name := range n.names {
-		cfg := n.base
-		cfg.Name, cfg.Dir, cfg.Proxy, cfg.Logger = name, filepath.Join(n.dir, name), name, zaptest.NewLogger(h.t).Named(name)
-		begin := raft.Add
-		if i == 0 {
-			begin = raft.Bootstrap
-		}
-		process.Eventually(h.t, process.Patience, "the node "+name+" to be made", func() bool { return begin(ctx, cfg) == nil })
-		node, err := raft.New(cfg)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		h.t.Cleanup(func() { _ = node.Close() })
-	}
-	h.settings = append(h.settings, n.settings()...)
-	h.take = func() { n.take(h.db) }
+	n := rafttest.Start(h.t)
+	h.settings = append(h.settings, n.Settings()...)
+	h.take = func() { takeRaft(h, n) }
 }
 
-// take takes the lease of the resource from its holder, and gives it back.
-func (n *raftNodes) take(db string) {
-	n.t.Helper()
+// takeRaft takes the lease of the resource from its holder, and gives it back.
+func takeRaft(h *cluster, n *rafttest.Nodes) {
+	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
-	cfg := n.base
-	cfg.Proxy = "operator " + rand.Text()
-	client, err := raft.New(cfg)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer client.Close()
-	provider := client.Database(db)
+	provider, closeClient := n.Open(h.t, h.db)
+	defer closeClient()
 	held, err := provider.Watch(ctx, resource, election.LeaseObservation{})
 	if err != nil || held.State != election.Held {
 		return
@@ -128,24 +50,24 @@ func (n *raftNodes) take(db string) {
 		return // it was released meanwhile
 	}
 	if err := provider.Release(ctx, lease, election.ReasonLeft, 0); err != nil {
-		n.t.Fatalf("give the lease back: %v", err)
+		h.t.Fatalf("give the lease back: %v", err)
 	}
 }
 
 // raftProxies are three proxies that are the nodes themselves.
 type raftProxies struct {
 	*cluster
-	nodes   *raftNodes
+	nodes   *rafttest.Nodes
 	proxies map[string]*process.Server
 }
 
-func newRaftProxies(t *testing.T, opts ...option) *raftProxies {
+func newRaftProxies(t testing.TB, opts ...option) *raftProxies {
 	t.Helper()
 	process.Program(t) // building it is not part of any command
 	h := newCluster(t, "none", opts...)
-	r := &raftProxies{cluster: h, nodes: newRaftNodes(t), proxies: map[string]*process.Server{}}
-	h.settings = append(h.settings, r.nodes.settings()...)
-	for i, name := range r.nodes.names {
+	r := &raftProxies{cluster: h, nodes: rafttest.Plan(t), proxies: map[string]*process.Server{}}
+	h.settings = append(h.settings, r.nodes.Settings()...)
+	for i, name := range rafttest.Names {
 		action := "add"
 		if i == 0 {
 			action = "bootstrap"
@@ -167,14 +89,14 @@ func newRaftProxies(t *testing.T, opts ...option) *raftProxies {
 
 func (r *raftProxies) serve(name string) {
 	r.t.Helper()
-	r.proxies[name] = r.proxy(r.nodes.settingsOf(name)...)
+	r.proxies[name] = process.Serve(r.t, append(slices.Clone(r.settings), r.nodes.SettingsOf(name)...)...)
 }
 
 // commandAt runs a command with the configuration of a node.
 func (r *raftProxies) commandAt(name string, args ...string) (int, string) {
 	r.t.Helper()
 	at := *r.cluster
-	at.settings = append(slices.Clone(r.settings), prefixed(r.nodes.settingsOf(name))...)
+	at.settings = append(slices.Clone(r.settings), r.nodes.SettingsOf(name)...)
 	return at.command(args...)
 }
 
@@ -250,7 +172,7 @@ func TestAProxyThatIsANodeIsKilled(t *testing.T) {
 
 // next returns another node.
 func (r *raftProxies) next(name string) string {
-	return r.nodes.names[(slices.Index(r.nodes.names, name)+1)%len(r.nodes.names)]
+	return rafttest.Names[(slices.Index(rafttest.Names, name)+1)%len(rafttest.Names)]
 }
 
 // awaitFollower waits until a node follows.
@@ -267,7 +189,7 @@ func TestAProxyThatLostItsDirectoryDoesNotServe(t *testing.T) {
 	r := newRaftProxies(t)
 	lost := "three"
 	r.proxies[lost].Kill(t)
-	if err := os.RemoveAll(filepath.Join(r.nodes.dir, lost)); err != nil {
+	if err := os.RemoveAll(r.nodes.Dir(lost)); err != nil {
 		t.Fatal(err)
 	}
 	if code, out := r.commandAt(lost, "serve"); code != 1 || !strings.Contains(out, "fencepost raft remove three") {
