@@ -33,6 +33,7 @@ const patience = 60 * time.Second
 type Agent struct {
 	ports   [3]*ports.Port // HTTP, Raft, gossip
 	binary  string
+	args    []string // beside the configuration
 	options options
 	log     *os.File
 	cmd     *exec.Cmd
@@ -205,6 +206,20 @@ func startOnce(opts ...Option) (*Agent, error) {
 	for _, opt := range opts {
 		opt(&o)
 	}
+	a, err := plan(o)
+	if err != nil {
+		return nil, err
+	}
+	a.args = []string{"-dev"}
+	if err := a.run(); err != nil {
+		a.Stop()
+		return nil, err
+	}
+	return a, nil
+}
+
+// plan returns an agent with its ports and its log.
+func plan(o options) (*Agent, error) {
 	binary, err := child.Program("FENCEPOST_TEST_CONSUL", "consul")
 	if err != nil {
 		return nil, err
@@ -221,25 +236,26 @@ func startOnce(opts ...Option) (*Agent, error) {
 	if err := os.Remove(a.log.Name()); err != nil { // it exists as long as it is open
 		return nil, err
 	}
-	if err := a.run(); err != nil {
-		a.Stop()
-		return nil, err
-	}
 	return a, nil
 }
 
 // run starts the agent's process, without any state, and returns when it accepts writes.
 func (a *Agent) run() error {
-	cmd := exec.Command(a.binary, "agent", "-dev", "-hcl", a.config())
+	if err := a.launch(); err != nil {
+		return err
+	}
+	return a.await()
+}
+
+// launch starts the agent's process.
+func (a *Agent) launch() error {
+	cmd := exec.Command(a.binary, append([]string{"agent", "-hcl", a.config()}, a.args...)...)
 	cmd.Stdout, cmd.Stderr = a.log, a.log
 	child.EndWithParent(cmd, syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", a.binary, err)
 	}
 	a.cmd = cmd
-	if err := a.await(); err != nil {
-		return fmt.Errorf("%w; the agent's log ends with:\n%s", err, a.tail())
-	}
 	return nil
 }
 
@@ -272,11 +288,11 @@ func (a *Agent) await() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("consul did not become ready: %w", err)
+			return fmt.Errorf("consul did not become ready: %w; the agent's log ends with:\n%s", err, a.tail())
 		}
 		var status syscall.WaitStatus
 		if pid, werr := syscall.Wait4(a.cmd.Process.Pid, &status, syscall.WNOHANG, nil); werr == nil && pid == a.cmd.Process.Pid {
-			return errors.New("consul ended at once")
+			return fmt.Errorf("consul ended at once; the agent's log ends with:\n%s", a.tail())
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

@@ -15,14 +15,19 @@ import (
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/rafttest"
+	"github.com/fencepost/fencepost/internal/redistest"
+	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
 const resource = "billing"
 
 // providers are the lease services that the cases run with.
-var providers = []string{"postgres", "consul", "etcd"}
+var providers = []string{"postgres", "consul", "etcd", "raft", "redis", "zookeeper"}
 
-func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared) }
+func TestMain(m *testing.M) {
+	pgtest.Main(m, etcdtest.StopShared, redistest.StopShared, zookeepertest.StopShared)
+}
 
 // cluster is a database and a lease service, for the proxies of one case.
 type cluster struct {
@@ -54,6 +59,12 @@ func newClusterOn(t *testing.T, pg *pgtest.Server, provider string, settings ...
 		h.settings = consultest.Shared(t).Settings(prefix)
 	case "etcd":
 		h.settings = etcdtest.Shared(t).Settings(prefix)
+	case "raft":
+		h.settings = rafttest.Start(t).Settings()
+	case "redis":
+		h.settings = redistest.Shared(t).Settings(prefix)
+	case "zookeeper":
+		h.settings = zookeepertest.Shared(t).Settings(prefix)
 	}
 	for _, s := range append(all, settings...) {
 		h.settings = append(h.settings, "FENCEPOST_"+s)
