@@ -134,7 +134,7 @@ image: ## Build the Docker image fencepost for docker-compose.yml, with its vers
 compose-test: setup consul prometheus ## Play docker-compose.yml on Docker; stand-ins replace missing base images (needs root)
 	scripts/compose/check.sh '$(VERSION)'
 
-bench-takeover: setup kubernetes consul etcd redis zookeeper ## Measure takeovers with each lease service, and write docs/electors.md (a quarter of an hour)
+bench-takeover: setup kubernetes consul etcd redis zookeeper ## Measure takeovers with each lease service, and write docs/electors.md (half an hour)
 	go run -buildvcs=false ./scripts/takeover
 
 lint: ## Check format, vet, sizes, and who imports whom

@@ -117,7 +117,7 @@ func (c *Cluster) Addr() string { return c.members[0].client.Address() }
 
 // Settings are the environment variables with which Fencepost keeps its leases there, under a prefix.
 func (c *Cluster) Settings(prefix string) []string {
-	return []string{"FENCEPOST_ELECTION_PROVIDER=etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS=" + c.Addr(), "FENCEPOST_ELECTION_ETCD_PREFIX=" + prefix}
+	return []string{"FENCEPOST_ELECTION_PROVIDER=etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS=" + strings.Join(c.Endpoints(), ","), "FENCEPOST_ELECTION_ETCD_PREFIX=" + prefix}
 }
 
 // Endpoints returns host:port of all members' interfaces for clients.

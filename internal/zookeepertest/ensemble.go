@@ -98,7 +98,7 @@ func (e *Ensemble) Addr() string { return e.servers[0].client.Address() }
 
 // Settings are the environment variables with which Fencepost keeps its leases there, under a prefix.
 func (e *Ensemble) Settings(prefix string) []string {
-	return []string{"FENCEPOST_ELECTION_PROVIDER=zookeeper", "FENCEPOST_ELECTION_ZOOKEEPER_SERVERS=" + e.Addr(), "FENCEPOST_ELECTION_ZOOKEEPER_PREFIX=" + prefix}
+	return []string{"FENCEPOST_ELECTION_PROVIDER=zookeeper", "FENCEPOST_ELECTION_ZOOKEEPER_SERVERS=" + strings.Join(e.Addrs(), ","), "FENCEPOST_ELECTION_ZOOKEEPER_PREFIX=" + prefix}
 }
 
 // SecureAddr returns host:port of the first server's interface for clients with TLS.

@@ -14,31 +14,34 @@ const (
 )
 
 // colours are those of the ways.
-var colours = []string{"#4c9f70", "#3d7ea6", "#c8553d"}
+var colours = []string{"#4c9f70", "#3d7ea6", "#c8553d", "#8e6c8a"}
 
 // picture draws the medians as bars, and the longest times as thin lines behind them.
 func (all *results) picture() string {
-	most := 0.0
+	most, height := 0.0, head
 	for _, of := range all.of {
 		for _, r := range of {
 			most = max(most, r.longest)
 		}
+		height += len(of)*bar + gap
 	}
-	height := head + len(all.services)*(len(ways)*bar+gap)
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12" role="img">`+"\n",
 		left+span+right, height)
 	b.WriteString("<title>How long nobody could write, by lease service and by what happened to the leader</title>\n")
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", left+span+right, height)
 	for i, way := range ways {
-		x := left + i*190
+		x := 20 + i*165
 		fmt.Fprintf(&b, `<rect x="%d" y="16" width="12" height="12" fill="%s"/><text x="%d" y="26">%s</text>`+"\n", x, colours[i], x+18, way.title)
 	}
 	y := head
 	for _, service := range all.services {
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", left-10, y+len(ways)*bar/2+4, service)
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", left-10, y+len(all.of[service])*bar/2+4, service)
 		for i, way := range ways {
-			r := all.of[service][way.name]
+			r, ok := all.of[service][way.name]
+			if !ok {
+				continue
+			}
 			long, median := r.longest/most*span, r.median/most*span
 			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.1f" height="2" fill="%s"/>`, left, y+bar/2-2, long, colours[i])
 			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, left, y, max(median, 1), bar-3, colours[i])

@@ -9,11 +9,18 @@ import (
 )
 
 // ways are the ways in which a leader goes, as the benchmark and the page name them.
-var ways = []struct{ name, title string }{
-	{"closed", "it disconnected"},
-	{"frozen", "it froze"},
-	{"killed", "its proxy was killed"},
+var ways = []struct {
+	name, title string
+	some        bool // it was measured with some of the lease services only
+}{
+	{"closed", "it disconnected", false},
+	{"frozen", "it froze", false},
+	{"killed", "its proxy was killed", false},
+	{"lost", "the service lost its leader", true},
 }
+
+// none stands in the table where nothing was measured.
+const none = "–"
 
 // result is the median and the longest time of the takeovers of one kind, in milliseconds.
 type result struct{ median, longest float64 }
@@ -67,7 +74,7 @@ func parse(output string) (*results, error) {
 	}
 	for _, service := range all.services {
 		for _, way := range ways {
-			if _, ok := all.of[service][way.name]; !ok {
+			if _, ok := all.of[service][way.name]; !ok && !way.some {
 				return nil, fmt.Errorf("no takeover of %s when %s was measured", service, way.title)
 			}
 		}
@@ -87,8 +94,11 @@ func (all *results) table() string {
 	for _, service := range all.services {
 		fmt.Fprintf(&b, "| `%s` |", service)
 		for _, way := range ways {
-			r := all.of[service][way.name]
-			fmt.Fprintf(&b, " %s | %s |", duration(r.median), duration(r.longest))
+			median, longest := none, none
+			if r, ok := all.of[service][way.name]; ok {
+				median, longest = duration(r.median), duration(r.longest)
+			}
+			fmt.Fprintf(&b, " %s | %s |", median, longest)
 		}
 		b.WriteString("\n")
 	}

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"testing"
 
 	"github.com/go-zookeeper/zk"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
@@ -132,4 +135,31 @@ func withZooKeeper(h *cluster) {
 			h.t.Fatalf("delete the life in ZooKeeper: %v", err)
 		}
 	}
+}
+
+// losable are the lease services that are clusters of servers here. Each function starts one for a
+// cluster, whose proxies are none of the servers, and returns what finds the server that leads it.
+var losable = map[string]func(t testing.TB, opts ...option) (h *cluster, find func() (kill func())){
+	"consul": func(t testing.TB, opts ...option) (*cluster, func() func()) {
+		h := newCluster(t, "none", opts...)
+		servers := consultest.StartServers(t)
+		h.settings = append(h.settings, servers.Settings(h.prefix)...)
+		return h, func() func() { i := servers.Leader(t); return func() { servers.Kill(i) } }
+	},
+	"etcd": func(t testing.TB, opts ...option) (*cluster, func() func()) {
+		h := newCluster(t, "none", opts...)
+		servers := etcdtest.Start(t, etcdtest.WithMembers(3), etcdtest.WithDefaultTicks())
+		h.settings = append(h.settings, servers.Settings(h.prefix)...)
+		return h, func() func() { i := servers.Leader(t); return func() { servers.Kill(i) } }
+	},
+	"raft": func(t testing.TB, opts ...option) (*cluster, func() func()) {
+		r := newRaftProxies(t, opts...)
+		return r.cluster, func() func() { p := r.proxies[r.leader()]; return func() { p.Kill(t) } }
+	},
+	"zookeeper": func(t testing.TB, opts ...option) (*cluster, func() func()) {
+		h := newCluster(t, "none", opts...)
+		servers := zookeepertest.Start(t, zookeepertest.WithServers(3))
+		h.settings = append(h.settings, servers.Settings(h.prefix)...)
+		return h, func() func() { i := servers.Leader(t); return func() { servers.Kill(i) } }
+	},
 }
