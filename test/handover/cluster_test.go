@@ -148,12 +148,15 @@ func leave(conn *pgx.Conn) {
 	_ = conn.Close(ctx) // it may be broken, as the case intends
 }
 
-// known waits until workers that wait are recorded, so that they can be chosen.
+// known waits until workers that wait are recorded, so that they can be chosen. For up to a second after
+// a takeover, the incarnation that led is recorded as well, which never leads again.
 func (h *cluster) known(workers ...string) {
 	h.Helper()
 	for _, w := range workers {
 		process.Eventually(h, process.Patience, w+" to be recorded", func() bool {
-			return ask[bool](h, "SELECT $1 = ANY (s.waiting) FROM fencepost.status s WHERE s.resource = $2", w, resource)
+			return ask[bool](h, `SELECT $1 = ANY (s.waiting) AND EXISTS (SELECT FROM fencepost.campaigning(s.resource) c WHERE c.worker = $1
+				AND NOT EXISTS (SELECT FROM fencepost.grants g WHERE g.resource = c.resource AND g.incarnation = c.incarnation))
+				FROM fencepost.status s WHERE s.resource = $2`, w, resource)
 		})
 	}
 }
