@@ -1,7 +1,7 @@
 // Package consultest runs a real Consul for tests.
 //
 // An agent keeps all of its state in memory, writes no file that outlives the test
-// process, and dies with it.
+// process, and dies with it. The servers of a cluster keep theirs in a directory of the test.
 package consultest
 
 import (
