@@ -437,11 +437,21 @@ func (q *situation) noticesOpenedBlock() bool {
 // cannot see an imported snapshot.
 func (q *situation) mustStandAlone() bool {
 	s := q.statement
-	if s.info.Kind == sqltext.ByMessage && q.batch.mayBeSkipped() || s.info.Kind != sqltext.ByMessage && s.info.MentionsQueryText {
+	if q.ownsItsText() {
 		return true
 	}
 	return s.requiresBlock() && q.txn.State() != gate.InBlock ||
 		q.config.Version.QueryContinuesBatch() && q.batch.unsynced != nothingUnsynced
+}
+
+// ownsItsText reports whether nothing can stand in the text of a Query because of what the text shows, or
+// what the server keeps of it: the first two reasons of mustStandAlone.
+func (q *situation) ownsItsText() bool {
+	s := q.statement
+	if s.info.Kind == sqltext.ByMessage {
+		return q.batch.mayBeSkipped()
+	}
+	return s.info.MentionsQueryText
 }
 
 func (q *situation) decideFollower() decision {
@@ -530,7 +540,7 @@ func (q *situation) withoutRegistry() decision {
 	switch {
 	case q.carrier != among && q.pending.certain() && !q.copy.stalls():
 		return decision{action: answersFirst}
-	case s.known && q.chain.had&hadBegin != 0 && (s.requiresBlock() || s.info.Kind == sqltext.NonTransactional):
+	case s.known && q.chain.had&hadBegin != 0 && !(q.carrier == lone && q.ownsItsText()):
 		return q.check()
 	default:
 		return refuses(fencing.ChosenAloneRefusal)

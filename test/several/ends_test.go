@@ -125,6 +125,7 @@ func TestAChoiceBehindAnotherTransaction(t *testing.T) {
 			"a block, by a DO":        {5, [][]byte{Q("begin"), Q(chooses), Q("do $$begin insert into t (v) values ('before'); end$$"), Q(write("mine")), Q(commit)}},
 			"a DO in messages":        {1, [][]byte{Batch(Run("begin"), Run(chooses), Run("do $$begin insert into t (v) values ('before'); end$$"), Run(write("mine")), Run(commit))}},
 			"a SHOW":                  {5, [][]byte{Q("begin"), Q("show fencepost.resource"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
+			"a Query in a batch":      {3, [][]byte{Q("begin;" + chooses + ";" + write("before")), Run("set transaction read write"), Q(write("mine")), Q(commit)}},
 			"a block of a text":       {5, [][]byte{Q("begin"), Q(commit + "; begin;" + chooses + ";" + write("before") + "; savepoint s; select 1/0; commit; begin"), Q("rollback to s"), Q(write("mine")), Q(commit)}},
 			"a statement that fails":  {5, [][]byte{Q("select 1/0"), Q("begin"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
 		} {

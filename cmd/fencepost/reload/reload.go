@@ -97,7 +97,11 @@ func (r *Reloader) Reload(ctx context.Context) Result {
 	next, err := r.load(ctx)
 	if err != nil {
 		result := Result{Changes: []config.Change{}, Errors: strings.Split(err.Error(), "\n")}
-		r.Log.Error("the configuration is invalid and was not reloaded: nothing has changed", zap.Strings("errors", result.Errors))
+		why := "the configuration is invalid and was not reloaded: nothing has changed"
+		if ctx.Err() != nil {
+			why = "the configuration was not reloaded, because whoever asked for it has gone: nothing has changed"
+		}
+		r.Log.Error(why, zap.Strings("errors", result.Errors))
 		return result
 	}
 	reloaded, changes := r.Current().Reload(&next)
