@@ -33,12 +33,14 @@ add adds the node of the configuration to the running cluster. Its directory mus
 empty. It votes when its proxy has started and has caught up.
 
 remove removes a node. Stop its proxy too, or take election.raft.dir from its
-configuration. A node that has lost its directory is removed and then added again.
+configuration. It is refused unless a majority of the voters that remain answers. A node
+that has lost its directory is stopped, removed, and then added again.
 
 Run bootstrap and add as the user of the proxy, before the proxy starts: they make its
-directory.
+directory. They are refused while the proxy runs.
 
-status shows the nodes. Exit code 1: one of them does not answer, or there is no leader.`
+status shows the nodes. Exit code 1: one of them does not answer or takes no part, or
+there is no leader.`
 
 func runRaft(ctx context.Context, t terminal, args []string) error {
 	verb := ""
@@ -128,8 +130,16 @@ func raftNodes(s raft.Status) (all []raftNode) {
 		if n.Err != nil {
 			one.Error = n.Err.Error()
 		}
+		m := members[n.Name]
 		if s.Err == nil {
-			one.Member = memberWord(members[n.Name])
+			one.Member = memberWord(m)
+		}
+		switch {
+		case m.Name == "" || n.Err != nil:
+		case n.Status.Stopped:
+			one.Error = "it is a member and takes no part: " + n.Status.State
+		case n.Status.Disk != m.Disk:
+			one.Error = "it runs with another directory than the one that was added: restart its proxy"
 		}
 		delete(members, n.Name)
 		all = append(all, one)

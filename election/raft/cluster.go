@@ -116,8 +116,7 @@ func (c *cluster) failed(name, status string, answer []byte) error {
 func (c *cluster) askAny(ctx context.Context, r request, into any) error {
 	i := c.next.Load()
 	err := c.ask(ctx, c.names[int(i)%len(c.names)], r, false, into)
-	var refused *refusal
-	if err != nil && !errors.As(err, &refused) {
+	if err != nil && !final(err) {
 		c.next.CompareAndSwap(i, (i+1)%int64(len(c.names)))
 	}
 	return err

@@ -13,7 +13,15 @@
 // The index of an award is the index of its entry in Raft's log. It grows as long as no voter
 // forgets what it has acknowledged. A voter that lost its disk would forget, so a node never
 // starts with an empty directory: Bootstrap or Add makes one, once, and New refuses any other. A
-// restore of all nodes repeats indexes; the marker comes back with them.
+// member is a name and the directory that was made for it, so that a process that goes on with a
+// directory that was deleted is no member, although another one with its name is. A restore of all
+// nodes repeats indexes; the marker comes back with them.
+//
+// # Members
+//
+// A change of the members is in force at the leader before it is committed. The leader therefore
+// asks the voters first: a change that no majority of the new voters can commit would be the end of
+// the cluster.
 //
 // # Time
 //
@@ -40,6 +48,6 @@
 //
 // Raft and the requests of other proxies and of commands share one port, with TLS in which both
 // sides show a certificate of the same authority. The protocol that they negotiate (ALPN) tells
-// them apart. The name of Raft's contains the id of the cluster, so that nodes of two clusters
-// cannot mix. Whoever has a certificate of the authority may do everything.
+// them apart. The name of Raft's contains the ids of the cluster and of the directory of the node
+// that is meant, so that nodes of two clusters cannot mix. Whoever has a certificate of the authority may do everything.
 package raft

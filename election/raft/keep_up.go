@@ -34,7 +34,9 @@ func (n *node) keepUp() {
 		}
 		if silent++; silent%silentAfter == 0 && n.isRemoved() {
 			n.removed.Store(true)
-			n.halt(n.stopped())
+			err := n.stopped()
+			n.machine.end(err)
+			n.halt(err)
 			return
 		}
 	}
@@ -47,7 +49,7 @@ func (n *node) vote() {
 		return // it has stopped, which is said elsewhere
 	}
 	for _, s := range f.Configuration().Servers {
-		if string(s.ID) == n.cfg.Name && s.Suffrage != hraft.Voter {
+		if s.ID == n.self().id() && s.Suffrage != hraft.Voter {
 			if err := n.askToVote(); err != nil {
 				n.log.Debug("this node does not vote yet", zap.Error(err))
 			}
@@ -57,13 +59,11 @@ func (n *node) vote() {
 
 // isRemoved asks the others, because Raft no longer tells a node anything once it was removed.
 func (n *node) isRemoved() bool {
-	ctx, cancel := context.WithTimeout(n.ctx, attemptTimeout)
-	defer cancel()
 	var all []Member
-	if err := n.others.askAny(ctx, request{op: opMembers}, &all); err != nil {
+	if err := n.others.call(n.ctx, request{op: opMembers}, &all); err != nil {
 		return false
 	}
-	return !slices.ContainsFunc(all, func(m Member) bool { return m.Name == n.cfg.Name })
+	return !slices.ContainsFunc(all, func(m Member) bool { return m.id() == n.self().id() })
 }
 
 // askToVote returns nil when this node votes.
@@ -77,5 +77,5 @@ func (n *node) askToVote() error {
 	if err := n.machine.await(ctx, func(s *state.State) bool { return s.Index >= v.Index }); err != nil {
 		return err
 	}
-	return n.call(ctx, request{op: opPromote, in: Member{Name: n.cfg.Name}}, nil)
+	return n.call(ctx, request{op: opPromote, in: n.self()}, nil)
 }

@@ -15,20 +15,6 @@ import (
 // enqueueTimeout is how long Raft may take to accept an entry.
 const enqueueTimeout = time.Second
 
-// Member is a node of the cluster.
-type Member struct {
-	Name    string `json:"name"`
-	Address string `json:"address,omitempty"`
-	// Voter: the node counts for the quorum. One that was added votes when it has caught up.
-	Voter  bool `json:"voter,omitempty"`
-	Leader bool `json:"leader,omitempty"`
-}
-
-// joined is the answer to a node that was added.
-type joined struct {
-	Cluster string `json:"cluster"`
-}
-
 // lead answers a request as the leader. If this node does not lead, Raft's library says so, and
 // the request is not carried out; if it has lost the lead meanwhile, the outcome is unknown.
 func (n *node) lead(ctx context.Context, r request, into any) error {
@@ -64,7 +50,8 @@ func (n *node) answer(ctx context.Context, r request) (any, error) {
 		}
 	case nil:
 		if r.op == opMembers {
-			return n.members(ctx)
+			all, err := n.members(ctx)
+			return all.list, err
 		}
 	}
 	return nil, &refusal{fmt.Sprintf("unknown request %q", r.op)}
@@ -150,89 +137,4 @@ func leading(err error) error {
 		return fmt.Errorf("%w: %w", errNotLeader, err)
 	}
 	return err
-}
-
-// servers returns the members, confirmed by a quorum.
-func (n *node) servers(ctx context.Context) ([]hraft.Server, error) {
-	if err := n.confirm(ctx); err != nil {
-		return nil, err
-	}
-	f := n.raft.GetConfiguration()
-	if err := n.wait(ctx, f); err != nil {
-		return nil, err
-	}
-	return f.Configuration().Servers, nil
-}
-
-func (n *node) members(ctx context.Context) (all []Member, err error) {
-	servers, err := n.servers(ctx)
-	for _, s := range servers {
-		all = append(all, Member{Name: string(s.ID), Address: string(s.Address), Voter: s.Suffrage == hraft.Voter, Leader: string(s.ID) == n.cfg.Name})
-	}
-	return all, err
-}
-
-// member returns the member of a name; nil if there is none.
-func (n *node) member(ctx context.Context, name string) (found *Member, all []Member, err error) {
-	all, err = n.members(ctx)
-	for i := range all {
-		if all[i].Name == name {
-			found = &all[i]
-		}
-	}
-	return found, all, err
-}
-
-// add adds a node, which gets the log and does not vote yet.
-func (n *node) add(ctx context.Context, m Member) (joined, error) {
-	found, all, err := n.member(ctx, m.Name)
-	if err != nil {
-		return joined{}, err
-	}
-	if found != nil && found.Voter {
-		return joined{}, &refusal{fmt.Sprintf("the node %s is a voter already. If it has lost its disk, run fencepost raft remove %s first", m.Name, m.Name)}
-	}
-	for _, other := range all {
-		if other.Name != m.Name && other.Address == m.Address {
-			return joined{}, &refusal{fmt.Sprintf("the address %s is that of node %s", m.Address, other.Name)}
-		}
-	}
-	f := n.raft.AddNonvoter(hraft.ServerID(m.Name), hraft.ServerAddress(m.Address), 0, enqueueTimeout)
-	if err := n.wait(ctx, f); err != nil {
-		return joined{}, leading(err)
-	}
-	return joined{n.disk.Identity.Cluster}, nil
-}
-
-// promoteMember lets a node vote that has caught up.
-func (n *node) promoteMember(ctx context.Context, m Member) error {
-	found, _, err := n.member(ctx, m.Name)
-	switch {
-	case err != nil:
-		return err
-	case found == nil:
-		return &refusal{fmt.Sprintf("the node %s is not a member", m.Name)}
-	case found.Voter:
-		return nil
-	}
-	return leading(n.wait(ctx, n.raft.AddVoter(hraft.ServerID(m.Name), hraft.ServerAddress(found.Address), 0, enqueueTimeout)))
-}
-
-// remove removes a node, unless it has been removed already. Afterwards the node of this name is
-// another one.
-func (n *node) remove(ctx context.Context, m Member) error {
-	found, all, err := n.member(ctx, m.Name)
-	if err != nil || found == nil {
-		return err
-	}
-	others := 0
-	for _, other := range all {
-		if other.Voter && other.Name != m.Name {
-			others++
-		}
-	}
-	if others == 0 {
-		return &refusal{fmt.Sprintf("the node %s is the only voter: nobody could lead without it", m.Name)}
-	}
-	return leading(n.wait(ctx, n.raft.RemoveServer(hraft.ServerID(m.Name), 0, enqueueTimeout)))
 }

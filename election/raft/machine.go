@@ -45,10 +45,21 @@ func (m *machine) Apply(entry *hraft.Log) any {
 	if err != nil {
 		m.broken = fmt.Errorf("entry %d of the log: %w: a newer version of Fencepost has written it, so upgrade this proxy", entry.Index, err)
 		m.stop(m.broken)
+		m.announce()
 		return m.broken
 	}
 	m.announce()
 	return outcome
+}
+
+// end says why the replica cannot go on, if nothing has said so before.
+func (m *machine) end(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken == nil {
+		m.broken = err
+		m.announce()
+	}
 }
 
 // announce wakes those who wait. m.mu is held.

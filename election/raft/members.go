@@ -30,13 +30,17 @@ func Bootstrap(ctx context.Context, cfg Config) error {
 		return err
 	}
 	for _, n := range others {
-		if n.Err == nil && n.Name != cfg.Name {
+		switch {
+		case n.Err != nil:
+		case n.Name == cfg.Name:
+			return runs(n)
+		default:
 			return fmt.Errorf("the node %s at %s runs already: add this node to its cluster with fencepost raft add", n.Name, n.Address)
 		}
 	}
-	options := cfg.options()
-	members := hraft.Configuration{Servers: []hraft.Server{{ID: options.LocalID, Address: hraft.ServerAddress(address), Suffrage: hraft.Voter}}}
 	id := disk.Identity{Cluster: newID(), Node: cfg.Name, Disk: newID()}
+	options := cfg.options(Member{Name: id.Node, Disk: id.Disk})
+	members := hraft.Configuration{Servers: []hraft.Server{{ID: options.LocalID, Address: hraft.ServerAddress(address), Suffrage: hraft.Voter}}}
 	return disk.Create(cfg.Dir, id, func(d *disk.Disk) error {
 		if err := hraft.BootstrapCluster(options, d, d, hraft.NewDiscardSnapshotStore(), nil, members); err != nil {
 			return fmt.Errorf("begin the log: %w", err)
@@ -45,8 +49,14 @@ func Bootstrap(ctx context.Context, cfg Config) error {
 	})
 }
 
+// runs is the error of a directory that is to be made for a node that is running.
+func runs(n NodeAnswer) error {
+	return fmt.Errorf("the node %s answers at %s: stop its proxy first, because it goes on with the directory that it had", n.Name, n.Address)
+}
+
 // Add adds this node to the running cluster, and makes its directory. It votes when it has been
-// started and has caught up.
+// started and has caught up. It is refused while a process answers at the node's address. Only what
+// starts with this directory is the member: a process that goes on with deleted files is not.
 func Add(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	address, err := cfg.address()
@@ -56,11 +66,24 @@ func Add(ctx context.Context, cfg Config) error {
 	if err := disk.Empty(cfg.Dir); err != nil {
 		return err
 	}
-	var to joined
-	if err := administer(ctx, cfg, request{op: opAdd, in: Member{Name: cfg.Name, Address: address}}, &to); err != nil {
+	c, err := newCluster(cfg)
+	if err != nil {
 		return err
 	}
-	return disk.Create(cfg.Dir, disk.Identity{Cluster: to.Cluster, Node: cfg.Name, Disk: newID()}, nil)
+	own := c.nodeStatus(ctx, cfg.Name)
+	if err := c.close(); err != nil {
+		return err
+	}
+	if own.Err == nil {
+		return runs(own)
+	}
+	id := disk.Identity{Node: cfg.Name, Disk: newID()}
+	var to joined
+	if err := administer(ctx, cfg, request{op: opAdd, in: Member{Name: id.Node, Disk: id.Disk, Address: address}}, &to); err != nil {
+		return err
+	}
+	id.Cluster = to.Cluster
+	return disk.Create(cfg.Dir, id, nil)
 }
 
 // Remove removes the named node from the running cluster. That node stops to take part, and its
@@ -84,10 +107,14 @@ func administer(ctx context.Context, cfg Config, r request, into any) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	if err := c.call(ctx, r, into); err != nil {
+	err = c.call(ctx, r, into)
+	switch {
+	case err == nil:
+		return nil
+	case final(err) || r.op == opMembers:
 		return fmt.Errorf("%s: %w", c, err)
 	}
-	return nil
+	return fmt.Errorf("%s: %w. It may have been carried out all the same: run fencepost raft status", c, err)
 }
 
 // Status is what the nodes say of themselves and of each other.
@@ -126,14 +153,20 @@ func Look(ctx context.Context, cfg Config) (s Status, err error) {
 
 // nodes asks each node for its status.
 func (c *cluster) nodes(ctx context.Context) []NodeAnswer {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	all := make([]NodeAnswer, len(c.names))
 	var wg sync.WaitGroup
 	for i, name := range c.names {
-		all[i] = NodeAnswer{Name: name, Address: c.peers[name]}
-		wg.Go(func() { all[i].Err = c.ask(ctx, name, request{op: opSelf}, false, &all[i].Status) })
+		wg.Go(func() { all[i] = c.nodeStatus(ctx, name) })
 	}
 	wg.Wait()
 	return all
+}
+
+// nodeStatus asks one node for its status.
+func (c *cluster) nodeStatus(ctx context.Context, name string) NodeAnswer {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	a := NodeAnswer{Name: name, Address: c.peers[name]}
+	a.Err = c.ask(ctx, name, request{op: opSelf}, false, &a.Status)
+	return a
 }

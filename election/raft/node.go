@@ -49,21 +49,13 @@ type node struct {
 	removed  atomic.Bool    // the others say that this node is no member
 }
 
-// addresses are those of the configuration, which may be newer than those in Raft's.
-type addresses map[string]string
+// self returns the member that this node is.
+func (n *node) self() Member { return Member{Name: n.cfg.Name, Disk: n.disk.Identity.Disk} }
 
-// ServerAddr implements raft.ServerAddressProvider.
-func (a addresses) ServerAddr(id hraft.ServerID) (hraft.ServerAddress, error) {
-	if address := a[string(id)]; address != "" {
-		return hraft.ServerAddress(address), nil
-	}
-	return "", fmt.Errorf("the node %s is not among the peers of the configuration", id)
-}
-
-// options returns how Raft's library is used.
-func (cfg Config) options() *hraft.Config {
+// options returns how Raft's library is used by a member.
+func (cfg Config) options(m Member) *hraft.Config {
 	c := hraft.DefaultConfig()
-	c.LocalID = hraft.ServerID(cfg.Name)
+	c.LocalID = m.id()
 	// The leader's own lease only says how soon it steps down: what it decides needs a quorum anyway.
 	c.HeartbeatTimeout, c.LeaderLeaseTimeout = cfg.Heartbeat, cfg.Heartbeat
 	c.ElectionTimeout = 2 * cfg.Heartbeat // on a busy machine, shorter ones disturb each other
@@ -94,7 +86,7 @@ func start(cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", filepath.Join(cfg.Dir, "snapshots"), err)
 	}
-	if n.port, err = listen(cfg.Listen, n.others.security, n.disk.Identity.Cluster, n.log); err != nil {
+	if n.port, err = listen(cfg.Listen, n.others.security, n.disk.Identity, n.log); err != nil {
 		return nil, err
 	}
 	n.transport = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
@@ -103,7 +95,7 @@ func start(cfg Config) (_ *node, err error) {
 		// ever, and Shutdown waits for that. Entries that wait are sent together anyway.
 		MaxRPCsInFlight: 1,
 	})
-	if n.raft, err = hraft.NewRaft(cfg.options(), n.machine, n.disk, n.disk, snapshots, n.transport); err != nil {
+	if n.raft, err = hraft.NewRaft(cfg.options(n.self()), n.machine, n.disk, n.disk, snapshots, n.transport); err != nil {
 		return nil, fmt.Errorf("start the node: %w", err)
 	}
 	n.server = n.newServer()
@@ -174,10 +166,12 @@ func (n *node) settle(f hraft.Future) error {
 	return n.wait(ctx, f)
 }
 
-// wait returns when a future is there, or with the context's error.
+// wait returns when a future is there, or with the context's error. Nobody waits for its goroutine: in
+// 1.8.0, VerifyLeader of a Raft that is ending, such as that of a leader that was removed, may never
+// be answered.
 func (n *node) wait(ctx context.Context, f hraft.Future) error {
 	done := make(chan error, 1)
-	n.wg.Go(func() { done <- f.Error() })
+	go func() { done <- f.Error() }()
 	select {
 	case err := <-done:
 		return err
@@ -189,16 +183,17 @@ func (n *node) wait(ctx context.Context, f hraft.Future) error {
 // call implements replica: the leader, here or elsewhere, answers the request.
 func (n *node) call(ctx context.Context, r request, into any) error {
 	return persist(ctx, func(ctx context.Context) error {
+		if err := n.stopped(); err != nil {
+			return err
+		}
 		_, leader := n.raft.LeaderWithID()
-		switch {
-		case n.removed.Load(), n.raft.State() == hraft.Shutdown:
-			return n.stopped()
-		case leader == "":
+		switch leader {
+		case "":
 			return fmt.Errorf("%w, as far as node %s knows (%s)", errNoLeader, n.cfg.Name, n.contact())
-		case string(leader) == n.cfg.Name:
+		case n.self().id():
 			return n.lead(ctx, r, into)
 		}
-		return n.others.ask(ctx, string(leader), r, true, into)
+		return n.others.ask(ctx, named(leader).Name, r, true, into)
 	})
 }
 
@@ -211,12 +206,18 @@ func (n *node) contact() string {
 	return fmt.Sprintf("it last heard of one %s ago", time.Since(last).Round(100*time.Millisecond))
 }
 
-// stopped says why the node no longer takes part.
+// stopped says why the node no longer takes part; nil while it does.
 func (n *node) stopped() error {
-	if _, err := n.machine.look(func(*state.State) {}); err != nil {
-		return &refusal{err.Error()}
+	if !n.removed.Load() && n.raft.State() != hraft.Shutdown {
+		return nil
 	}
-	return &refusal{fmt.Sprintf("the node %s was removed from the cluster (to let it join again, stop this proxy, empty %s, and run fencepost raft add)", n.cfg.Name, n.cfg.Dir)}
+	if _, err := n.machine.look(func(*state.State) {}); err != nil {
+		return &stoppedError{err.Error()}
+	}
+	if n.ctx.Err() != nil {
+		return &stoppedError{"the node is closing"}
+	}
+	return &stoppedError{fmt.Sprintf("the node %s was removed from the cluster (to let it join again, stop this proxy, empty %s, and run fencepost raft add)", n.cfg.Name, n.cfg.Dir)}
 }
 
 // changes implements replica, with this node's own.

@@ -297,7 +297,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		t.Error("without a certificate a connection is accepted")
 	}
 	s := c.nodes["one"].others.security
-	if conn, err := s.dial(within(t, patience), c.base.Peers["two"], raftProtocol("another cluster")); err == nil {
+	if conn, err := s.dial(within(t, patience), c.base.Peers["two"], raftProtocol("another cluster", c.nodes["two"].disk.Identity.Disk)); err == nil {
 		_ = conn.Close()
 		t.Error("a node of another cluster is accepted")
 	}

@@ -11,6 +11,8 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election/raft/disk"
 )
 
 // handshakeTimeout bounds the TLS handshake of an accepted connection.
@@ -20,7 +22,7 @@ const handshakeTimeout = 5 * time.Second
 type port struct {
 	listener net.Listener
 	security *security
-	protocol string // Raft's
+	id       disk.Identity
 	log      *zap.Logger
 	raft     *half
 	requests *half
@@ -30,6 +32,7 @@ type port struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // that were accepted and not closed
+	using sync.WaitGroup        // those who use them
 }
 
 // half is a listener for the connections of one protocol.
@@ -46,12 +49,12 @@ type tracked struct {
 	port *port
 }
 
-func listen(address string, s *security, cluster string, log *zap.Logger) (*port, error) {
+func listen(address string, s *security, id disk.Identity, log *zap.Logger) (*port, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for other nodes: %w", err)
 	}
-	p := &port{listener: listener, security: s, protocol: raftProtocol(cluster), log: log, conns: map[net.Conn]struct{}{}}
+	p := &port{listener: listener, security: s, id: id, log: log, conns: map[net.Conn]struct{}{}}
 	p.raft = &half{port: p, conns: make(chan net.Conn), over: make(chan struct{})}
 	p.requests = &half{port: p, conns: make(chan net.Conn), over: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -59,7 +62,7 @@ func listen(address string, s *security, cluster string, log *zap.Logger) (*port
 	return p, nil
 }
 
-// close closes the port and all its connections.
+// close closes the port and all its connections, and waits for those who use them.
 func (p *port) close() error {
 	p.cancel()
 	err := p.listener.Close()
@@ -69,6 +72,16 @@ func (p *port) close() error {
 	}
 	p.mu.Unlock()
 	p.wg.Wait()
+	left := make(chan struct{})
+	go func() {
+		p.using.Wait()
+		close(left)
+	}()
+	select {
+	case <-left:
+	case <-time.After(closeTimeout):
+		p.log.Debug("a connection of another node is still in use")
+	}
 	return err
 }
 
@@ -88,6 +101,7 @@ func (p *port) accept() {
 		}
 		p.mu.Lock()
 		p.conns[conn] = struct{}{}
+		p.using.Add(1)
 		p.mu.Unlock()
 		p.wg.Go(func() { p.greet(conn) })
 	}
@@ -97,7 +111,8 @@ func (p *port) accept() {
 func (p *port) greet(raw net.Conn) {
 	ctx, cancel := context.WithTimeout(p.ctx, handshakeTimeout)
 	defer cancel()
-	conn := &tracked{tls.Server(raw, p.security.server(requestProtocol, p.protocol)), p}
+	protocol := raftProtocol(p.id.Cluster, p.id.Disk)
+	conn := &tracked{tls.Server(raw, p.security.server(requestProtocol, protocol)), p}
 	if err := conn.HandshakeContext(ctx); err != nil {
 		p.log.Debug("a connection was refused", zap.Stringer("client", raw.RemoteAddr()), zap.Error(err))
 		_ = conn.Close()
@@ -105,7 +120,7 @@ func (p *port) greet(raw net.Conn) {
 	}
 	to, as := p.requests, net.Conn(conn.Conn) // package net/http looks for a *tls.Conn
 	switch conn.ConnectionState().NegotiatedProtocol {
-	case p.protocol:
+	case protocol:
 		to, as = p.raft, conn
 	case requestProtocol:
 	default:
@@ -131,7 +146,10 @@ func (c *tracked) Close() error {
 func (p *port) forget(raw net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.conns, raw)
+	if _, open := p.conns[raw]; open {
+		delete(p.conns, raw)
+		p.using.Done()
+	}
 }
 
 // Accept implements net.Listener.
@@ -159,5 +177,9 @@ func (h *half) Addr() net.Addr { return h.port.listener.Addr() }
 func (h *half) Dial(address hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(h.port.ctx, timeout)
 	defer cancel()
-	return h.port.security.dial(ctx, string(address), h.port.protocol)
+	disk, to, err := dialed(address)
+	if err != nil {
+		return nil, err
+	}
+	return h.port.security.dial(ctx, to, raftProtocol(h.port.id.Cluster, disk))
 }

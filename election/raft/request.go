@@ -61,11 +61,26 @@ type refusal struct{ text string }
 
 func (r *refusal) Error() string { return r.text }
 
+// stoppedError says that the node that was asked takes no part any more. It is final for the proxy
+// that is this node. Whoever asks from elsewhere asks another node.
+type stoppedError struct{ text string }
+
+func (s *stoppedError) Error() string { return s.text }
+
+// final reports whether the same node would answer the same again.
+func final(err error) bool {
+	var refused *refusal
+	var stopped *stoppedError
+	return errors.As(err, &refused) || errors.As(err, &stopped)
+}
+
 const (
 	// attemptTimeout bounds one attempt. A leader that does not answer is replaced meanwhile.
 	attemptTimeout = 2 * time.Second
 	// giveUp is when a request is no longer repeated. An election takes less.
-	giveUp        = 5 * time.Second
+	giveUp = 5 * time.Second
+	// askTimeout bounds the question whether the others are there, within an attempt.
+	askTimeout    = time.Second
 	retryPause    = 20 * time.Millisecond
 	maxRetryPause = 200 * time.Millisecond
 )
@@ -81,8 +96,7 @@ func persist(ctx context.Context, attempt func(context.Context) error) error {
 		one, cancel := context.WithTimeout(ctx, attemptTimeout)
 		err := attempt(one)
 		cancel()
-		var refused *refusal
-		if err == nil || errors.As(err, &refused) {
+		if err == nil || final(err) {
 			return err
 		}
 		if last == nil || ctx.Err() == nil { // the end of the context says nothing of the cause

@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"time"
 
-	hraft "github.com/hashicorp/raft"
-
 	"github.com/fencepost/fencepost/election/raft/state"
 )
 
@@ -32,7 +30,9 @@ const (
 // NodeStatus is what a node says of itself.
 type NodeStatus struct {
 	Name    string `json:"name"`
-	State   string `json:"state"` // Raft's: Leader, Follower, Candidate or Shutdown
+	Disk    string `json:"disk"`  // the random part of the identity of its directory
+	State   string `json:"state"` // Raft's: Leader, Follower, Candidate or Shutdown; and why it has stopped
+	Stopped bool   `json:"stopped,omitempty"`
 	Term    string `json:"term"`
 	Applied uint64 `json:"applied"` // the index of the last entry that it has applied
 	Last    uint64 `json:"last"`    // the index of the last entry that it has
@@ -142,9 +142,10 @@ func (n *node) held(ctx context.Context, r changesRequest) (state.Delta, error) 
 }
 
 func (n *node) status() NodeStatus {
-	s := NodeStatus{Name: n.cfg.Name, State: n.raft.State().String(), Term: n.raft.Stats()["term"], Applied: n.raft.AppliedIndex(), Last: n.raft.LastIndex()}
-	if n.removed.Load() || s.State == hraft.Shutdown.String() {
-		s.State += " (" + n.stopped().Error() + ")"
+	s := NodeStatus{Name: n.cfg.Name, Disk: n.disk.Identity.Disk, State: n.raft.State().String(), Term: n.raft.Stats()["term"], Applied: n.raft.AppliedIndex(), Last: n.raft.LastIndex()}
+	if err := n.stopped(); err != nil {
+		s.Stopped = true
+		s.State += " (" + err.Error() + ")"
 	}
 	return s
 }

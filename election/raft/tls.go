@@ -16,8 +16,8 @@ import (
 // requestProtocol is what requests are made by: HTTP/2.
 const requestProtocol = "h2"
 
-// raftProtocol is the protocol among the nodes of one cluster.
-func raftProtocol(cluster string) string { return "fencepost-raft/1/" + cluster }
+// raftProtocol is what the node with this directory is spoken to by the other nodes of its cluster.
+func raftProtocol(cluster, disk string) string { return "fencepost-raft/1/" + cluster + "/" + disk }
 
 // security is mutual TLS with the files as they are at the time of each handshake.
 type security struct {

@@ -85,11 +85,18 @@ func raftRisks(s raft.Status) (found []election.Risk) {
 		})
 	}
 	for _, n := range s.Nodes {
-		if n.Err != nil {
+		switch {
+		case n.Err != nil:
 			found = append(found, election.Risk{
 				Kind:   election.RiskNotRedundant,
 				Seen:   fmt.Sprintf("the node %s of Raft does not answer (%v)", n.Name, n.Err),
 				Remedy: "Start its proxy, or correct election.raft.peers.",
+			})
+		case n.Status.Stopped:
+			found = append(found, election.Risk{
+				Kind:   election.RiskNotRedundant,
+				Seen:   fmt.Sprintf("the node %s of Raft takes no part: %s", n.Name, n.Status.State),
+				Remedy: "Stop its proxy, take election.raft.dir from its configuration, or do what the state says.",
 			})
 		}
 	}

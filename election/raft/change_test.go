@@ -1,0 +1,153 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/raft/disk"
+	"github.com/fencepost/fencepost/election/raft/state"
+)
+
+// voter reports whether the leader counts the node.
+func (c *members) voter(name string) bool {
+	return slices.ContainsFunc(c.members(), func(m Member) bool { return m.Name == name && m.Voter })
+}
+
+// A process whose directory was removed under it goes on with deleted files. It is no member, whoever
+// is added under its name, and what was added becomes a voter when it starts.
+func TestOnlyTheDirectoryThatWasAddedBecomesAVoter(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	old := c.follower()
+	name := old.cfg.Name
+	if err := Remove(within(t, patience), c.config(name), name); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(c.dir, name)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := Add(within(t, patience), c.config(name)); err == nil || !strings.Contains(err.Error(), "stop its proxy first") {
+		t.Fatalf("it is added, while its process runs, with %v", err)
+	}
+	if err := disk.Empty(dir); err != nil {
+		t.Errorf("the refused command has left something: %v", err)
+	}
+	// Its process could not be reached when the node was added.
+	id := disk.Identity{Node: name, Disk: newID()}
+	var to joined
+	if err := c.leader().call(within(t, patience), request{op: opAdd, in: Member{Name: name, Disk: id.Disk, Address: c.base.Peers[name]}}, &to); err != nil {
+		t.Fatal(err)
+	}
+	id.Cluster = to.Cluster
+	if err := disk.Create(dir, id, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the old process knows that it is no member", patience, func() bool { return c.voter(name) || old.removed.Load() })
+	if c.voter(name) {
+		t.Fatal("the old process is a voter")
+	}
+	c.stop(name)
+	c.start(name)
+	c.allVote()
+}
+
+// A learner whose directory was never made, or was lost, makes room for the next one of its name.
+func TestALearnerIsAddedAgain(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one", "two")
+	if err := Bootstrap(within(t, patience), c.config("one")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.start("one").call(within(t, patience), request{op: opAdd, in: Member{Name: "two", Disk: "lost", Address: c.base.Peers["two"]}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.add("two")
+	if all := c.members(); len(all) != 2 {
+		t.Errorf("the members are %+v", all)
+	}
+	c.start("two")
+	c.allVote()
+}
+
+// With one of three nodes gone, no change is made that the other two could neither commit nor take
+// back.
+func TestAChangeThatCouldNotBeCommittedIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	gone := c.follower().cfg.Name
+	c.stop(gone)
+	leader := c.leader()
+	for name := range c.nodes {
+		if err := Remove(within(t, patience), c.base, name); err == nil || !strings.Contains(err.Error(), "without "+name+" nobody could lead") || !strings.Contains(err.Error(), gone) {
+			t.Fatalf("%s is removed with %v", name, err)
+		}
+	}
+	lost := Member{Name: "four", Disk: "lost", Address: "127.0.0.1:1"}
+	if err := leader.call(within(t, patience), request{op: opAdd, in: lost}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var refused *refusal
+	if err := leader.call(within(t, patience), request{op: opPromote, in: lost}, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), "four") {
+		t.Errorf("a node that does not answer is promoted with %v", err)
+	}
+	if err := Remove(within(t, patience), c.base, "four"); err != nil {
+		t.Errorf("a learner that does not answer is removed with %v", err)
+	}
+	if o, err := apply(within(t, patience), leader, state.Command{Op: state.Mark, Space: "test", Marker: "m"}); err != nil || o.Verdict != state.Done {
+		t.Errorf("an entry ends with %+v, %v", o, err)
+	}
+	if err := Remove(within(t, patience), c.base, gone); err != nil {
+		t.Errorf("the node that is gone is removed with %v", err)
+	}
+	c.stop(leader.cfg.Name)
+	err := Remove(within(t, patience), c.base, gone)
+	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "may have been carried out") {
+		t.Errorf("without a leader the question for the members ends with %v", err)
+	}
+	err = administer(within(t, patience), c.base, request{op: opRemove, in: Member{Name: gone}}, nil)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "may have been carried out all the same: run fencepost raft status") {
+		t.Errorf("a change whose outcome is unknown ends with %v", err)
+	}
+}
+
+// A node that was removed and still runs keeps nobody from the others.
+func TestARemovedNodeKeepsNobodyFromTheOthers(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	p := c.client(t, "p", "test")
+	first := c.nodes["one"] // which is asked first, because of its name
+	if err := Remove(within(t, patience), c.base, "one"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node knows that it was removed", patience, func() bool { return first.removed.Load() })
+	lease := acquire(t, p.Database("db"), bid("a", long))
+	q := c.client(t, "q", "test") // has not asked anybody yet
+	if _, err := q.Database("db").Acquire(within(t, patience), bid("b", long)); !errors.Is(err, election.ErrHeld) {
+		t.Errorf("another worker gets %v", err)
+	}
+	if err := p.Database("db").Renew(within(t, patience), lease); err != nil {
+		t.Errorf("the holder renews with %v", err)
+	}
+	status, err := Look(within(t, patience), c.base)
+	if err != nil || status.Err != nil || len(status.Members) != 2 {
+		t.Fatalf("the status is %+v, %v", status, err)
+	}
+	for _, n := range status.Nodes {
+		if n.Status.Stopped != (n.Name == "one") {
+			t.Errorf("node %s says %+v", n.Name, n.Status)
+		}
+	}
+	if err := p.Database("db").Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.changes(within(t, patience), changesRequest{Space: "test"}); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("whoever waits for changes at the removed node gets %v", err)
+	}
+}
