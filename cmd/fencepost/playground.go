@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,8 +25,8 @@ Usage: fencepost playground [--listen ADDRESS] [--postgres DIRECTORY]
 
 Starts a throwaway PostgreSQL, and serves a web page on which workers compete for
 a lease and are frozen, killed and cut off at your choice, and on which two leaders
-of a partitioned cluster write. Ctrl-C ends it and discards everything. Needs
-PostgreSQL's server programs.
+of a partitioned cluster write. Ctrl-C, or the end of the terminal, ends it and discards
+everything. Needs PostgreSQL's server programs.
 
 The page can start and end processes of the playground, and nothing else. Only
 programs on this machine reach it, unless --listen names another address.`
@@ -40,6 +42,9 @@ func runPlayground(ctx context.Context, t terminal, args []string) error {
 	if err := refuseUnfenced(t); err != nil {
 		return err
 	}
+	// A terminal that closes sends SIGHUP, which the proxies in this process take as an order to reload.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+	defer stop()
 	o.Out = t.stdout
 	o.StartProxy = func(p playground.ProxyOptions) (playground.Proxy, error) { return startPlaygroundProxy(t, p) }
 	return playground.Run(ctx, o)

@@ -49,7 +49,8 @@ func open(t *testing.T) *visitor {
 		args = append(args, "--postgres", bin)
 	}
 	cmd := exec.Command(process.Program(t), args...)
-	cmd.Env = process.Environment("TMPDIR=" + temp)
+	// What an operator has set for other servers does not matter.
+	cmd.Env = process.Environment("TMPDIR="+temp, "PGSSLMODE=require", "PGOPTIONS=-c default_transaction_read_only=on")
 	found := make(chan string, 1)
 	address := regexp.MustCompile(`at (http://[^/]+)/`)
 	v.proc = process.StartLogged(t, "fencepost playground", cmd, func(line string) {
@@ -63,6 +64,19 @@ func open(t *testing.T) *visitor {
 		t.Fatalf("it has ended with code %d:\n%s", v.proc.Wait(t), v.proc.Log())
 	}
 	return v
+}
+
+// The terminal that it was started in is closed.
+func TestItEndsWithItsTerminal(t *testing.T) {
+	t.Parallel()
+	v := open(t)
+	v.proc.Signal(t, syscall.SIGHUP)
+	if code := v.proc.Wait(t); code != 0 {
+		t.Errorf("it has ended with code %d:\n%s", code, process.Tail(v.proc.Log()))
+	}
+	if left, err := os.ReadDir(v.temp); err != nil || len(left) > 0 {
+		t.Errorf("it has left %v, %v", left, err)
+	}
 }
 
 // post asks for something, and returns the code of the answer.

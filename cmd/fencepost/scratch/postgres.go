@@ -34,10 +34,14 @@ type Postgres struct {
 
 // StartPostgres creates a cluster in dir, which other users must be able to enter, and starts its server
 // on a free port of the loopback interface. bin is the directory of initdb and postgres; "" searches for
-// one. Its owner calls Stop.
+// one. Its owner calls Stop. The variables that libpq and pgx read, such as PGSSLMODE, are for the
+// operator's own servers: they are removed from this process, so that its children have none either.
 func StartPostgres(ctx context.Context, dir, bin string) (*Postgres, error) {
 	bin, err := findPostgres(bin)
 	if err != nil {
+		return nil, err
+	}
+	if err := forgetServers(); err != nil {
 		return nil, err
 	}
 	cred, err := unprivileged()
@@ -112,6 +116,18 @@ func (pg *Postgres) DSN(role, db string) string { return DSN(pg.Address, role, p
 func DSN(address, role, password, db string, params url.Values) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(role, password), Host: address, Path: "/" + db, RawQuery: params.Encode()}
 	return u.String()
+}
+
+// forgetServers removes the variables of libpq from this process.
+func forgetServers() error {
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "PG") {
+			if err := os.Unsetenv(name); err != nil {
+				return fmt.Errorf("remove the variable %s: %w", name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // Stop ends the server at once; its data is discarded.
