@@ -95,7 +95,7 @@ func start(cfg Config) (_ *node, err error) {
 		// ever, and Shutdown waits for that. Entries that wait are sent together anyway.
 		MaxRPCsInFlight: 1,
 	})
-	if n.raft, err = hraft.NewRaft(cfg.options(n.self()), n.machine, n.disk, n.disk, snapshots, n.transport); err != nil {
+	if n.raft, err = hraft.NewRaft(cfg.options(n.self()), n.machine, n.disk, n.disk, n.disk.Remembering(snapshots), n.transport); err != nil {
 		return nil, fmt.Errorf("start the node: %w", err)
 	}
 	n.server = n.newServer()

@@ -2,6 +2,7 @@ package disk_test
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -52,7 +53,7 @@ func TestALogIsThereAfterARestart(t *testing.T) {
 		{Index: 2, Term: 7, Type: raft.LogCommand, Data: []byte("a"), Extensions: []byte("more"), AppendedAt: time.Unix(9, 42)},
 		{Index: 257, Term: 7, Type: raft.LogNoop}, // after 2 and 256, in whatever order bytes are compared
 	}
-	if err := d.StoreLogs(want); err != nil {
+	if err := d.StoreLogs(append(entries(3, 256), want...)); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(d.SetUint64([]byte("term"), 1<<40), d.Set([]byte("vote"), []byte("two")), d.Close()); err != nil {
@@ -65,11 +66,11 @@ func TestALogIsThereAfterARestart(t *testing.T) {
 			t.Errorf("entry %d is %+v, %v, want %+v", w.Index, got, err, *w)
 		}
 	}
-	if err := d.DeleteRange(1, 2); err != nil {
+	if err := d.DeleteRange(1, 256); err != nil {
 		t.Fatal(err)
 	}
 	if first, err := d.FirstIndex(); err != nil || first != 257 {
-		t.Errorf("after two entries were deleted it begins at %d, %v", first, err)
+		t.Errorf("after the entries before 257 were deleted it begins at %d, %v", first, err)
 	}
 	if err := d.GetLog(2, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
 		t.Errorf("a deleted entry is read with %v", err)
@@ -134,6 +135,28 @@ func TestADirectoryThatIsNotTheNodesOwnIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, disk.ErrNoIdentity},
+		{"an entry is missing", "one", func(t *testing.T, dir string) {
+			d := open(t, dir)
+			if err := errors.Join(d.StoreLogs(append(entries(1, 7), entries(9, 9)...)), d.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}, disk.ErrNoIdentity},
+		{"a snapshot that it was sent is missing", "one", func(t *testing.T, dir string) {
+			received(t, dir)
+			if err := os.RemoveAll(filepath.Join(dir, "snapshots")); err != nil {
+				t.Fatal(err)
+			}
+		}, disk.ErrNoIdentity},
+		{"a snapshot that it was sent cannot be read", "one", func(t *testing.T, dir string) {
+			received(t, dir)
+			found, err := filepath.Glob(filepath.Join(dir, "snapshots", "*", "meta.json"))
+			if err != nil || len(found) != 1 {
+				t.Fatalf("the snapshots are %v, %v", found, err)
+			}
+			if err := os.Truncate(found[0], 10); err != nil {
+				t.Fatal(err)
+			}
+		}, disk.ErrNoIdentity},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -145,6 +168,42 @@ func TestADirectoryThatIsNotTheNodesOwnIsRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// entries returns entries without data.
+func entries(from, to uint64) (all []*raft.Log) {
+	for i := from; i <= to; i++ {
+		all = append(all, &raft.Log{Index: i})
+	}
+	return all
+}
+
+// received makes the directory that of a node that was behind, was sent a snapshot, and has two entries
+// after it. It keeps the log that it had.
+func received(t *testing.T, dir string) {
+	t.Helper()
+	d := open(t, dir)
+	files, err := raft.NewFileSnapshotStore(dir, 2, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, transport := raft.NewInmemTransport("")
+	sink, err := d.Remembering(files).Create(1, 20, 1, raft.Configuration{}, 1, transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.StoreLogs(entries(1, 7)), sink.Close(), d.StoreLogs(entries(21, 22)), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestANodeThatWasSentASnapshotIsOpened(t *testing.T) {
+	t.Parallel()
+	dir := create(t, id)
+	received(t, dir)
+	if err := open(t, dir).Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -128,18 +128,6 @@ func (d *Disk) check(dir string) error {
 	return d.complete(dir)
 }
 
-// complete checks that what the log no longer has is in a snapshot.
-func (d *Disk) complete(dir string) error {
-	first, err := d.FirstIndex()
-	if err != nil || first <= 1 {
-		return err
-	}
-	if found, err := os.ReadDir(filepath.Join(dir, snapshots)); err != nil || len(found) == 0 {
-		return errors.Join(fmt.Errorf("%w: the log in %s begins at index %d, and there is no snapshot", ErrNoIdentity, dir, first), err)
-	}
-	return nil
-}
-
 // writeFile writes a file so that it is there as a whole, or not at all.
 func writeFile(path string, text []byte) (err error) {
 	next := path + ".new"
