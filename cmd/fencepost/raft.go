@@ -39,8 +39,8 @@ that has lost its directory is stopped, removed, and then added again.
 Run bootstrap and add as the user of the proxy, before the proxy starts: they make its
 directory. They are refused while the proxy runs.
 
-status shows the nodes. Exit code 1: one of them does not answer or takes no part, or
-there is no leader.`
+status shows the nodes. Exit code 1: one of them does not answer, takes no part or runs
+without being a member, or there is no leader.`
 
 func runRaft(ctx context.Context, t terminal, args []string) error {
 	verb := ""
@@ -135,7 +135,10 @@ func raftNodes(s raft.Status) (all []raftNode) {
 			one.Member = memberWord(m)
 		}
 		switch {
-		case m.Name == "" || n.Err != nil:
+		case n.Err != nil || s.Err != nil:
+		case m.Name == "" && !n.Status.Stopped:
+			one.Error = "it runs and is no member: it has just been removed, or belongs to another cluster. Stop its proxy"
+		case m.Name == "":
 		case n.Status.Stopped:
 			one.Error = "it is a member and takes no part: " + n.Status.State
 		case n.Status.Disk != m.Disk:

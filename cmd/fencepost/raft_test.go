@@ -22,6 +22,7 @@ func TestRaftStatusSaysWhatIsWrongWithANode(t *testing.T) {
 		"it does not answer":            {member, raft.NodeAnswer{Name: "a", Err: errors.New("refused")}, "node a: refused"},
 		"it has stopped":                {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1", Stopped: true, State: "Shutdown (upgrade)"}}, "takes no part: Shutdown (upgrade)"},
 		"it goes on with deleted files": {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "0"}}, "restart its proxy"},
+		"it is of another cluster":      {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1"}}, "it runs and is no member"},
 		"it was removed":                {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1", Stopped: true}}, ""},
 		"the peers do not name it":      {append(member, raft.Member{Name: "b"}), raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1"}}, "node b: election.raft.peers does not name it"},
 	} {

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -84,7 +85,7 @@ func (n *node) add(ctx context.Context, m Member) (joined, error) {
 	return joined{n.disk.Identity.Cluster}, nil
 }
 
-// promoteMember lets a node vote that has caught up.
+// promoteMember lets a node vote that has caught up, and notes its address.
 func (n *node) promoteMember(ctx context.Context, m Member) error {
 	all, err := n.members(ctx)
 	if err != nil {
@@ -94,14 +95,15 @@ func (n *node) promoteMember(ctx context.Context, m Member) error {
 	switch {
 	case i < 0:
 		return &refusal{fmt.Sprintf("the node %s with this directory is not a member", m.Name)}
-	case all.list[i].Voter:
+	case all.list[i].Voter && (m.Address == "" || m.Address == all.list[i].Address):
 		return nil
 	}
+	address := cmp.Or(m.Address, all.list[i].Address)
 	all.list[i].Voter = true
 	if err := n.canDecide(ctx, all.list, "with the vote of "+m.Name); err != nil {
 		return err
 	}
-	return leading(n.wait(ctx, n.raft.AddVoter(m.id(), hraft.ServerAddress(all.list[i].Address), all.index, enqueueTimeout)))
+	return leading(n.wait(ctx, n.raft.AddVoter(m.id(), hraft.ServerAddress(address), all.index, enqueueTimeout)))
 }
 
 // remove removes a node, unless it has been removed already. Afterwards the node of this name is

@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/raft/disk"
 	"github.com/fencepost/fencepost/election/raft/state"
+	"github.com/fencepost/fencepost/internal/ports"
 )
 
 // voter reports whether the leader counts the node.
@@ -73,6 +74,24 @@ func TestALearnerIsAddedAgain(t *testing.T) {
 		t.Errorf("the members are %+v", all)
 	}
 	c.start("two")
+	c.allVote()
+}
+
+// The members know a node by its new address when it has started there, and its former address may be
+// that of another node.
+func TestANodeHasAnotherAddress(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one", "two")
+	c.begin()
+	c.stopAll()
+	former, now := c.base.Peers["two"], ports.For(t).Address()
+	c.base.Peers["two"], c.base.Peers["three"] = now, former
+	c.startAll()
+	eventually(t, "the members know the new address", patience, func() bool {
+		return slices.ContainsFunc(c.members(), func(m Member) bool { return m.Name == "two" && m.Address == now && m.Voter })
+	})
+	c.add("three")
+	c.start("three")
 	c.allVote()
 }
 
