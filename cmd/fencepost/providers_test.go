@@ -261,6 +261,7 @@ func TestRaftStatusSaysWhatIsWrongWithANode(t *testing.T) {
 	}{
 		"all is well":                   {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1"}}, ""},
 		"it does not answer":            {member, raft.NodeAnswer{Name: "a", Err: errors.New("refused")}, "node a: refused"},
+		"its disk is full":              {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1", Problem: "no space left on device"}}, "cannot write its directory: no space left on device"},
 		"it has stopped":                {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1", Stopped: true, State: "Shutdown (upgrade)"}}, "takes no part: Shutdown (upgrade)"},
 		"it goes on with deleted files": {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "0"}}, "restart its proxy"},
 		"it is of another cluster":      {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1"}}, "it runs and is no member"},

@@ -39,8 +39,8 @@ that has lost its directory is stopped, removed, and then added again.
 Run bootstrap and add as the user of the proxy, before the proxy starts: they make its
 directory. They are refused while the proxy runs.
 
-status shows the nodes. Exit code 1: one of them does not answer, takes no part or runs
-without being a member, or there is no leader.`
+status shows the nodes. Exit code 1: one of them does not answer, cannot write its
+directory, takes no part or runs without being a member, or there is no leader.`
 
 func runRaft(ctx context.Context, t terminal, args []string) error {
 	verb := ""
@@ -141,6 +141,8 @@ func raftNodes(s raft.Status) (all []raftNode) {
 		case m.Name == "":
 		case n.Status.Stopped:
 			one.Error = "it is a member and takes no part: " + n.Status.State
+		case n.Status.Problem != "":
+			one.Error = "it cannot write its directory: " + n.Status.Problem
 		case n.Status.Disk != m.Disk:
 			one.Error = "it runs with another directory than the one that was added: restart its proxy"
 		}

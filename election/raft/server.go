@@ -33,6 +33,7 @@ type NodeStatus struct {
 	Disk    string `json:"disk"`  // the random part of the identity of its directory
 	State   string `json:"state"` // Raft's: Leader, Follower, Candidate or Shutdown; and why it has stopped
 	Stopped bool   `json:"stopped,omitempty"`
+	Problem string `json:"problem,omitempty"` // why its directory could not be written
 	Term    string `json:"term"`
 	Applied uint64 `json:"applied"` // the index of the last entry that it has applied
 	Last    uint64 `json:"last"`    // the index of the last entry that it has
@@ -143,6 +144,9 @@ func (n *node) held(ctx context.Context, r changesRequest) (state.Delta, error) 
 
 func (n *node) status() NodeStatus {
 	s := NodeStatus{Name: n.cfg.Name, Disk: n.disk.Identity.Disk, State: n.raft.State().String(), Term: n.raft.Stats()["term"], Applied: n.raft.AppliedIndex(), Last: n.raft.LastIndex()}
+	if err := n.disk.Problem(); err != nil {
+		s.Problem = err.Error()
+	}
 	if err := n.stopped(); err != nil {
 		s.Stopped = true
 		s.State += " (" + err.Error() + ")"

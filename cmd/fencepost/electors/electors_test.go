@@ -44,6 +44,7 @@ func TestRaftWithoutASpareNodeIsARisk(t *testing.T) {
 		{raft.Status{Members: voters(2), Nodes: silent[:1]}, []string{"2 of the three nodes"}},
 		{raft.Status{Members: voters(3), Nodes: silent}, []string{"node two of Raft does not answer (refused)"}},
 		{raft.Status{Members: voters(1), Nodes: silent}, []string{"1 of the three nodes", "node two"}},
+		{raft.Status{Members: voters(3), Nodes: []raft.NodeAnswer{{Name: "two", Status: raft.NodeStatus{Problem: "no space left on device"}}}}, []string{"node two of Raft cannot write its directory (no space left on device)"}},
 		{raft.Status{Members: voters(3), Nodes: []raft.NodeAnswer{{Name: "two", Status: raft.NodeStatus{State: "Shutdown (upgrade)", Stopped: true}}}}, []string{"node two of Raft takes no part: Shutdown (upgrade)"}},
 	} {
 		found := raftRisks(c.status)

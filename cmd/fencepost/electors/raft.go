@@ -92,6 +92,12 @@ func raftRisks(s raft.Status) (found []election.Risk) {
 				Seen:   fmt.Sprintf("the node %s of Raft does not answer (%v)", n.Name, n.Err),
 				Remedy: "Start its proxy, or correct election.raft.peers.",
 			})
+		case n.Status.Problem != "":
+			found = append(found, election.Risk{
+				Kind:   election.RiskNotRedundant,
+				Seen:   fmt.Sprintf("the node %s of Raft cannot write its directory (%s)", n.Name, n.Status.Problem),
+				Remedy: "Make room on its disk, or remove the node and add it again with another one.",
+			})
 		case n.Status.Stopped:
 			found = append(found, election.Risk{
 				Kind:   election.RiskNotRedundant,

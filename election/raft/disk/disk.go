@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -26,6 +27,9 @@ var (
 type Disk struct {
 	Identity Identity
 	db       *bolt.DB
+
+	mu      sync.Mutex
+	problem error // with which the last write failed
 }
 
 var (
@@ -52,6 +56,23 @@ func openDatabase(dir string) (*Disk, error) {
 		return nil, errors.Join(fmt.Errorf("prepare %s: %w", filepath.Join(dir, databaseFile), err), db.Close())
 	}
 	return &Disk{db: db}, nil
+}
+
+// update makes a write.
+func (d *Disk) update(do func(*bolt.Tx) error) error {
+	err := d.db.Update(do)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.problem = err
+	return err
+}
+
+// Problem returns why the last write failed, for example because the disk is full; nil if it has
+// succeeded.
+func (d *Disk) Problem() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.problem
 }
 
 // Close closes the database.
@@ -90,7 +111,7 @@ func (d *Disk) StoreLog(log *raft.Log) error { return d.StoreLogs([]*raft.Log{lo
 
 // StoreLogs implements raft.LogStore.
 func (d *Disk) StoreLogs(logs []*raft.Log) error {
-	return d.db.Update(func(tx *bolt.Tx) error {
+	return d.update(func(tx *bolt.Tx) error {
 		bucket := tx.Bucket(logBucket)
 		for _, log := range logs {
 			if err := bucket.Put(number(log.Index), encode(log)); err != nil {
@@ -103,7 +124,7 @@ func (d *Disk) StoreLogs(logs []*raft.Log) error {
 
 // DeleteRange implements raft.LogStore. Both ends are deleted too.
 func (d *Disk) DeleteRange(first, last uint64) error {
-	return d.db.Update(func(tx *bolt.Tx) error {
+	return d.update(func(tx *bolt.Tx) error {
 		bucket := tx.Bucket(logBucket)
 		for index := first; index <= last; index++ {
 			if err := bucket.Delete(number(index)); err != nil {
@@ -116,7 +137,7 @@ func (d *Disk) DeleteRange(first, last uint64) error {
 
 // Set implements raft.StableStore.
 func (d *Disk) Set(key, value []byte) error {
-	return d.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(stableBucket).Put(key, value) })
+	return d.update(func(tx *bolt.Tx) error { return tx.Bucket(stableBucket).Put(key, value) })
 }
 
 // Get implements raft.StableStore. It returns an empty value for a key that was never set.

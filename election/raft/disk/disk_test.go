@@ -198,6 +198,20 @@ func received(t *testing.T, dir string) {
 	}
 }
 
+func TestAWriteThatFailsIsAProblemUntilOneSucceeds(t *testing.T) {
+	t.Parallel()
+	d := open(t, create(t, id))
+	if err := d.Problem(); err != nil {
+		t.Errorf("a new disk has the problem %v", err)
+	}
+	if err := d.Set(nil, []byte("a key is needed")); err == nil || !errors.Is(d.Problem(), err) {
+		t.Errorf("a write ended with %v, and the problem is %v", err, d.Problem())
+	}
+	if err := d.StoreLogs(entries(1, 1)); err != nil || d.Problem() != nil {
+		t.Errorf("the next write ended with %v, and the problem is %v", err, d.Problem())
+	}
+}
+
 func TestANodeThatWasSentASnapshotIsOpened(t *testing.T) {
 	t.Parallel()
 	dir := create(t, id)
