@@ -32,8 +32,8 @@
 //
 // # Reads
 //
-// What decides goes to Raft's leader, which proves that it still leads (VerifyLeader), and that it
-// has applied everything that was committed before (Barrier). Reads that wait at the same time share
+// What decides goes to Raft's leader, which proves with an entry of its own (Barrier) that it still
+// leads, and that it has applied everything that was committed before. Reads that wait at the same time share
 // a proof. A leader that was frozen believes in its old state until then. A watch looks at the
 // proxy's own replica, after it has caught up with the leader once: it says when a read is due, and
 // decides nothing.

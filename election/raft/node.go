@@ -167,8 +167,7 @@ func (n *node) settle(f hraft.Future) error {
 }
 
 // wait returns when a future is there, or with the context's error. Nobody waits for its goroutine: in
-// 1.8.0, VerifyLeader of a Raft that is ending, such as that of a leader that was removed, may never
-// be answered.
+// 1.8.0, a Raft that is ending may leave a future unanswered, and close must not wait for that.
 func (n *node) wait(ctx context.Context, f hraft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()
