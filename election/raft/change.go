@@ -1,7 +1,6 @@
 package raft
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,7 +33,7 @@ func (n *node) members(ctx context.Context) (all membership, err error) {
 	}
 	for _, s := range f.Configuration().Servers {
 		m := named(s.ID)
-		m.Address, m.Voter, m.Leader = string(s.Address), s.Suffrage == hraft.Voter, s.ID == n.self().id()
+		m.Address, m.Voter, m.Leader = n.cfg.Peers[m.Name], s.Suffrage == hraft.Voter, s.ID == n.self().id()
 		all.list = append(all.list, m)
 	}
 	all.index = f.Index()
@@ -78,14 +77,14 @@ func (n *node) add(ctx context.Context, m Member) (joined, error) {
 		}
 		all.index = f.Index()
 	}
-	f := n.raft.AddNonvoter(m.id(), hraft.ServerAddress(m.Address), all.index, enqueueTimeout)
+	f := n.raft.AddNonvoter(m.id(), m.recorded(), all.index, enqueueTimeout)
 	if err := n.wait(ctx, f); err != nil {
 		return joined{}, leading(err)
 	}
 	return joined{n.disk.Identity.Cluster}, nil
 }
 
-// promoteMember lets a node vote that has caught up, and notes its address.
+// promoteMember lets a node vote that has caught up.
 func (n *node) promoteMember(ctx context.Context, m Member) error {
 	all, err := n.members(ctx)
 	if err != nil {
@@ -95,15 +94,14 @@ func (n *node) promoteMember(ctx context.Context, m Member) error {
 	switch {
 	case i < 0:
 		return &refusal{fmt.Sprintf("the node %s with this directory is not a member", m.Name)}
-	case all.list[i].Voter && (m.Address == "" || m.Address == all.list[i].Address):
+	case all.list[i].Voter:
 		return nil
 	}
-	address := cmp.Or(m.Address, all.list[i].Address)
 	all.list[i].Voter = true
 	if err := n.canDecide(ctx, all.list, "with the vote of "+m.Name); err != nil {
 		return err
 	}
-	return leading(n.wait(ctx, n.raft.AddVoter(m.id(), hraft.ServerAddress(address), all.index, enqueueTimeout)))
+	return leading(n.wait(ctx, n.raft.AddVoter(m.id(), m.recorded(), all.index, enqueueTimeout)))
 }
 
 // remove removes a node, unless it has been removed already. Afterwards the node of this name is

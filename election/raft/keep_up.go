@@ -15,8 +15,8 @@ import (
 // is a member.
 const silentAfter = 5
 
-// keepUp asks for this node's vote when it has caught up, if it has none yet, has the members note its
-// address if that has changed, and finds out whether it was removed. It returns when the node closes, or is no member any more.
+// keepUp asks for this node's vote when it has caught up, if it has none yet, and finds out whether it
+// was removed. It returns when the node closes, or is no member any more.
 func (n *node) keepUp() {
 	ticker := time.NewTicker(n.cfg.Heartbeat)
 	defer ticker.Stop()
@@ -42,16 +42,16 @@ func (n *node) keepUp() {
 	}
 }
 
-// vote asks for this node's vote, if it has none yet, or has another address than is known.
+// vote asks for this node's vote, if it has none yet.
 func (n *node) vote() {
 	f := n.raft.GetConfiguration()
 	if n.wait(n.ctx, f) != nil {
 		return // it has stopped, which is said elsewhere
 	}
 	for _, s := range f.Configuration().Servers {
-		if s.ID == n.self().id() && (s.Suffrage != hraft.Voter || string(s.Address) != n.cfg.Peers[n.cfg.Name]) {
+		if s.ID == n.self().id() && s.Suffrage != hraft.Voter {
 			if err := n.askToVote(); err != nil {
-				n.log.Debug("this node does not vote yet, or is known by another address", zap.Error(err))
+				n.log.Debug("this node does not vote yet", zap.Error(err))
 			}
 		}
 	}
@@ -77,7 +77,5 @@ func (n *node) askToVote() error {
 	if err := n.machine.await(ctx, func(s *state.State) bool { return s.Index >= v.Index }); err != nil {
 		return err
 	}
-	m := n.self()
-	m.Address = n.cfg.Peers[n.cfg.Name]
-	return n.call(ctx, request{op: opPromote, in: m}, nil)
+	return n.call(ctx, request{op: opPromote, in: n.self()}, nil)
 }

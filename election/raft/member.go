@@ -22,6 +22,10 @@ type Member struct {
 // id returns what Raft knows the member by.
 func (m Member) id() hraft.ServerID { return hraft.ServerID(m.Name + "/" + m.Disk) }
 
+// recorded is the address of the member in Raft's log. It is none: where a member is, the configuration
+// says (see addresses), so that it can have another address, and another member its former one.
+func (m Member) recorded() hraft.ServerAddress { return hraft.ServerAddress(m.id()) }
+
 // named returns the name and the directory of what Raft knows by this id. The id of a directory has
 // no slash.
 func named(id hraft.ServerID) Member {
@@ -32,7 +36,7 @@ func named(id hraft.ServerID) Member {
 	return Member{Name: string(id)[:i], Disk: string(id)[i+1:]}
 }
 
-// addresses are those of the configuration, which may be newer than those in Raft's.
+// addresses are those of the configuration. Raft's log has none.
 type addresses map[string]string
 
 // ServerAddr implements raft.ServerAddressProvider. The address says which directory is meant, because
@@ -46,7 +50,7 @@ func (a addresses) ServerAddr(id hraft.ServerID) (hraft.ServerAddress, error) {
 }
 
 // dialed returns the directory and the address of what ServerAddr has returned. Raft's library falls
-// back to the address with which a node was added if ServerAddr has failed, and says so in its log.
+// back to the address in its log, which is none, if ServerAddr has failed.
 func dialed(address hraft.ServerAddress) (disk, to string, err error) {
 	disk, to, ok := strings.Cut(string(address), "@")
 	if !ok {

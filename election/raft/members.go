@@ -17,7 +17,7 @@ import (
 // of the configuration runs.
 func Bootstrap(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
-	address, err := cfg.address()
+	_, err := cfg.address()
 	if err != nil {
 		return err
 	}
@@ -39,8 +39,9 @@ func Bootstrap(ctx context.Context, cfg Config) error {
 		}
 	}
 	id := disk.Identity{Cluster: newID(), Node: cfg.Name, Disk: newID()}
-	options := cfg.options(Member{Name: id.Node, Disk: id.Disk})
-	members := hraft.Configuration{Servers: []hraft.Server{{ID: options.LocalID, Address: hraft.ServerAddress(address), Suffrage: hraft.Voter}}}
+	self := Member{Name: id.Node, Disk: id.Disk}
+	options := cfg.options(self)
+	members := hraft.Configuration{Servers: []hraft.Server{{ID: options.LocalID, Address: self.recorded(), Suffrage: hraft.Voter}}}
 	return disk.Create(cfg.Dir, id, func(d *disk.Disk) error {
 		if err := hraft.BootstrapCluster(options, d, d, hraft.NewDiscardSnapshotStore(), nil, members); err != nil {
 			return fmt.Errorf("begin the log: %w", err)
