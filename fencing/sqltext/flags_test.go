@@ -28,7 +28,7 @@ func TestFlags(t *testing.T) {
 	for sql, want := range map[string]string{
 		"execute p": "x", "/* prepare */ EXECUTE p (1)": "x", "prepare p as select 1": "", "explain execute p": "s",
 		"prepare transaction 'x'": "t", "-- x\nPREPARE /**/ TRANSACTION 'x'": "t", "commit prepared 'x'": "", "rollback prepared 'x'": "",
-		"call p()": "h", "do $$begin null; end$$": "h", "call p('deallocate all')": "hf", "do $$begin execute 'Discard all'; end$$": "hf",
+		"call p()": "hs", "do $$begin null; end$$": "h", "call p('deallocate all')": "hfs", "do $$begin execute 'Discard all'; end$$": "hf",
 		"do $$begin execute 'PREPARE p as select 1'; end$$": "hf", "do $$begin null; end$$; -- discard": "h", "vacuum t": "", "select 'deallocate'": "s",
 		"insert into t values (1)": "ms", "update t set a = 1": "ms", "delete from t": "ms", "merge into t using u on true when matched then delete": "ms",
 		" /* x */ insert into t values (1)": "ms", "with x as (select 1) insert into t select * from x": "ms", "with x as (delete from t returning *) select * from x": "s",
@@ -63,7 +63,7 @@ func TestFlagsOfSeveral(t *testing.T) {
 	for i := range text.Statements {
 		got += flags(&text.Statements[i]) + ";"
 	}
-	if want := "hf;h;r;s;"; got != want {
+	if want := "hfs;hs;r;s;"; got != want {
 		t.Errorf("the flags %q, want %q", got, want)
 	}
 }

@@ -92,7 +92,7 @@ func commandOf(n *pgquery.Node) Command {
 func takesSnapshot(n *pgquery.Node) bool {
 	switch n.GetNode().(type) {
 	case *pgquery.Node_SelectStmt, *pgquery.Node_ExplainStmt, *pgquery.Node_DeclareCursorStmt,
-		*pgquery.Node_CreateTableAsStmt:
+		*pgquery.Node_CreateTableAsStmt, *pgquery.Node_CallStmt:
 		return true
 	default:
 		return false
