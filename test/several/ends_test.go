@@ -159,6 +159,21 @@ func TestAChoiceBehindAnotherTransaction(t *testing.T) {
 	})
 }
 
+// TestAChoiceBehindAParse: the worker does not lead the resource of its startup, so read-only mode stands
+// in front of what it has prepared. A SET may undo that, and it has taken the transaction's snapshot all
+// the same.
+func TestAChoiceBehindAParse(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.SupersedeOn("r")
+		c := chooserAs(s, another(s), "b")
+		fixture.MustPassEach(t, c, "begin")
+		fixture.MustPass(t, c, Parse("", "select count(*) from t"), Sync())
+		fixture.MustPassEach(t, c, "set work_mem = '5MB'")
+		fixture.MustFail(t, c, "ZF005", Q("set local fencepost.resource = 'b'"))
+	})
+}
+
 // TestSafetyAReleaseBehindACommit: the COMMIT of a transaction that has chosen is not answered when the
 // RELEASE of the next one is sent, which has not chosen.
 func TestSafetyAReleaseBehindACommit(t *testing.T) {
