@@ -239,7 +239,7 @@ func (r *replyQueue) pop() {
 	const long = 64
 	e := r.at(0)
 	r.texts -= len(e.sql.audit)
-	r.had |= e.adds &^ hadEnd
+	r.had |= e.adds & (hadBegin | hadWork)
 	if e.kind == parse && !e.own() && e.stmt != nil {
 		r.texts -= len(e.stmt.text)
 	}
@@ -252,10 +252,15 @@ func (r *replyQueue) pop() {
 	r.asked, r.call = max(r.asked-1, 0), max(r.call-1, 0)
 }
 
-// runs notes that the message of the entry in front has run.
+// runs notes that the message of the entry in front has run. Whatever else pop notes of a message that
+// was skipped allows less, not more.
 func (r *replyQueue) runs() {
-	if r.at(0).adds&hadEnd != 0 {
+	adds := r.at(0).adds
+	if adds&hadEnd != 0 {
 		r.had = 0
+	}
+	if r.had&hadWork == 0 {
+		r.had |= adds & hadLock
 	}
 }
 

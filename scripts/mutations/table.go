@@ -244,6 +244,8 @@ var table = []mutation{
 		old: "a.current, a.choices.base}", text: "a.current, a.inHand.choice}"},
 	{name: "a COMMIT that was skipped has run", file: "proxy/protocol/ready.go", in: ofGuards, tests: "^TestSafetyACommitThatIsSkippedBeginsNothing$/^default$",
 		old: "!m.down.failed && status != gate.FailedBlock", text: "!m.down.failed"},
+	{name: "a LOCK TABLE that was skipped has begun its transaction", file: "proxy/protocol/reply_queue.go", in: ofSeveral, tests: "^TestSafetyALockThatIsSkippedLocksNothing$/^default$",
+		old: "r.had |= e.adds & (hadBegin | hadWork)", text: "r.had |= e.adds &^ hadEnd"},
 	{name: "what failed with its transaction is a part of the next", file: "proxy/protocol/ready.go", in: ofSeveral, tests: "^TestABeginThatFailsBeginsNothing$/^default$",
 		old: "	if status == gate.Idle {", text: "	if status == gate.Idle && m.pendingReplies.empty() {"},
 	{name: "a transaction of a text has not chosen", file: "proxy/protocol/inject_text.go", in: ofSeveral, tests: "^TestACommitThatHasRunEndsItsChoice$/^default$",

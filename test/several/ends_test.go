@@ -159,6 +159,33 @@ func TestAChoiceBehindAnotherTransaction(t *testing.T) {
 	})
 }
 
+// TestSafetyALockThatIsSkippedLocksNothing: the server skips a COMMIT and a LOCK TABLE behind a statement
+// that fails after they were sent, so the transaction of a follower goes on. What follows does not stand
+// behind a LOCK that has begun its transaction.
+func TestSafetyALockThatIsSkippedLocksNothing(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		worker := another(s)
+		c := s.Connect(worker)
+		fixture.MustPassEach(t, c, "begin", "select count(*) from t", "savepoint s")
+		s.GrantOn("r", worker)
+		fixture.MustPassEach(t, c, "show fencepost.role")
+		// The LOCK is sent when the backend is registered, while the first statement still runs.
+		fixture.MustFail(t, c, "22P02", Batch(Run("select pg_sleep(1)::text::int"), Run("commit"), Run("lock table t in share row exclusive mode")))
+		fixture.MustPassEach(t, c, "rollback to s")
+		if all, _ := fixture.Ask(c, Q("reset transaction_read_only")); wiretest.ErrorOf(all) != "" { // 14 and 15 would let it pass
+			fixture.MustPassEach(t, c, "rollback to s")
+		}
+		if all, _ := fixture.Ask(c, Q(write("stale"))); wiretest.ErrorOf(all) == "" {
+			t.Errorf("a transaction of a follower wrote: %v", all)
+		}
+		fixture.Ask(c, Q("commit"))
+		if n := s.Rows("stale"); n != 0 {
+			t.Errorf("%d rows of a transaction of a follower", n)
+		}
+	})
+}
+
 // TestAChoiceBehindAParse: the worker does not lead the resource of its startup, so read-only mode stands
 // in front of what it has prepared. A SET may undo that, and it has taken the transaction's snapshot all
 // the same.
