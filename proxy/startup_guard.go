@@ -21,9 +21,9 @@ var (
 var errNoAnswer = errors.New("no answer to the authentication request")
 
 // goneWait is how long a startup continues after the client has ended its output. The client
-// may have sent everything at once and may still read the replies. A server that answers at
-// all has answered by then.
-const goneWait = time.Second
+// may have sent everything at once and may still read the replies, as it could with Postgres,
+// which does not look at it meanwhile. A server under load needs seconds to start a backend.
+const goneWait = 5 * time.Second
 
 // startupGuard bounds a session's startup, from the client's first byte to the first
 // ReadyForQuery, without the time in which the client waits for the lease. Its context ends
