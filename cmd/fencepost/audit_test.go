@@ -62,7 +62,7 @@ func TestAFollowerInALoopDoesNotFillTheAuditLog(t *testing.T) {
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
 	r := startServing(t, s, nil)
-	_ = r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a")
+	_ = r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.worker_timeout=0")
 	follower := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b")
 	began := time.Now()
 	for i := range loops {
