@@ -106,8 +106,7 @@ func (c *Cache) Lookup(sql []byte, s Settings) *Text {
 }
 
 // Recurs reports whether it was recently called for sql. Callers use it to spend more
-// effort on recurring texts only, and not on texts that each differ from the last one
-// by a number.
+// effort on recurring texts only, and not on texts that each differ from the last one.
 func (c *Cache) Recurs(sql []byte) bool {
 	h := maphash.Bytes(c.seed, sql)
 	slot := &c.seen[h/cacheShards%seenTexts]

@@ -129,29 +129,29 @@ func (m *Machine) statementWants(s *statement) bool {
 // bytesOf returns s as bytes that share its memory, and must not be written to.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
-// provableText returns the analysis of sql, which is the text of s, if it is proven
-// harmless now, else nil. A text that plainly writes is not parsed. A prepared
-// statement must be proven when it is parsed and when it is used: what its names meant
-// when it was parsed is in the server's plan.
-func (m *Machine) provableText(s *statement, sql []byte) *sqltext.Statement {
+// provableText returns the analysis of the shape of sql, which is the text of s, if that is proven
+// harmless now, else nil. A text that plainly writes is not parsed. A prepared statement must be proven
+// when it is parsed and when it is used: what its names meant when it was parsed is in the server's plan.
+// The text of a Query is parsed if that pays: for those who do not lead, or do not know it, the proof
+// decides; a leader it saves a check, which costs less than parsing a shape that does not come again.
+func (m *Machine) provableText(s *statement, sql []byte, ofQuery bool) *sqltext.Statement {
 	if m.config.Catalog == nil || s.info.Command != sqltext.NoCommand || m.unsettled(sql) {
 		return nil
 	}
-	t := m.analyze(sql)
+	savesCheck := ofQuery && m.held() != 0 && m.told() != 0
+	if savesCheck && (!m.config.ProvenReads || len(sql) > inlineText) || ofQuery && !savesCheck && m.config.Version.KeepsReadOnly() {
+		return nil
+	}
+	var room [sqltext.MaxShape]byte
+	shape := sqltext.Shape(room[:0], sql)
+	if savesCheck && !m.config.Cache.Recurs(shape) {
+		return nil
+	}
+	t := m.analyze(shape)
 	if ok, _ := sqltext.ProvenText(m.config.Catalog(), t); !ok {
 		return nil
 	}
 	return &t.Statements[0]
-}
-
-// proofPays reports whether the proof of a Query's text is worth its parsing:
-// to those who do not lead, or do not know it, it decides; a leader it saves a
-// check, which costs less than parsing a text that does not come again.
-func (m *Machine) proofPays(text []byte) bool {
-	if m.held() == 0 || m.told() == 0 {
-		return !m.config.Version.KeepsReadOnly()
-	}
-	return m.config.ProvenReads && len(text) <= inlineText && m.config.Cache.Recurs(text)
 }
 
 // hintUnproven returns the hint for the refused read of a worker that is not the leader. Before

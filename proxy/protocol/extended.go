@@ -22,7 +22,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 		s.known, s.guess = false, sqltext.GuessOf(sql)
 	}
 	if (m.config.ProvenReads || !m.config.Version.KeepsReadOnly()) && !namesUserType(types) {
-		s.provable = m.provableText(s, sql)
+		s.provable = m.provableText(s, sql, false)
 	}
 	if m.wantsFresh(s) {
 		if need := m.syncBefore(p); need != NeedNothing {

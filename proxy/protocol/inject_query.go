@@ -60,10 +60,7 @@ func (m *Machine) queryOne(by *queryInjector) NeedKind {
 
 // describeOne completes what is known of the only statement of a Query.
 func (m *Machine) describeOne(s *statement, text []byte) {
-	s.text, s.parsed = view(text), parseConfirmed
-	if m.proofPays(text) {
-		s.provable = m.provableText(s, text)
-	}
+	s.text, s.parsed, s.provable = view(text), parseConfirmed, m.provableText(s, text, true)
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
