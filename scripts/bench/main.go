@@ -5,7 +5,7 @@
 //
 //	go run ./scripts/bench -quick
 //	go run ./scripts/bench -loads "update select" -clients "8 32" -rounds 5 -seconds 6
-//	go run ./scripts/bench -program before=/tmp/old,after=bin/fencepost -only "before after"
+//	go run ./scripts/bench -program before=/tmp/old,after=bin/fencepost -only "before fenced,after fenced"
 package main
 
 import (
@@ -56,6 +56,14 @@ func main() {
 	}
 }
 
+// names splits a list with commas, which the names of contenders do not contain.
+func names(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
+}
+
 // parseArgs reads the command line.
 func parseArgs(args []string) (*plan, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -65,7 +73,7 @@ func parseArgs(args []string) (*plan, error) {
 	clients := flags.String("clients", "1 8 32 128", "numbers of connections")
 	loads := flags.String("loads", "select update tpcb pipeline reconnect", "what is run, by name")
 	modes := flags.String("modes", "simple prepared", "pgbench's query modes")
-	only := flags.String("only", "", "contenders, by name (default: all)")
+	only := flags.String("only", "", "contenders, by name, with commas between several (default: all)")
 	programs := flags.String("program", "bin/fencepost", "`path` of fencepost, or name=path, with commas between several")
 	write := flags.Bool("write", false, "write docs/benchmarks.md and its picture")
 	if err := flags.Parse(args); err != nil {
@@ -73,7 +81,7 @@ func parseArgs(args []string) (*plan, error) {
 	}
 	p := &plan{
 		rounds: *rounds, duration: time.Duration(*seconds) * time.Second, loads: strings.Fields(*loads), modes: strings.Fields(*modes),
-		only: strings.Fields(*only), write: *write,
+		only: names(*only), write: *write,
 	}
 	if *quick {
 		p.rounds, *clients, p.loads, p.only = 2, "8 32", []string{"select", "update"}, []string{"pgbouncer", "unfenced", "proven", "fenced"}
