@@ -36,8 +36,8 @@ func (e *DeniedError) Error() string { return e.Err.Error() }
 // Unwrap returns the error that the lease service's answer was.
 func (e *DeniedError) Unwrap() error { return e.Err }
 
-// LimitedError means that the lease service has refused a request because of a limit of its own. Unlike
-// after a DeniedError, the same request may succeed later.
+// LimitedError means that the lease service has refused a request, or can do less than it should, because
+// of a limit of its own, such as a full disk. Unlike after a DeniedError, the same request may succeed later.
 type LimitedError struct {
 	Remedy string // what an operator can do
 	Err    error

@@ -144,6 +144,9 @@ func (c *cluster) changes(ctx context.Context, r changesRequest) (d state.Delta,
 	}
 }
 
+// healthy implements replica: there is no node here.
+func (c *cluster) healthy() error { return nil }
+
 // close implements replica.
 func (c *cluster) close() error {
 	c.client.CloseIdleConnections()

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
 )
@@ -255,7 +254,7 @@ func (c *members) backup() (restore func()) {
 }
 
 // client returns a client that is no node, for the nodes at these addresses.
-func (c *members) client(t *testing.T, proxy, prefix string, addresses ...string) *kv.Client {
+func (c *members) client(t *testing.T, proxy, prefix string, addresses ...string) *Client {
 	t.Helper()
 	cfg := c.base
 	cfg.Prefix, cfg.Proxy, cfg.Logger = prefix, proxy, zaptest.NewLogger(t).Named(proxy)

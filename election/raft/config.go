@@ -2,7 +2,6 @@ package raft
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,31 +44,6 @@ type Config struct {
 	// Heartbeat is when a node that has heard nothing of the leader tries to become one; default 1 s.
 	// It must be the same everywhere.
 	Heartbeat time.Duration
-}
-
-// New returns a client that watches the prefix until Close. If Dir is set, this proxy is a node,
-// which New starts and Close stops; the directory must be that of the node. Otherwise the client
-// sends its requests to the peers. New does not wait until there is a leader.
-func New(cfg Config) (*kv.Client, error) {
-	cfg = cfg.withDefaults()
-	var r replica
-	var service string
-	var err error
-	if cfg.Dir != "" {
-		service = "raft, node " + cfg.Name
-		r, err = start(cfg)
-	} else {
-		service = "raft at " + strings.Join(slices.Sorted(maps.Values(cfg.Peers)), ", ")
-		r, err = newCluster(cfg)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("raft elector: %w", err)
-	}
-	client, err := kv.New(kv.Config{Store: newStore(r, cfg, service), Source: Source, Service: service, Proxy: cfg.Proxy, Logger: cfg.Logger})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("raft elector: %w", err), r.close())
-	}
-	return client, nil
 }
 
 func (cfg Config) withDefaults() Config {

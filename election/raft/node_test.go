@@ -337,3 +337,33 @@ func TestANodeIsRemoved(t *testing.T) {
 		}
 	}
 }
+
+// TestANodeThatCannotWriteSaysSo: what its proxy shows is what an operator can do, until it can write again.
+func TestANodeThatCannotWriteSaysSo(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one", "two", "three")
+	c.begin()
+	n := c.nodes["two"]
+	delete(c.nodes, "two") // the client closes it
+	client, err := newClient(c.config("two").withDefaults(), n, "raft, node two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	healthy := func() bool { return client.Healthy() == nil }
+	eventually(t, "the client is healthy", patience, healthy)
+	if err := n.disk.Set(nil, []byte("bbolt wants a key")); err == nil {
+		t.Fatal("a write without a key was made")
+	}
+	err = client.Healthy()
+	var limited *election.LimitedError
+	if !errors.As(err, &limited) || limited.Remedy != DirectoryRemedy || !strings.Contains(err.Error(), "the node two of Raft cannot write its directory") {
+		t.Errorf("healthy: %v", err)
+	}
+	acquire(t, c.client(t, "another", "test").Database("d"), bid("w", long)) // which two writes as well
+	eventually(t, "the client is healthy again", patience, healthy)
+}

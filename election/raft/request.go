@@ -48,6 +48,8 @@ type replica interface {
 	// call has the leader answer a request, which it may be sent several times.
 	call(ctx context.Context, r request, into any) error
 	changes(ctx context.Context, r changesRequest) (state.Delta, error)
+	// healthy returns what is wrong with this proxy's own node, nil if there is none.
+	healthy() error
 	close() error
 }
 

@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"time"
 
+	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/raft/state"
 )
 
@@ -141,6 +143,18 @@ func (n *node) held(ctx context.Context, r changesRequest) (state.Delta, error) 
 	}
 	return d, err
 }
+
+// healthy implements replica. A node that cannot write acknowledges nothing, and the cluster is one
+// node closer to standing still.
+func (n *node) healthy() error {
+	if err := n.disk.Problem(); err != nil {
+		return &election.LimitedError{Err: fmt.Errorf("the node %s of Raft cannot write its directory: %w", n.cfg.Name, err), Remedy: DirectoryRemedy}
+	}
+	return nil
+}
+
+// DirectoryRemedy is what an operator can do about a node that cannot write its directory.
+const DirectoryRemedy = "Make room on its disk, or remove the node and add it again with another one."
 
 func (n *node) status() NodeStatus {
 	s := NodeStatus{Name: n.cfg.Name, Disk: n.disk.Identity.Disk, State: n.raft.State().String(), Term: n.raft.Stats()["term"], Applied: n.raft.AppliedIndex(), Last: n.raft.LastIndex()}

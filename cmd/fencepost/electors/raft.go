@@ -96,7 +96,7 @@ func raftRisks(s raft.Status) (found []election.Risk) {
 			found = append(found, election.Risk{
 				Kind:   election.RiskNotRedundant,
 				Seen:   fmt.Sprintf("the node %s of Raft cannot write its directory (%s)", n.Name, n.Status.Problem),
-				Remedy: "Make room on its disk, or remove the node and add it again with another one.",
+				Remedy: raft.DirectoryRemedy,
 			})
 		case n.Status.Stopped:
 			found = append(found, election.Risk{
