@@ -176,7 +176,7 @@ func (s *store) reread(ctx context.Context, l *life) error {
 func (s *store) End(ctx context.Context, id string) error {
 	l := s.life(id)
 	if l == nil { // of an earlier run, or of another proxy
-		if name := s.still.heldBy(id); name != "" {
+		if name := s.still.HeldBy(id); name != "" {
 			return s.clear(ctx, id, name, nil)
 		}
 		return nil

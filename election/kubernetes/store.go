@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/standstill"
 )
 
 const (
@@ -29,7 +30,7 @@ type store struct {
 	api    *api
 	prefix string
 	proxy  string
-	still  *standstill
+	still  *standstill.Clock
 
 	mu    sync.Mutex
 	lives map[string]*life // that were begun here and have not ended
@@ -41,7 +42,12 @@ var (
 )
 
 func newStore(a *api, prefix, proxy string, now func() time.Duration) *store {
-	return &store{api: a, prefix: prefix, proxy: proxy, still: newStandstill(now), lives: map[string]*life{}}
+	return &store{api: a, prefix: prefix, proxy: proxy, still: standstill.New(now), lives: map[string]*life{}}
+}
+
+// sighted notes what an object is now.
+func (s *store) sighted(o *lease) {
+	s.still.See(o.Metadata.Name, standstill.Version{ID: o.Metadata.ResourceVersion, Holder: o.holder(), Write: o.note(noteWrite)})
 }
 
 // get reads an object, from a quorum. It returns nil if there is none.
@@ -54,7 +60,7 @@ func (s *store) get(ctx context.Context, name string) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.still.see(&o)
+	s.sighted(&o)
 	return &o, nil
 }
 
@@ -73,7 +79,7 @@ func (s *store) write(ctx context.Context, basis, o *lease) (*lease, error) {
 	case err != nil:
 		return nil, err
 	}
-	s.still.see(&written)
+	s.sighted(&written)
 	return &written, nil
 }
 
@@ -96,7 +102,7 @@ func (s *store) entry(o *lease) (kv.Entry, error) {
 		return kv.Entry{}, err
 	}
 	e := kv.Entry{Record: []byte(o.note(noteRecord)), Version: version, Basis: o}
-	if life := o.holder(); life != "" && !s.still.free(o) {
+	if life := o.holder(); life != "" && !s.still.Free(o.Metadata.Name, o.Metadata.ResourceVersion, o.ttl()) {
 		e.Life = life
 	}
 	return e, nil

@@ -90,7 +90,7 @@ func (v *view) list(ctx context.Context) (since string, err error) {
 	if err := v.s.api.do(ctx, request{verb: "list", method: http.MethodGet, query: v.s.selector(), into: &all}); err != nil {
 		return "", err
 	}
-	v.s.still.hear()
+	v.s.still.Hear()
 	for _, o := range all.Items {
 		v.take(o)
 	}
@@ -103,7 +103,7 @@ func (v *view) take(o *lease) {
 	case o.Metadata.Name == v.s.markerName():
 		v.marker = o.note(noteMarker)
 	case v.s.isOf(o):
-		v.s.still.see(o)
+		v.s.sighted(o)
 		v.objects[o.Metadata.Name] = o
 	}
 }
@@ -115,7 +115,7 @@ func (v *view) drop(o *lease) {
 		return
 	}
 	delete(v.objects, o.Metadata.Name)
-	v.s.still.gone(o.Metadata.Name)
+	v.s.still.Forget(o.Metadata.Name)
 }
 
 // show shows everything.
@@ -185,13 +185,13 @@ func (v *view) follow(ctx context.Context, since string, see func(kv.Snapshot)) 
 // next returns the time until a lease that was shown as held has stood still for its TTL. A
 // renewal makes it later, which shows when this time is over.
 func (v *view) next() time.Duration {
-	wait, now := time.Minute, v.s.still.now()
+	wait, now := time.Minute, v.s.still.Now()
 	for name, e := range v.shown {
 		o := v.objects[name]
 		if e.Life == "" || o == nil {
 			continue
 		}
-		if until, ok := v.s.still.until(o); ok {
+		if until, ok := v.s.still.Until(name, o.Metadata.ResourceVersion, o.ttl()); ok {
 			wait = min(wait, until-now)
 		}
 	}

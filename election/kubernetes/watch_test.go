@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/standstill"
 )
 
 // patience bounds every wait, and is only reached if a test fails.
@@ -101,7 +102,7 @@ func TestAWatchShowsThatALeaseIsFree(t *testing.T) {
 	f := newFake(t)
 	s, other := f.store(), f.store()
 	var now atomic.Int64
-	other.still = newStandstill(func() time.Duration { return time.Duration(now.Load()) })
+	other.still = standstill.New(func() time.Duration { return time.Duration(now.Load()) })
 	life, err := s.Begin(t.Context(), time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +119,7 @@ func TestAWatchShowsThatALeaseIsFree(t *testing.T) {
 		}
 		version := f.object(s.nameOf(key)).Metadata.ResourceVersion
 		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-			if _, seen := other.still.until(&lease{Metadata: metadata{Name: s.nameOf(key), ResourceVersion: version}}); seen {
+			if _, seen := other.still.Until(s.nameOf(key), version, 0); seen {
 				break
 			}
 			if time.Now().After(end) {

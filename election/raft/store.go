@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/raft/state"
+	"github.com/fencepost/fencepost/election/standstill"
 )
 
 // store is the kv.Store of one prefix. Its lives are known to this proxy alone: the cluster knows of
@@ -20,7 +22,7 @@ type store struct {
 	proxy    string
 	service  string // in errors
 	leastTTL time.Duration
-	still    *standstill
+	still    *standstill.Clock
 
 	mu    sync.Mutex
 	lives map[string]*life // that were begun here and have not ended
@@ -39,7 +41,7 @@ var _ kv.Store = (*store)(nil)
 func newStore(r replica, cfg Config, service string) *store {
 	return &store{
 		replica: r, space: cfg.Prefix, proxy: cfg.Proxy, service: service, leastTTL: leastTTL * cfg.Heartbeat,
-		still: newStandstill(election.Boottime), lives: map[string]*life{},
+		still: standstill.New(election.Boottime), lives: map[string]*life{},
 	}
 }
 
@@ -70,10 +72,24 @@ func (s *store) entry(key string, l state.Lease) kv.Entry {
 	if l.Version > 0 {
 		e.Record = l.Record
 	}
-	if l.Life != "" && !s.still.free(key, l) {
+	if l.Life != "" && !s.still.Free(key, versionOf(l), l.TTL) {
 		e.Life = l.Life
 	}
 	return e
+}
+
+// versionOf identifies what a lease is by its last touch and by its life, since another cluster may count
+// as far.
+func versionOf(l state.Lease) string { return strconv.FormatUint(l.Touched, 10) + " " + l.Life }
+
+// sighted notes what a lease is now.
+func (s *store) sighted(key string, l state.Lease) {
+	if l.Life == "" {
+		s.still.Hear()
+		s.still.Forget(key)
+		return
+	}
+	s.still.See(key, standstill.Version{ID: versionOf(l), Holder: l.Life})
 }
 
 // Read implements kv.Store.
@@ -82,7 +98,7 @@ func (s *store) Read(ctx context.Context, key string) (kv.Entry, error) {
 	if err != nil {
 		return kv.Entry{}, err
 	}
-	s.still.see(key, v.Lease)
+	s.sighted(key, v.Lease)
 	e := s.entry(key, v.Lease)
 	e.Marker = v.Marker
 	return e, nil

@@ -63,7 +63,7 @@ func (s *store) first(ctx context.Context) (state.Delta, error) {
 	defer cancel()
 	d, err := s.replica.changes(ctx, changesRequest{Space: s.space, First: true})
 	if err == nil {
-		s.still.hear()
+		s.still.Hear()
 	}
 	return d, err
 }
@@ -89,7 +89,7 @@ func (v *view) take(d state.Delta) bool {
 	matters := v.marker != d.Marker
 	v.marker = d.Marker
 	for key, l := range d.Leases {
-		v.s.still.see(key, l)
+		v.s.sighted(key, l)
 		v.leases[key] = l
 		matters = matters || v.changed(key)
 	}
@@ -127,12 +127,13 @@ func (v *view) show(see func(kv.Snapshot)) {
 // next returns the time until a lease that was shown as held has not been touched for its TTL. A
 // renewal makes it later, which shows when this time is over.
 func (v *view) next() time.Duration {
-	wait, now := time.Minute, v.s.still.now()
+	wait, now := time.Minute, v.s.still.Now()
 	for key, e := range v.shown {
 		if e.Life == "" {
 			continue
 		}
-		if until, ok := v.s.still.until(key, v.leases[key]); ok {
+		l := v.leases[key]
+		if until, ok := v.s.still.Until(key, versionOf(l), l.TTL); ok {
 			wait = min(wait, until-now)
 		}
 	}

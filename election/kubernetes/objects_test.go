@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/standstill"
 )
 
 // What others do to the object of a lease.
@@ -75,7 +76,7 @@ func TestALeaseIsFreeWhenItStandsStill(t *testing.T) {
 	f := newFake(t)
 	holder, other := f.store(), f.store()
 	now := time.Hour
-	other.still = newStandstill(func() time.Duration { return now })
+	other.still = standstill.New(func() time.Duration { return now })
 	life, _ := award(t, holder, "award")
 	isHeld := func(want bool) {
 		t.Helper()
@@ -86,7 +87,7 @@ func TestALeaseIsFreeWhenItStandsStill(t *testing.T) {
 	wait := func(d time.Duration) {
 		for range d / time.Second {
 			now += time.Second
-			other.still.hear() // the API server answers all the time
+			other.still.Hear() // the API server answers all the time
 		}
 	}
 	now += 10 * time.Minute // it was awarded long before it is first seen
@@ -128,7 +129,7 @@ func TestALeaseIsFreeAlthoughOthersWriteTheObject(t *testing.T) {
 	f := newFake(t)
 	holder, other := f.store(), f.store()
 	now := time.Hour
-	other.still = newStandstill(func() time.Duration { return now })
+	other.still = standstill.New(func() time.Duration { return now })
 	life, _ := award(t, holder, "award")
 	for i := range 13 {
 		want := life
