@@ -65,6 +65,15 @@ func noDescriptor(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
+// startupRefusal returns the refusal of a client whose fence could not be opened, or whose candidacy
+// could not be joined, because of err.
+func startupRefusal(err error) *fencing.Refusal {
+	if noDescriptor(err) {
+		return noDescriptors
+	}
+	return fencing.StartupRefusal(err)
+}
+
 // unreachable returns the refusal of a client for which dialPrimary failed. The log has the
 // whole error.
 func unreachable(err error) *fencing.Refusal {

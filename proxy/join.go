@@ -47,7 +47,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	}
 	if md == protocol.ModeReadOnly && !x.backend.version.KeepsReadOnly() {
 		if c.Catalog, err = x.openCatalog(ctx); err != nil {
-			return nil, 0, fencing.StartupRefusal(err)
+			return nil, 0, startupRefusal(err)
 		}
 	}
 	m := protocol.New(c)
@@ -73,7 +73,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 	}
 	cand, err := x.joinCandidacy(ctx, claim)
 	if err != nil {
-		return policy.Route.explained(fencing.StartupRefusal(err))
+		return policy.Route.explained(startupRefusal(err))
 	}
 	if failed != nil {
 		x.srv.cfg.Unprepared(x.start.database, x.start.user, x.start.own.resource)
@@ -81,7 +81,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 	}
 	x.StatusChanged() // an earlier call has done nothing
 	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
-		return fencing.StartupRefusal(err)
+		return startupRefusal(err)
 	}
 	if policy.Fence == FenceTables && !x.guards(ctx) {
 		return fencing.UnguardedRefusal(claim.Resource)
@@ -140,7 +140,7 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 	case err != nil && ctx.Err() != nil:
 		return errOver
 	case err != nil:
-		x.auditStartup(policy.Route.explained(fencing.StartupRefusal(err)))
+		x.auditStartup(policy.Route.explained(startupRefusal(err)))
 		return nil
 	}
 	x.member.catalog = cand.Fence()
@@ -306,7 +306,7 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	case errors.Is(context.Cause(ctx), errServerGone):
 		return nil // the next use of the server connection fails with the reason
 	case err != nil:
-		return fencing.StartupRefusal(err)
+		return startupRefusal(err)
 	}
 	return nil
 }

@@ -225,7 +225,7 @@ func (x *session) rejoin(ctx context.Context, token int64) (lower *fencing.Refus
 	m.standing.CompareAndSwap(outside, joined)
 	x.StatusChanged() // an earlier call has done nothing
 	if err != nil {
-		r := fencing.StartupRefusal(err)
+		r := startupRefusal(err)
 		if r.SQLState == fencing.StateSuperseded {
 			return r
 		}

@@ -205,7 +205,7 @@ func (x *session) takeSeat(ctx context.Context, s *seat) *fencing.Refusal {
 	claim.Resource, claim.Token = s.resource, 0
 	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, s)
 	if err != nil {
-		return fencing.StartupRefusal(err)
+		return startupRefusal(err)
 	}
 	s.joinedTo.Store(&belonging{Candidacy: cand})
 	x.mu.Lock()
