@@ -89,14 +89,11 @@ func (a *announced) revive(c *chain) {
 	a.inHand = a.confirmed
 }
 
-// unsure follows an Execute that may have run another statement than it seems, so that the
-// COMMIT or ROLLBACK which it stands for may not have run.
+// unsure follows an Execute that may have run another statement than it seems: the COMMIT or ROLLBACK
+// which it stands for may not have run, and it may have run one that nobody has seen.
 func (a *announced) unsure(c *chain) {
 	a.revive(c)
-	if c.adds&hadEnd != 0 {
-		c.adds = c.adds&^hadEnd | hadWork
-	}
-	a.endedIn = 0
+	c.had, c.adds, a.endedIn = hadWork, hadWork|hadUnsure, 0
 }
 
 // confirm follows what shows that t is the transaction in hand: a ReadyForQuery by which everything

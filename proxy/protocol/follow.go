@@ -126,10 +126,11 @@ type chain struct {
 type had uint8
 
 const (
-	hadBegin had = 1 << iota // BEGIN, since the session was last at rest
-	hadWork                  // something else than BEGIN and settings
-	hadLock                  // LOCK TABLE, in front of all that may have taken a snapshot
-	hadEnd                   // of a message: the rest of what it adds comes behind a COMMIT or ROLLBACK
+	hadBegin  had = 1 << iota // BEGIN, so that it is a block
+	hadWork                   // something else than BEGIN and settings
+	hadLock                   // LOCK TABLE, in front of all that may have taken a snapshot
+	hadEnd                    // of a message: the rest of what it adds comes behind a COMMIT or ROLLBACK
+	hadUnsure                 // of a message: the server may have run another statement than it seems
 )
 
 // readWriteSQL undoes the read-only mode. It takes no snapshot, and Postgres refuses it

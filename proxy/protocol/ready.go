@@ -16,12 +16,10 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	ran := certainty == answered && !m.down.failed && status != gate.FailedBlock
 	m.copy.end()
 	if ran {
-		m.pendingReplies.runs()
+		m.pendingReplies.runs(false)
 	}
 	m.pendingReplies.pop()
-	if status == gate.Idle {
-		m.pendingReplies.had = 0
-	}
+	m.pendingReplies.rests(status != gate.Idle)
 	m.front() // ends of a COPY that failed are owed nothing
 	if certainty != answered {
 		m.maybeNext(certainty)

@@ -239,7 +239,7 @@ func (r *replyQueue) pop() {
 	const long = 64
 	e := r.at(0)
 	r.texts -= len(e.sql.audit)
-	r.had |= e.adds & (hadBegin | hadWork)
+	r.had |= e.adds & hadWork
 	if e.kind == parse && !e.own() && e.stmt != nil {
 		r.texts -= len(e.stmt.text)
 	}
@@ -252,16 +252,30 @@ func (r *replyQueue) pop() {
 	r.asked, r.call = max(r.asked-1, 0), max(r.call-1, 0)
 }
 
-// runs notes that the message of the entry in front has run. Whatever else pop notes of a message that
-// was skipped allows less, not more.
-func (r *replyQueue) runs() {
+// runs notes that the message of the entry in front has run. leaves says that it has ended a block,
+// whatever was known of it when it was sent. What pop notes of a message that was skipped allows less,
+// not more.
+func (r *replyQueue) runs(leaves bool) {
 	adds := r.at(0).adds
-	if adds&hadEnd != 0 {
+	switch {
+	case adds&hadEnd != 0:
 		r.had = 0
+	case leaves:
+		r.had &^= hadBegin | hadLock
 	}
+	r.had |= adds & hadBegin
 	if r.had&hadWork == 0 {
 		r.had |= adds & hadLock
 	}
+}
+
+// rests follows a ReadyForQuery, which says whether the server is in a block.
+func (r *replyQueue) rests(inBlock bool) {
+	if !inBlock {
+		r.had = 0
+		return
+	}
+	r.had |= hadBegin
 }
 
 // remove takes the i-th entry from the front out, order kept.

@@ -233,12 +233,26 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 		if e.stmt != nil && e.stmt.ends() {
 			m.confirm(e.after)
 		}
-		m.pendingReplies.runs()
+		m.pendingReplies.runs(e.leaves(msg))
 		m.pendingReplies.pop()
 		return true
 	case 'I', 's':
 		m.pendingReplies.pop()
 		return true
+	default:
+		return false
+	}
+}
+
+// leaves reports whether the tag of an Execute says that it has ended a block. ROLLBACK TO has the tag of
+// ROLLBACK.
+func (e *reply) leaves(msg []byte) bool {
+	tag, _, _ := wire.CString(msg[wire.HeaderLen:])
+	switch view(tag) {
+	case "COMMIT", "PREPARE TRANSACTION":
+		return true
+	case "ROLLBACK":
+		return e.stmt == nil || !e.stmt.known || !e.stmt.info.EndsSavepoint || e.adds&hadUnsure != 0
 	default:
 		return false
 	}

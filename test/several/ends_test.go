@@ -186,6 +186,49 @@ func TestSafetyALockThatIsSkippedLocksNothing(t *testing.T) {
 	})
 }
 
+// TestSafetyACommitOfAnOlderPortal: the portal of an earlier batch may have been replaced, so that it is not
+// known before its answer that its Execute is a COMMIT. What follows stands in no block then, where a
+// CALL commits inside, on 14 to 17, and goes on behind the check.
+func TestSafetyACommitOfAnOlderPortal(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.Exec("create procedure goes_on() language plpgsql as $$begin insert into t (v) values ('first'); commit; perform pg_sleep(1); insert into t (v) values ('stale'); end$$")
+		for name, end := range map[string]string{"COMMIT": "commit", "ROLLBACK": "rollback"} {
+			for between, parts := range map[string][]byte{"nothing": nil, "a read": Run("select 1")} {
+				worker := another(s)
+				c := chooserAs(s, worker, "r", "b")
+				fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
+				fixture.MustPass(t, c, Batch(Run("begin"), Parse("c1", end), Bind("q1", "c1")))
+				all, _ := fixture.Ask(c, Exec("q1", 0), parts, Run("call goes_on()"), Sync())
+				if got := wiretest.ErrorOf(all); got != "ZF005" {
+					t.Errorf("%s, and %s in between: a CALL that no registration covers is answered by %q: %v", name, between, got, all)
+				}
+				fixture.Ask(c, Q("rollback"))
+			}
+		}
+		if n := s.Rows("first") + s.Rows("stale"); n != 0 {
+			t.Errorf("%d rows of a procedure that commits inside", n)
+		}
+	})
+}
+
+// TestACallBehindARollbackToStandsInItsBlock, also under a choice, in one batch.
+func TestACallBehindARollbackToStandsInItsBlock(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.Exec("create procedure writes() language plpgsql as $$begin insert into t (v) values ('led'); end$$")
+		c := chooserAs(s, another(s), "r", "b")
+		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
+		fixture.MustPass(t, c, Batch(Run("begin"), Run("savepoint s"), Run("call writes()"), Run("rollback to s"), Run("call writes()"), Run("commit")))
+		for _, sent := range [][]byte{Q("begin; savepoint s"), Batch(Run("rollback to s"), Run("call writes()")), Q("call writes()"), Q("commit")} {
+			fixture.MustPass(t, c, sent)
+		}
+		if n := s.Rows("led"); n != 3 {
+			t.Errorf("%d rows, want 3", n)
+		}
+	})
+}
+
 // TestAChoiceBehindAParse: the worker does not lead the resource of its startup, so read-only mode stands
 // in front of what it has prepared. A SET may undo that, and it has taken the transaction's snapshot all
 // the same.
