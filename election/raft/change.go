@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	hraft "github.com/hashicorp/raft"
 )
@@ -129,16 +130,17 @@ func (n *node) remove(ctx context.Context, m Member) error {
 }
 
 // canDecide refuses a change after which the members would be these, unless a majority of their
-// voters answers now. A change is in force before it is committed: if no majority of the new voters
+// voters takes part now: members has just had an entry committed, and each of these has it. A change is in force before it is committed: if no majority of the new voters
 // is there, it can be neither committed nor taken back, and nobody leads any more.
 func (n *node) canDecide(ctx context.Context, members []Member, after string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	index := n.raft.AppliedIndex()
 	voters := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return !m.Voter })
 	answers := make(chan string, len(voters)) // "", or who does not take part
 	for _, m := range voters {
 		n.wg.Go(func() {
-			if n.takesPart(ctx, m) == nil {
+			if n.takesPart(ctx, m, index) == nil {
 				m.Name = ""
 			}
 			answers <- m.Name
@@ -154,22 +156,31 @@ func (n *node) canDecide(ctx context.Context, members []Member, after string) er
 		}
 	}
 	slices.Sort(silent)
-	return &refusal{fmt.Sprintf("%s nobody could lead, because too many of the voters do not answer: %s. Start them first, or remove those that are lost",
+	return &refusal{fmt.Sprintf("%s nobody could lead, because too many of the voters do not answer, or do not take entries: %s. Start or repair them first, or remove those that are lost",
 		after, strings.Join(silent, ", "))}
 }
 
-// takesPart returns nil if a member answers, has the directory that was made for it, and has not
-// stopped.
-func (n *node) takesPart(ctx context.Context, m Member) error {
+// takesPart returns nil when a member, with the directory that was made for it, has written every entry
+// up to an index. One that only answers could not help to commit anything.
+func (n *node) takesPart(ctx context.Context, m Member, index uint64) error {
 	if m.id() == n.self().id() {
-		return nil
+		return n.disk.Problem()
 	}
-	var s NodeStatus
-	if err := n.others.ask(ctx, m.Name, request{op: opSelf}, false, &s); err != nil {
-		return err
+	for {
+		var s NodeStatus
+		if err := n.others.ask(ctx, m.Name, request{op: opSelf}, false, &s); err != nil {
+			return err
+		}
+		switch {
+		case s.Stopped || s.Disk != m.Disk || s.Problem != "":
+			return fmt.Errorf("the node %s does not take part", m.Name)
+		case s.Last >= index:
+			return nil
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	if s.Stopped || s.Disk != m.Disk {
-		return fmt.Errorf("the node %s does not take part", m.Name)
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -133,6 +134,82 @@ func TestAChangeThatCouldNotBeCommittedIsRefused(t *testing.T) {
 	err = administer(within(t, patience), c.base, request{op: opRemove, in: Member{Name: gone}}, nil)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "may have been carried out all the same: run fencepost raft status") {
 		t.Errorf("a change whose outcome is unknown ends with %v", err)
+	}
+}
+
+// A voter that answers requests, and cannot write what Raft sends it, does not count for a change.
+func TestAVoterThatTakesNoEntriesDoesNotCount(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	leader, deaf := c.leader(), c.follower()
+	if err := deaf.port.raft.Close(); err != nil {
+		t.Fatal(err)
+	}
+	deaf.port.mu.Lock()
+	for conn := range deaf.port.conns {
+		_ = conn.Close()
+	}
+	deaf.port.mu.Unlock()
+	for name := range c.nodes {
+		if name == deaf.cfg.Name || name == leader.cfg.Name {
+			continue
+		}
+		if err := Remove(within(t, patience), c.base, name); err == nil || !strings.Contains(err.Error(), "without "+name+" nobody could lead") || !strings.Contains(err.Error(), deaf.cfg.Name) {
+			t.Errorf("%s is removed with %v", name, err)
+		}
+	}
+	if o, err := apply(within(t, patience), leader, state.Command{Op: state.Mark, Space: "test", Marker: "m"}); err != nil || o.Verdict != state.Done {
+		t.Errorf("an entry ends with %+v, %v", o, err)
+	}
+	if err := Remove(within(t, patience), c.base, deaf.cfg.Name); err != nil {
+		t.Errorf("the node that takes no entries is removed with %v", err)
+	}
+}
+
+// An address of the peers that leads to a node of another cluster, with a certificate of the same authority,
+// leads nobody astray: no award is made there, and nobody believes what it says of the members.
+func TestANodeOfAnotherClusterIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	c, other := newTestCluster(t), newMembers(t, "one")
+	other.base.CAFile, other.base.CertFile, other.base.KeyFile = c.base.CAFile, c.base.CertFile, c.base.KeyFile
+	other.begin()
+	lost := c.follower().cfg.Name
+	leader := c.leader().cfg.Name
+	c.stop(lost)
+	cfg := c.config(lost).withDefaults()
+	cfg.Peers = maps.Clone(cfg.Peers)
+	cfg.Peers[leader] = other.base.Peers["one"]
+	n, err := start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[lost] = n
+	eventually(t, "the node knows its leader", patience, func() bool { _, id := n.raft.LeaderWithID(); return id != "" })
+	if _, id := n.raft.LeaderWithID(); named(id).Name == leader {
+		if _, err := apply(within(t, patience), n, state.Command{Op: state.Mark, Space: "test", Marker: "m"}); err == nil || !strings.Contains(err.Error(), errOtherCluster.Error()) {
+			t.Errorf("an entry through the wrong address ends with %v", err)
+		}
+	}
+	for name := range c.nodes {
+		if name != lost {
+			c.stop(name)
+		}
+	}
+	if n.isRemoved() {
+		t.Error("a voter believes another cluster that it is no member")
+	}
+	// A proxy without a node stays with the cluster that has answered first.
+	cluster, err := newCluster(other.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster.learns = true
+	if err := cluster.call(within(t, patience), request{op: opMembers}, nil); err != nil {
+		t.Fatal(err)
+	}
+	cluster.peers["one"] = c.base.Peers[lost]
+	if err := cluster.ask(within(t, patience), "one", request{op: opSelf}, false, nil); !errors.Is(err, errOtherCluster) {
+		t.Errorf("a node of another cluster answers a proxy with %v", err)
 	}
 }
 

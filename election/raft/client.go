@@ -29,7 +29,11 @@ func New(cfg Config) (*Client, error) {
 		r, err = start(cfg)
 	} else {
 		service = "raft at " + strings.Join(slices.Sorted(maps.Values(cfg.Peers)), ", ")
-		r, err = newCluster(cfg)
+		var c *cluster
+		if c, err = newCluster(cfg); err == nil {
+			c.learns = true
+			r = c
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("raft elector: %w", err)

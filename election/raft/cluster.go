@@ -33,6 +33,10 @@ type cluster struct {
 	names    []string          // of the peers, sorted
 	next     atomic.Int64      // which of the names is asked
 	client   *http.Client
+	// id is that of the cluster that is meant; nil if it is not known. The first answer tells a proxy
+	// that stays (learns), so that one wrong address cannot lead it from one cluster to another.
+	id     atomic.Pointer[string]
+	learns bool
 }
 
 func newCluster(cfg Config) (*cluster, error) {
@@ -79,6 +83,9 @@ func (c *cluster) ask(ctx context.Context, name string, r request, final bool, i
 	if final {
 		req.Header.Set(finalHeader, "1")
 	}
+	if id := c.id.Load(); id != nil {
+		req.Header.Set(clusterHeader, *id)
+	}
 	resp, err := c.client.Do(req)
 	if err != nil {
 		return fmt.Errorf("node %s: %w", name, err)
@@ -87,6 +94,9 @@ func (c *cluster) ask(ctx context.Context, name string, r request, final bool, i
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
 	if err != nil {
 		return fmt.Errorf("node %s: read its answer: %w", name, err)
+	}
+	if !c.isOf(resp.Header.Get(clusterHeader)) {
+		return fmt.Errorf("node %s: %w", name, errOtherCluster)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return c.failed(name, resp.Status, answer)
@@ -98,6 +108,15 @@ func (c *cluster) ask(ctx context.Context, name string, r request, final bool, i
 		return fmt.Errorf("node %s: decode its answer: %w", name, err)
 	}
 	return nil
+}
+
+// isOf reports whether an answer comes from the cluster that is meant.
+func (c *cluster) isOf(id string) bool {
+	if c.learns {
+		c.id.CompareAndSwap(nil, &id)
+	}
+	meant := c.id.Load()
+	return meant == nil || *meant == id
 }
 
 // failed returns the error that an answer is.

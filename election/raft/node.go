@@ -86,6 +86,7 @@ func start(cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", filepath.Join(cfg.Dir, "snapshots"), err)
 	}
+	n.others.id.Store(&n.disk.Identity.Cluster)
 	if n.port, err = listen(cfg.Listen, n.others.security, n.disk.Identity, n.log); err != nil {
 		return nil, err
 	}
@@ -130,7 +131,15 @@ func (n *node) close() error {
 	n.mu.Lock()
 	n.closed = true
 	n.mu.Unlock()
-	n.handling.Wait()
+	handled := make(chan struct{})
+	go func() {
+		n.handling.Wait()
+		close(handled)
+	}()
+	select {
+	case <-handled:
+	case <-time.After(closeTimeout): // the end of the server, below, ends the requests that are left
+	}
 	var errs []error
 	if n.raft != nil {
 		if n.raft.State() == hraft.Leader {
@@ -143,6 +152,7 @@ func (n *node) close() error {
 	if n.server != nil {
 		errs = append(errs, n.server.Close())
 	}
+	<-handled
 	if n.transport != nil {
 		errs = append(errs, n.transport.Close())
 	}

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -366,4 +368,48 @@ func TestANodeThatCannotWriteSaysSo(t *testing.T) {
 	}
 	acquire(t, c.client(t, "another", "test").Database("d"), bid("w", long)) // which two writes as well
 	eventually(t, "the client is healthy again", patience, healthy)
+}
+
+// TestARequestWithoutAnEndKeepsNoNodeFromClosing: neither what is not sent whole nor what is not read is waited for.
+func TestARequestWithoutAnEndKeepsNoNodeFromClosing(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one")
+	c.begin()
+	client, err := newCluster(c.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, more := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+c.base.Peers["one"]+pathPrefix+string(opSelf), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan error, 1)
+	go func() {
+		resp, err := client.client.Do(req)
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		over <- err
+	}()
+	if _, err := more.Write([]byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	n := c.nodes["one"]
+	closed := make(chan struct{})
+	go func() {
+		c.stop("one")
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Error("the node does not close")
+	}
+	if n.enter() {
+		t.Error("a node that was closed takes requests")
+	}
+	_ = more.Close()
+	<-over
+	<-closed
 }

@@ -21,6 +21,9 @@ const (
 	pathPrefix = "/v1/"
 	// finalHeader is set in what a node sends to the leader. It is not passed on again.
 	finalHeader = "Fencepost-Final"
+	// clusterHeader has the identity of the cluster: in a request that of the cluster that is meant, if the
+	// client knows it, and in each answer that of the node.
+	clusterHeader = "Fencepost-Cluster"
 	// mostRequest bounds what a request may contain, in bytes.
 	mostRequest = 1 << 20
 	// mostWait is how long a request for changes is held back if there are none.
@@ -49,7 +52,7 @@ type fault struct {
 
 func (n *node) newServer() *http.Server {
 	return &http.Server{
-		Handler: http.HandlerFunc(n.handle), ReadHeaderTimeout: handshakeTimeout,
+		Handler: http.HandlerFunc(n.handle), ReadHeaderTimeout: handshakeTimeout, ReadTimeout: handshakeTimeout, WriteTimeout: 2 * handshakeTimeout,
 		BaseContext: func(net.Listener) context.Context { return n.ctx },
 		ErrorLog:    log.New(io.Discard, "", 0), // clients that go away
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: mostStreams, SendPingTimeout: 10 * time.Second, PingTimeout: streamTimeout},
@@ -68,8 +71,13 @@ func (n *node) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer n.handling.Done()
+	cluster := n.disk.Identity.Cluster
+	w.Header().Set(clusterHeader, cluster)
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostRequest))
 	var answer any
+	if meant := r.Header.Get(clusterHeader); meant != "" && meant != cluster {
+		err = errOtherCluster
+	}
 	if err == nil {
 		answer, err = n.serve(r.Context(), operation(r.URL.Path[min(len(pathPrefix), len(r.URL.Path)):]), text, r.Header.Get(finalHeader) != "")
 	}

@@ -221,6 +221,23 @@ func TestANodeThatWasSentASnapshotIsOpened(t *testing.T) {
 	}
 }
 
+// TestASnapshotThatIsDamagedIsMissing: Raft's library would go on from the one before it.
+func TestASnapshotThatIsDamagedIsMissing(t *testing.T) {
+	t.Parallel()
+	dir := create(t, id)
+	received(t, dir)
+	found, err := filepath.Glob(filepath.Join(dir, "snapshots", "*", "state.bin"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("the snapshots are %v, %v", found, err)
+	}
+	if err := os.WriteFile(found[0], []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := disk.Open(dir, "one"); !errors.Is(err, disk.ErrNoIdentity) {
+		t.Errorf("it is opened with %v", err)
+	}
+}
+
 func TestANodeIsMadeInAnEmptyDirectoryOnly(t *testing.T) {
 	t.Parallel()
 	if err := disk.Create(create(t, id), id, nil); !errors.Is(err, disk.ErrNotEmpty) {

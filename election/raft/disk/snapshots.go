@@ -85,7 +85,8 @@ func (d *Disk) complete(dir string) error {
 	return nil
 }
 
-// newestSnapshot returns the index of the newest snapshot that can be read; 0 if there is none.
+// newestSnapshot returns the index of the newest snapshot; 0 if there is none. Raft's library would take
+// an older one instead of one that cannot be read, and forget what was acknowledged since.
 func newestSnapshot(dir string) (uint64, error) {
 	if _, err := os.Stat(filepath.Join(dir, snapshots)); errors.Is(err, os.ErrNotExist) {
 		return 0, nil // the store would create the directory
@@ -98,7 +99,11 @@ func newestSnapshot(dir string) (uint64, error) {
 	if err != nil || len(all) == 0 {
 		return 0, err
 	}
-	return all[0].Index, nil
+	_, content, err := store.Open(all[0].ID) // which compares its checksum
+	if err != nil {
+		return 0, fmt.Errorf("%w: the newest snapshot in %s cannot be read: %w", ErrNoIdentity, dir, err)
+	}
+	return all[0].Index, content.Close()
 }
 
 // gap returns the first index that the log does not have; 0 if it has all of these.
