@@ -259,14 +259,16 @@ func TestRaftStatusSaysWhatIsWrongWithANode(t *testing.T) {
 		node    raft.NodeAnswer
 		want    string
 	}{
-		"all is well":                   {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1"}}, ""},
-		"it does not answer":            {member, raft.NodeAnswer{Name: "a", Err: errors.New("refused")}, "node a: refused"},
-		"its disk is full":              {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1", Problem: "no space left on device"}}, "cannot write its directory: no space left on device"},
-		"it has stopped":                {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1", Stopped: true, State: "Shutdown (upgrade)"}}, "takes no part: Shutdown (upgrade)"},
-		"it goes on with deleted files": {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "0"}}, "restart its proxy"},
-		"it is of another cluster":      {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1"}}, "it runs and is no member"},
-		"it was removed":                {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1", Stopped: true}}, ""},
-		"the peers do not name it":      {append(member, raft.Member{Name: "b"}), raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Disk: "1"}}, "node b: election.raft.peers does not name it"},
+		"all is well":                   {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, ""},
+		"it does not answer":            {member, raft.NodeAnswer{Name: "a", Err: errors.New("refused")}, "node a: it does not answer: refused"},
+		"its disk is full":              {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1", Problem: "no space left on device"}}, "cannot write its directory: no space left on device"},
+		"it has stopped":                {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1", Stopped: true, State: "Shutdown (upgrade)"}}, "takes no part: Shutdown (upgrade)"},
+		"it goes on with deleted files": {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "0"}}, "another directory than the one that was added. Restart its proxy"},
+		"it is of another cluster":      {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "it runs and is no member"},
+		"it hears of no leader":         {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Disk: "1", State: "Candidate"}}, "it hears of no leader"},
+		"its address is another's":      {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "b", Disk: "2"}}, "the node b answers at its address"},
+		"it was removed":                {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1", Stopped: true}}, ""},
+		"the peers do not name it":      {append(member, raft.Member{Name: "b"}), raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "node b: election.raft.peers does not name it"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -116,7 +116,7 @@ type raftNode struct {
 	Member  string `json:"member"`
 	State   string `json:"state,omitempty"`   // as the node says
 	Applied uint64 `json:"applied,omitempty"` // the index of the last entry that it has applied
-	Error   string `json:"error,omitempty"`   // why it does not answer
+	Error   string `json:"error,omitempty"`   // what is wrong with it, and what to do
 }
 
 // raftNodes returns the peers of the configuration, and members that it does not name.
@@ -127,24 +127,12 @@ func raftNodes(s raft.Status) (all []raftNode) {
 	}
 	for _, n := range s.Nodes {
 		one := raftNode{Name: n.Name, Address: n.Address, Member: "unknown", State: n.Status.State, Applied: n.Status.Applied}
-		if n.Err != nil {
-			one.Error = n.Err.Error()
-		}
 		m := members[n.Name]
 		if s.Err == nil {
 			one.Member = memberWord(m)
 		}
-		switch {
-		case n.Err != nil || s.Err != nil:
-		case m.Name == "" && !n.Status.Stopped:
-			one.Error = "it runs and is no member: it has just been removed, or belongs to another cluster. Stop its proxy"
-		case m.Name == "":
-		case n.Status.Stopped:
-			one.Error = "it is a member and takes no part: " + n.Status.State
-		case n.Status.Problem != "":
-			one.Error = "it cannot write its directory: " + n.Status.Problem
-		case n.Status.Disk != m.Disk:
-			one.Error = "it runs with another directory than the one that was added: restart its proxy"
+		if problem, remedy := s.Trouble(n); problem != "" {
+			one.Error = problem + ". " + remedy
 		}
 		delete(members, n.Name)
 		all = append(all, one)

@@ -105,15 +105,14 @@ func (n *node) promoteMember(ctx context.Context, m Member) error {
 	return leading(n.wait(ctx, n.raft.AddVoter(m.id(), m.recorded(), all.index, enqueueTimeout)))
 }
 
-// remove removes a node, unless it has been removed already. Afterwards the node of this name is
-// another one.
+// remove removes a node, unless it has been removed already, or was added again meanwhile.
 func (n *node) remove(ctx context.Context, m Member) error {
 	all, err := n.members(ctx)
 	if err != nil {
 		return err
 	}
 	found := all.named(m.Name)
-	if found == nil {
+	if found == nil || m.Disk != "" && m.Disk != found.Disk {
 		return nil
 	}
 	if found.Voter {

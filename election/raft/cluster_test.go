@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +52,8 @@ type members struct {
 	dir   string // of their directories
 	names []string
 	nodes map[string]*node // those that run
+	// stalled nodes cannot write their disks, as far as they know.
+	stalled map[string]*atomic.Bool
 }
 
 // newMembers prepares nodes, and starts none.
@@ -59,14 +62,14 @@ func newMembers(t *testing.T, names ...string) *members {
 	authority := pgtest.NewAuthority(t)
 	pair := authority.Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
 	c := &members{
-		t: t, dir: directory(t), names: names, nodes: map[string]*node{},
+		t: t, dir: directory(t), names: names, nodes: map[string]*node{}, stalled: map[string]*atomic.Bool{},
 		base: Config{
 			Peers: map[string]string{}, CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile,
 			Heartbeat: heartbeat, Prefix: "test",
 		},
 	}
 	for _, name := range names {
-		c.base.Peers[name] = ports.For(t).Address()
+		c.base.Peers[name], c.stalled[name] = ports.For(t).Address(), new(atomic.Bool)
 	}
 	t.Cleanup(func() {
 		for name := range c.nodes {
@@ -128,6 +131,9 @@ func (c *members) config(name string) Config {
 	cfg := c.base
 	cfg.Name, cfg.Listen, cfg.Dir, cfg.Proxy = name, c.base.Peers[name], filepath.Join(c.dir, name), name
 	cfg.Logger = zaptest.NewLogger(c.t).Named(name)
+	if s := c.stalled[name]; s != nil {
+		cfg.stalls = s.Load
+	}
 	return cfg
 }
 

@@ -44,6 +44,8 @@ type Config struct {
 	// Heartbeat is when a node that has heard nothing of the leader tries to become one; default 1 s.
 	// It must be the same everywhere.
 	Heartbeat time.Duration
+
+	stalls func() bool // for tests: the disk counts as one that cannot be written
 }
 
 func (cfg Config) withDefaults() Config {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 
@@ -31,7 +32,10 @@ func Bootstrap(ctx context.Context, cfg Config) error {
 	}
 	for _, n := range others {
 		switch {
+		case n.Err != nil && absent(n.Err):
 		case n.Err != nil:
+			return fmt.Errorf("something accepts connections at %s, the address of %s, and does not say what it is (%w): a node may run there, "+
+				"and must not get a second cluster beside it. Correct election.raft, or stop it first", n.Address, n.Name, n.Err)
 		case n.Name == cfg.Name:
 			return runs(n)
 		default:
@@ -50,6 +54,12 @@ func Bootstrap(ctx context.Context, cfg Config) error {
 	})
 }
 
+// absent reports whether nothing runs where a node was asked: no connection was made.
+func absent(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial"
+}
+
 // runs is the error of a directory that is to be made for a node that is running.
 func runs(n NodeAnswer) error {
 	return fmt.Errorf("the node %s answers at %s: stop its proxy first, because it goes on with the directory that it had", n.Name, n.Address)
@@ -64,7 +74,7 @@ func Add(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	if err := disk.Empty(cfg.Dir); err != nil {
+	if err := disk.Prepare(cfg.Dir); err != nil {
 		return err
 	}
 	c, err := newCluster(cfg)
@@ -95,10 +105,11 @@ func Remove(ctx context.Context, cfg Config, name string) error {
 	if err := administer(ctx, cfg, request{op: opMembers}, &all); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(all, func(m Member) bool { return m.Name == name }) { // a repeated request finds it so too
+	i := slices.IndexFunc(all, func(m Member) bool { return m.Name == name })
+	if i < 0 {
 		return fmt.Errorf("the node %s is not a member", name)
 	}
-	return administer(ctx, cfg, request{op: opRemove, in: Member{Name: name}}, nil)
+	return administer(ctx, cfg, request{op: opRemove, in: Member{Name: name, Disk: all[i].Disk}}, nil)
 }
 
 // administer makes a request to the nodes other than this one.
@@ -130,6 +141,33 @@ type NodeAnswer struct {
 	Name, Address string
 	Status        NodeStatus
 	Err           error // why it did not answer
+}
+
+// Trouble returns what is wrong with the node that has given an answer, and what to do; "" if all is well, or
+// if nobody can tell, because there is no leader.
+func (s Status) Trouble(a NodeAnswer) (problem, remedy string) {
+	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Name == a.Name })
+	switch {
+	case a.Err != nil:
+		return "it does not answer: " + a.Err.Error(), "Start its proxy, or correct election.raft.peers."
+	case s.Err != nil:
+		return "", ""
+	case a.Status.Name != a.Name:
+		return "the node " + a.Status.Name + " answers at its address", "Correct election.raft.peers."
+	case i < 0 && a.Status.Stopped:
+		return "", "" // it was removed, and is to be stopped
+	case i < 0:
+		return "it runs and is no member: it has just been removed, or belongs to another cluster", "Stop its proxy."
+	case a.Status.Stopped:
+		return "it is a member and takes no part: " + a.Status.State, "Do what that says, or remove the node."
+	case a.Status.Problem != "":
+		return "it cannot write its directory: " + a.Status.Problem, DirectoryRemedy
+	case a.Status.Disk != s.Members[i].Disk:
+		return "it runs with another directory than the one that was added", "Restart its proxy."
+	case a.Status.Leader == "":
+		return "it hears of no leader", "Correct its address in election.raft.peers at the others, or let connections pass."
+	}
+	return "", ""
 }
 
 // Look asks all peers of the configuration for their status, and the leader for the members.

@@ -43,10 +43,11 @@ type node struct {
 	confirming sync.Mutex // held while a confirmation is made
 
 	mu       sync.Mutex
-	closed   bool           // no request is handled any more
-	next     *confirmation  // that has not begun; nil if nobody waits for one
-	handling sync.WaitGroup // requests of others
-	removed  atomic.Bool    // the others say that this node is no member
+	closed   bool                  // no request is handled any more
+	next     *confirmation         // that has not begun; nil if nobody waits for one
+	handling sync.WaitGroup        // requests of others
+	removed  atomic.Bool           // the others say that this node is no member
+	hidden   atomic.Pointer[error] // why this node cannot be reached at its own address; nil if it can
 }
 
 // self returns the member that this node is.
@@ -106,6 +107,8 @@ func start(cfg Config) (_ *node, err error) {
 		}
 	})
 	n.wg.Go(n.keepUp)
+	n.wg.Go(n.watchDisk)
+	n.wg.Go(n.watchAddress)
 	return n, nil
 }
 
@@ -125,12 +128,16 @@ func (n *node) halt(err error) {
 	n.wg.Go(func() { n.raft.Shutdown() })
 }
 
-// close stops the node. If it leads, it lets another one lead first.
+// close stops the node. If it leads, it lets another one lead first. It waits for nothing that may never
+// end: neither for a disk that hangs nor for a client.
 func (n *node) close() error {
-	n.cancel()
 	n.mu.Lock()
 	n.closed = true
 	n.mu.Unlock()
+	if n.raft != nil && n.raft.State() == hraft.Leader {
+		n.handOver()
+	}
+	n.cancel()
 	handled := make(chan struct{})
 	go func() {
 		n.handling.Wait()
@@ -141,13 +148,11 @@ func (n *node) close() error {
 	case <-time.After(closeTimeout): // the end of the server, below, ends the requests that are left
 	}
 	var errs []error
+	stopped := true
 	if n.raft != nil {
-		if n.raft.State() == hraft.Leader {
-			if err := n.settle(n.raft.LeadershipTransfer()); err != nil {
-				n.log.Debug("no other node leads yet", zap.Error(err))
-			}
-		}
-		errs = append(errs, n.raft.Shutdown().Error())
+		err := n.settle(n.raft.Shutdown())
+		stopped = !errors.Is(err, context.DeadlineExceeded)
+		errs = append(errs, err)
 	}
 	if n.server != nil {
 		errs = append(errs, n.server.Close())
@@ -163,10 +168,17 @@ func (n *node) close() error {
 	if n.others != nil {
 		errs = append(errs, n.others.close())
 	}
-	if n.disk != nil {
+	if n.disk != nil && stopped { // otherwise Raft waits for the disk, which would not close
 		errs = append(errs, n.disk.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// handOver lets another node lead, if one can.
+func (n *node) handOver() {
+	if err := n.settle(n.raft.LeadershipTransfer()); err != nil {
+		n.log.Debug("no other node leads yet", zap.Error(err))
+	}
 }
 
 // settle waits for a future, but not for long.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -30,6 +31,9 @@ type port struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 
+	// cut: what Raft sends and answers goes nowhere, because this node cannot do its part.
+	cut atomic.Bool
+
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // that were accepted and not closed
 	using sync.WaitGroup        // those who use them
@@ -43,7 +47,8 @@ type half struct {
 	once  sync.Once
 }
 
-// tracked is a connection that its port closes with itself.
+// tracked is a connection of Raft's, which goes nowhere while its port is cut. One that was accepted is
+// closed with its port.
 type tracked struct {
 	*tls.Conn
 	port *port
@@ -142,6 +147,17 @@ func (c *tracked) Close() error {
 	return c.Conn.Close()
 }
 
+// Write implements net.Conn. Whoever uses the connection closes it after an error.
+func (c *tracked) Write(p []byte) (int, error) {
+	if c.port.cut.Load() {
+		return 0, errCut
+	}
+	return c.Conn.Write(p)
+}
+
+// errCut ends the connections of a node that cannot do its part.
+var errCut = errors.New("this node cannot write its directory")
+
 // forget is called when a connection has ended.
 func (p *port) forget(raw net.Conn) {
 	p.mu.Lock()
@@ -181,5 +197,9 @@ func (h *half) Dial(address hraft.ServerAddress, timeout time.Duration) (net.Con
 	if err != nil {
 		return nil, err
 	}
-	return h.port.security.dial(ctx, to, raftProtocol(h.port.id.Cluster, disk))
+	conn, err := h.port.security.dial(ctx, to, raftProtocol(h.port.id.Cluster, disk))
+	if err != nil {
+		return nil, err
+	}
+	return &tracked{conn, h.port}, nil
 }

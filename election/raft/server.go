@@ -5,14 +5,12 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/raft/state"
 )
 
@@ -39,6 +37,7 @@ type NodeStatus struct {
 	State   string `json:"state"` // Raft's: Leader, Follower, Candidate or Shutdown; and why it has stopped
 	Stopped bool   `json:"stopped,omitempty"`
 	Problem string `json:"problem,omitempty"` // why its directory could not be written
+	Leader  string `json:"leader,omitempty"`  // the name of the leader that it follows; "" if it knows none
 	Term    string `json:"term"`
 	Applied uint64 `json:"applied"` // the index of the last entry that it has applied
 	Last    uint64 `json:"last"`    // the index of the last entry that it has
@@ -152,20 +151,10 @@ func (n *node) held(ctx context.Context, r changesRequest) (state.Delta, error) 
 	return d, err
 }
 
-// healthy implements replica. A node that cannot write acknowledges nothing, and the cluster is one
-// node closer to standing still.
-func (n *node) healthy() error {
-	if err := n.disk.Problem(); err != nil {
-		return &election.LimitedError{Err: fmt.Errorf("the node %s of Raft cannot write its directory: %w", n.cfg.Name, err), Remedy: DirectoryRemedy}
-	}
-	return nil
-}
-
-// DirectoryRemedy is what an operator can do about a node that cannot write its directory.
-const DirectoryRemedy = "Make room on its disk, or remove the node and add it again with another one."
-
 func (n *node) status() NodeStatus {
 	s := NodeStatus{Name: n.cfg.Name, Disk: n.disk.Identity.Disk, State: n.raft.State().String(), Term: n.raft.Stats()["term"], Applied: n.raft.AppliedIndex(), Last: n.raft.LastIndex()}
+	_, leader := n.raft.LeaderWithID()
+	s.Leader = named(leader).Name
 	if err := n.disk.Problem(); err != nil {
 		s.Problem = err.Error()
 	}

@@ -85,24 +85,9 @@ func raftRisks(s raft.Status) (found []election.Risk) {
 		})
 	}
 	for _, n := range s.Nodes {
-		switch {
-		case n.Err != nil:
+		if problem, remedy := s.Trouble(n); problem != "" {
 			found = append(found, election.Risk{
-				Kind:   election.RiskNotRedundant,
-				Seen:   fmt.Sprintf("the node %s of Raft does not answer (%v)", n.Name, n.Err),
-				Remedy: "Start its proxy, or correct election.raft.peers.",
-			})
-		case n.Status.Problem != "":
-			found = append(found, election.Risk{
-				Kind:   election.RiskNotRedundant,
-				Seen:   fmt.Sprintf("the node %s of Raft cannot write its directory (%s)", n.Name, n.Status.Problem),
-				Remedy: raft.DirectoryRemedy,
-			})
-		case n.Status.Stopped:
-			found = append(found, election.Risk{
-				Kind:   election.RiskNotRedundant,
-				Seen:   fmt.Sprintf("the node %s of Raft takes no part: %s", n.Name, n.Status.State),
-				Remedy: "Stop its proxy, take election.raft.dir from its configuration, or do what the state says.",
+				Kind: election.RiskNotRedundant, Seen: fmt.Sprintf("the node %s of Raft: %s", n.Name, problem), Remedy: remedy,
 			})
 		}
 	}

@@ -29,7 +29,10 @@ type Disk struct {
 	db       *bolt.DB
 
 	mu      sync.Mutex
-	problem error // with which the last write failed
+	problem error     // with which the last write failed
+	writing int       // writes that are under way
+	insists bool      // what must be written has failed, and is tried again
+	since   time.Time // when the last write ended, or the first of these began
 }
 
 var (
@@ -58,20 +61,35 @@ func openDatabase(dir string) (*Disk, error) {
 	return &Disk{db: db}, nil
 }
 
+// retryWrite is when what must be written is tried again.
+const retryWrite = 200 * time.Millisecond
+
+// stallAfter is how long a write may take.
+const stallAfter = 3 * time.Second
+
 // update makes a write.
 func (d *Disk) update(do func(*bolt.Tx) error) error {
+	d.mu.Lock()
+	if d.writing++; d.writing == 1 {
+		d.since = time.Now()
+	}
+	d.mu.Unlock()
 	err := d.db.Update(do)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.problem = err
+	d.writing--
+	d.since, d.problem = time.Now(), err
 	return err
 }
 
-// Problem returns why the last write failed, for example because the disk is full; nil if it has
-// succeeded.
+// Problem returns why the last write failed, for example because the disk is full, or that a write has not
+// ended for too long; nil if the last one has succeeded.
 func (d *Disk) Problem() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if waited := time.Since(d.since); d.writing > 0 && waited > stallAfter {
+		return fmt.Errorf("nothing was written for %s", waited.Round(time.Second))
+	}
 	return d.problem
 }
 
@@ -149,8 +167,29 @@ func (d *Disk) Get(key []byte) (value []byte, err error) {
 	return value, err
 }
 
-// SetUint64 implements raft.StableStore.
-func (d *Disk) SetUint64(key []byte, value uint64) error { return d.Set(key, number(value)) }
+func (d *Disk) insist(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.insists = on
+}
+
+// Stalled reports whether nothing can be written: a write does not end, or what must be written fails.
+func (d *Disk) Stalled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.writing > 0 && time.Since(d.since) > stallAfter || d.insists
+}
+
+// SetUint64 implements raft.StableStore. It does not return before the value is on the disk: Raft's
+// library ends the whole process if the term cannot be written. A node that waits here takes no part.
+func (d *Disk) SetUint64(key []byte, value uint64) error {
+	for d.Set(key, number(value)) != nil {
+		d.insist(true)
+		time.Sleep(retryWrite)
+	}
+	d.insist(false)
+	return nil
+}
 
 // GetUint64 implements raft.StableStore. It returns 0 for a key that was never set.
 func (d *Disk) GetUint64(key []byte) (uint64, error) {

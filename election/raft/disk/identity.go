@@ -46,10 +46,7 @@ type Identity struct {
 // identity file. A directory in which begin has failed cannot be opened. Create returns
 // ErrNotEmpty unless the directory is absent or empty.
 func Create(dir string, id Identity, begin func(*Disk) error) (err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("create the directory of the node: %w", err)
-	}
-	if err := Empty(dir); err != nil {
+	if err := Prepare(dir); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(id, "", "  ")
@@ -70,6 +67,21 @@ func Create(dir string, id Identity, begin func(*Disk) error) (err error) {
 		}
 	}
 	return writeFile(filepath.Join(dir, identityFile), append(text, '\n'))
+}
+
+// Prepare makes a directory if it is absent, and returns an error unless it is empty and can be written.
+func Prepare(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("create the directory of the node: %w", err)
+	}
+	if err := Empty(dir); err != nil {
+		return err
+	}
+	probe := filepath.Join(dir, identityFile+".new")
+	if err := os.WriteFile(probe, nil, 0o600); err != nil {
+		return fmt.Errorf("write to the directory of the node: %w", err)
+	}
+	return os.Remove(probe)
 }
 
 // Empty returns ErrNotEmpty unless the directory is absent or empty.

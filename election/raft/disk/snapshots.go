@@ -52,7 +52,7 @@ func (s *sink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil || s.cancelled {
 		return err
 	}
-	if err := s.disk.SetUint64(snapshotKey, s.index); err != nil {
+	if err := s.disk.Set(snapshotKey, number(s.index)); err != nil {
 		return fmt.Errorf("note the snapshot: %w", err)
 	}
 	return nil

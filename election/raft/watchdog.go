@@ -1,0 +1,95 @@
+package raft
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election"
+)
+
+// hiddenAfter is after how many failures in a row a node counts as unreachable at its own address.
+const hiddenAfter = 3
+
+// watchDisk cuts the node's connections to the others while nothing can be written. Raft's library goes on
+// to send heartbeats meanwhile, so that a leader would be followed which can award nothing. It returns when
+// the node closes.
+func (n *node) watchDisk() {
+	ticker := time.NewTicker(n.cfg.Heartbeat / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-n.ctx.Done():
+			return
+		}
+		if cut := n.disk.Stalled() || n.cfg.stalls != nil && n.cfg.stalls(); n.port.cut.Swap(cut) != cut {
+			n.log.Warn("the other nodes of raft hear nothing of this one while its directory cannot be written", zap.Bool("stalled", cut), zap.Error(n.disk.Problem()))
+		}
+	}
+}
+
+// watchAddress asks this node for its status at its own address, as the others do. While nobody is there,
+// the node does not keep the lead: everybody's requests go to the leader's address. It returns when the node
+// closes.
+func (n *node) watchAddress() {
+	ticker := time.NewTicker(n.cfg.Heartbeat)
+	defer ticker.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ticker.C:
+		case <-n.ctx.Done():
+			return
+		}
+		err := n.askSelf()
+		if err == nil {
+			failures = 0
+			n.hidden.Store(nil)
+			continue
+		}
+		if failures++; failures < hiddenAfter {
+			continue
+		}
+		n.hidden.Store(&err)
+		if n.raft.State() == hraft.Leader {
+			n.log.Warn("this node of raft leads, and cannot be reached: another one is to lead", zap.Error(err))
+			n.handOver()
+		}
+	}
+}
+
+// askSelf returns nil if this node answers at its own address.
+func (n *node) askSelf() error {
+	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
+	defer cancel()
+	var s NodeStatus
+	if err := n.others.ask(ctx, n.cfg.Name, request{op: opSelf}, false, &s); err != nil {
+		return err
+	}
+	if s.Disk != n.disk.Identity.Disk {
+		return fmt.Errorf("the node %s answers there", s.Name)
+	}
+	return nil
+}
+
+// healthy implements replica. A node that cannot write acknowledges nothing, and the cluster is one
+// node closer to standing still.
+func (n *node) healthy() error {
+	if err := n.disk.Problem(); err != nil {
+		return &election.LimitedError{Err: fmt.Errorf("the node %s of Raft cannot write its directory: %w", n.cfg.Name, err), Remedy: DirectoryRemedy}
+	}
+	if err := n.hidden.Load(); err != nil {
+		return &election.LimitedError{
+			Err:    fmt.Errorf("the node %s of Raft cannot be reached at its address %s: %w", n.cfg.Name, n.cfg.Peers[n.cfg.Name], *err),
+			Remedy: "Correct election.raft.listen, or the address of this node in election.raft.peers, here and everywhere, or let connections pass.",
+		}
+	}
+	return nil
+}
+
+// DirectoryRemedy is what an operator can do about a node that cannot write its directory.
+const DirectoryRemedy = "Make room on its disk, or remove the node and add it again with another one."
