@@ -206,6 +206,13 @@ func TestSafetyACommitOfAnOlderPortal(t *testing.T) {
 				fixture.Ask(c, Q("rollback"))
 			}
 		}
+		// The portal is one whose Close was skipped.
+		c := chooserAs(s, another(s), "r", "b")
+		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
+		fixture.MustPass(t, c, Batch(Run("begin"), Parse("c1", "commit"), Bind("q1", "c1"), Run("savepoint s")))
+		fixture.MustFail(t, c, "22012", Batch(Run("select 1/0"), Shut('P', "q1")))
+		fixture.MustPass(t, c, Q("rollback to s"))
+		fixture.MustFail(t, c, "ZF005", Exec("q1", 0), Run("select 1"), Run("call goes_on()"), Sync())
 		if n := s.Rows("first") + s.Rows("stale"); n != 0 {
 			t.Errorf("%d rows of a procedure that commits inside", n)
 		}
