@@ -65,13 +65,13 @@ func (n *node) newServer() *http.Server {
 
 // handle answers a request of another proxy or of a command.
 func (n *node) handle(w http.ResponseWriter, r *http.Request) {
+	cluster := n.disk.Identity.Cluster
+	w.Header().Set(clusterHeader, cluster)
 	if !n.enter() {
 		http.Error(w, "the node is closing", http.StatusServiceUnavailable)
 		return
 	}
 	defer n.handling.Done()
-	cluster := n.disk.Identity.Cluster
-	w.Header().Set(clusterHeader, cluster)
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostRequest))
 	var answer any
 	if meant := r.Header.Get(clusterHeader); meant != "" && meant != cluster {
