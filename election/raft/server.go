@@ -51,7 +51,7 @@ type fault struct {
 
 func (n *node) newServer() *http.Server {
 	return &http.Server{
-		Handler: http.HandlerFunc(n.handle), ReadHeaderTimeout: handshakeTimeout, ReadTimeout: handshakeTimeout, WriteTimeout: 2 * handshakeTimeout,
+		Handler: http.HandlerFunc(n.handle), ReadHeaderTimeout: handshakeTimeout, ReadTimeout: handshakeTimeout, WriteTimeout: 2 * handshakeTimeout, IdleTimeout: time.Minute,
 		BaseContext: func(net.Listener) context.Context { return n.ctx },
 		ErrorLog:    log.New(io.Discard, "", 0), // clients that go away
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: mostStreams, SendPingTimeout: 10 * time.Second, PingTimeout: streamTimeout},
