@@ -127,7 +127,8 @@ func (a *announced) isPending() bool {
 	return a.hasPending || len(a.choices.known) > 0 && slices.ContainsFunc(a.choices.known, func(st *standing) bool { return st.waits })
 }
 
-// settleAll takes what is pending for what the client knows, and returns it.
+// settleAll takes what is pending for what the client knows, and returns it. Nothing is under way then, so
+// the transaction is the one that is confirmed: a COMMIT that was skipped has begun none.
 func (a *announced) settleAll() (all []Told) {
 	if a.hasPending {
 		a.settle()
@@ -135,7 +136,7 @@ func (a *announced) settleAll() (all []Told) {
 	}
 	for _, st := range a.choices.known {
 		if st.waits {
-			st.learn(st.pending, a.number)
+			st.learn(st.pending, a.confirmed.number)
 			st.waits = false
 			all = append(all, Told{st.Resource, st.told})
 		}

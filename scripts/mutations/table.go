@@ -246,6 +246,8 @@ var table = []mutation{
 		old: "!m.down.failed && status != gate.FailedBlock", text: "!m.down.failed"},
 	{name: "a LOCK TABLE that was skipped has begun its transaction", file: "proxy/protocol/reply_queue.go", in: ofSeveral, tests: "^TestSafetyALockThatIsSkippedLocksNothing$/^default$",
 		old: "r.had |= e.adds & hadWork", text: "r.had |= e.adds &^ hadEnd"},
+	{name: "a COMMIT that was skipped begins a transaction for what is told", file: "proxy/protocol/announced.go", in: ofSeveral, tests: "^TestSafetyWhatIsToldInATransaction$/^default$",
+		old: "st.learn(st.pending, a.confirmed.number)", text: "st.learn(st.pending, a.number)"},
 	{name: "a COMMIT that nobody has seen leaves the block", file: "proxy/protocol/reply_queue.go", in: ofSeveral, tests: "^TestSafetyACommitOfAnOlderPortal$/^default$",
 		old: "r.had &^= hadBegin | hadLock", text: "r.had &^= hadLock"},
 	{name: "what failed with its transaction is a part of the next", file: "proxy/protocol/ready.go", in: ofSeveral, tests: "^TestABeginThatFailsBeginsNothing$/^default$",

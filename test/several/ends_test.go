@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
@@ -215,6 +216,38 @@ func TestSafetyACommitOfAnOlderPortal(t *testing.T) {
 		fixture.MustFail(t, c, "ZF005", Exec("q1", 0), Run("select 1"), Run("call goes_on()"), Sync())
 		if n := s.Rows("first") + s.Rows("stale"); n != 0 {
 			t.Errorf("%d rows of a procedure that commits inside", n)
+		}
+	})
+}
+
+// TestSafetyWhatIsToldInATransaction does not count in it, however often it changes, and whatever was skipped
+// in between.
+func TestSafetyWhatIsToldInATransaction(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		worker := another(s)
+		s.SupersedeOn("b")
+		c := chooserAs(s, worker, "r")
+		fixture.MustPassEach(t, c, "begin", "set local fencepost.resource = 'b'", "select count(*) from t", "savepoint s")
+		s.GrantOn("b", worker)
+		fixture.MustFail(t, c, "ZF003", Q(write("stale"))) // which tells the epoch
+		fixture.MustPass(t, c, Q("rollback to s"))
+		fixture.MustFail(t, c, "22012", Batch(Run("select 1/0"), Run("commit")))
+		fixture.MustPass(t, c, Q("rollback to s"))
+		candidacy := s.Candidacy(s.DB, "b", worker)
+		confirmed := *candidacy.Status()
+		lapsed := confirmed
+		lapsed.Lapsed, lapsed.Role = true, fencing.Follower
+		candidacy.SetStatus(&lapsed)
+		fixture.MustPass(t, c, Q("show fencepost.role")) // which tells that there is none
+		candidacy.SetStatus(&confirmed)
+		if all, _ := fixture.Ask(c, Q("reset transaction_read_only")); wiretest.ErrorOf(all) != "" { // 14 and 15 let it pass
+			fixture.MustPass(t, c, Q("rollback to s"))
+		}
+		fixture.MustFail(t, c, "ZF003", Q(write("stale")))
+		fixture.Ask(c, Q("commit"))
+		if n := s.Rows("stale"); n != 0 {
+			t.Errorf("%d rows of a transaction that a follower began", n)
 		}
 	})
 }
