@@ -198,19 +198,6 @@ func TestANodeOfAnotherClusterIsNotBelieved(t *testing.T) {
 	if n.isRemoved() {
 		t.Error("a voter believes another cluster that it is no member")
 	}
-	// A proxy without a node stays with the cluster that has answered first.
-	cluster, err := newCluster(other.base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster.learns = true
-	if err := cluster.call(within(t, patience), request{op: opMembers}, nil); err != nil {
-		t.Fatal(err)
-	}
-	cluster.peers["one"] = c.base.Peers[lost]
-	if err := cluster.ask(within(t, patience), "one", request{op: opSelf}, false, nil); !errors.Is(err, errOtherCluster) {
-		t.Errorf("a node of another cluster answers a proxy with %v", err)
-	}
 }
 
 // A node that was removed and still runs keeps nobody from the others.

@@ -29,11 +29,7 @@ func New(cfg Config) (*Client, error) {
 		r, err = start(cfg)
 	} else {
 		service = "raft at " + strings.Join(slices.Sorted(maps.Values(cfg.Peers)), ", ")
-		var c *cluster
-		if c, err = newCluster(cfg); err == nil {
-			c.learns = true
-			r = c
-		}
+		r, err = newCluster(cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("raft elector: %w", err)

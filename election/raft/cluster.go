@@ -33,10 +33,9 @@ type cluster struct {
 	names    []string          // of the peers, sorted
 	next     atomic.Int64      // which of the names is asked
 	client   *http.Client
-	// id is that of the cluster that is meant; nil if it is not known. The first answer tells a proxy
-	// that stays (learns), so that one wrong address cannot lead it from one cluster to another.
-	id     atomic.Pointer[string]
-	learns bool
+	// meant is the identity of the cluster that is meant, as a node knows it; "" if any may be, because a
+	// new one may have begun.
+	meant string
 }
 
 func newCluster(cfg Config) (*cluster, error) {
@@ -83,8 +82,8 @@ func (c *cluster) ask(ctx context.Context, name string, r request, final bool, i
 	if final {
 		req.Header.Set(finalHeader, "1")
 	}
-	if id := c.id.Load(); id != nil {
-		req.Header.Set(clusterHeader, *id)
+	if c.meant != "" {
+		req.Header.Set(clusterHeader, c.meant)
 	}
 	resp, err := c.client.Do(req)
 	if err != nil {
@@ -95,7 +94,7 @@ func (c *cluster) ask(ctx context.Context, name string, r request, final bool, i
 	if err != nil {
 		return fmt.Errorf("node %s: read its answer: %w", name, err)
 	}
-	if !c.isOf(resp.Header.Get(clusterHeader)) {
+	if id := resp.Header.Get(clusterHeader); id != "" && c.meant != "" && id != c.meant {
 		return fmt.Errorf("node %s: %w", name, errOtherCluster)
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -108,19 +107,6 @@ func (c *cluster) ask(ctx context.Context, name string, r request, final bool, i
 		return fmt.Errorf("node %s: decode its answer: %w", name, err)
 	}
 	return nil
-}
-
-// isOf reports whether an answer comes from the cluster that is meant, as far as it says so: what is no node
-// has no identity, and is an error anyway.
-func (c *cluster) isOf(id string) bool {
-	if id == "" {
-		return true
-	}
-	if c.learns {
-		c.id.CompareAndSwap(nil, &id)
-	}
-	meant := c.id.Load()
-	return meant == nil || *meant == id
 }
 
 // failed returns the error that an answer is.

@@ -87,7 +87,7 @@ func start(cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", filepath.Join(cfg.Dir, "snapshots"), err)
 	}
-	n.others.id.Store(&n.disk.Identity.Cluster)
+	n.others.meant = n.disk.Identity.Cluster
 	if n.port, err = listen(cfg.Listen, n.others.security, n.disk.Identity, n.log); err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ var (
 	errNoLeader  = errors.New("raft has no leader")
 	errNotLeader = errors.New("the node does not lead")
 	// errOtherCluster: another address of the peers leads to the right one.
-	errOtherCluster = errors.New("the node is of another cluster. Correct its address in election.raft.peers; after the start of a new cluster, restart this proxy")
+	errOtherCluster = errors.New("the node is of another cluster. Correct its address in election.raft.peers")
 )
 
 // refusal is an answer that does not change when the request is sent again.
