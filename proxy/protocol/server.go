@@ -229,11 +229,11 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 		m.copyStarted()
 		return true
 	case 'C':
-		m.completed(e, msg)
+		leaves := m.completed(e, msg)
 		if e.stmt != nil && e.stmt.ends() {
 			m.confirm(e.after)
 		}
-		m.pendingReplies.runs(e.leaves(msg))
+		m.pendingReplies.runs(leaves && !e.keepsBlock())
 		m.pendingReplies.pop()
 		return true
 	case 'I', 's':
@@ -244,18 +244,10 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 	}
 }
 
-// leaves reports whether the tag of an Execute says that it has ended a block. ROLLBACK TO has the tag of
-// ROLLBACK.
-func (e *reply) leaves(msg []byte) bool {
-	tag, _, _ := wire.CString(msg[wire.HeaderLen:])
-	switch view(tag) {
-	case "COMMIT", "PREPARE TRANSACTION":
-		return true
-	case "ROLLBACK":
-		return e.stmt == nil || !e.stmt.known || !e.stmt.info.EndsSavepoint || e.adds&hadUnsure != 0
-	default:
-		return false
-	}
+// keepsBlock reports whether an Execute that is answered by the tag of ROLLBACK was a ROLLBACK TO, which has
+// that tag too.
+func (e *reply) keepsBlock() bool {
+	return e.stmt != nil && e.stmt.known && e.stmt.info.EndsSavepoint && e.adds&hadUnsure == 0
 }
 
 // matchQuery follows the results of a Query, in which statements of Fencepost's may
@@ -298,12 +290,16 @@ func (m *Machine) passed(g injectedCheck) {
 	}
 }
 
-// completed follows a CommandComplete of the client's.
-func (m *Machine) completed(e *reply, msg []byte) {
+// completed follows a CommandComplete of the client's. leaves says that its tag is one that the end of a
+// block has, whatever was known of the statement.
+func (m *Machine) completed(e *reply, msg []byte) (leaves bool) {
 	tag, _, _ := wire.CString(msg[wire.HeaderLen:])
 	switch view(tag) {
 	case "COMMIT", "ROLLBACK": // the latter of ROLLBACK TO as well
 		m.txn.Answer(gate.TransactionEnded, false)
+		leaves = true
+	case "PREPARE TRANSACTION":
+		leaves = true
 	case "DISCARD ALL": // is committed at once, whatever fails behind it
 		m.settleBase(false)
 	case "RELEASE", "RESET", "SET": // 14 and 15 let a RESET undo read-only mode, and RELEASE one set since the savepoint
@@ -318,4 +314,5 @@ func (m *Machine) completed(e *reply, msg []byte) {
 	if m.copy.under() {
 		m.copyCompleted()
 	}
+	return leaves
 }
