@@ -24,6 +24,8 @@ type batch struct {
 	// claimed: the session has claimed its epoch, and nothing was executed since.
 	claimed bool
 	unowed  unowed
+	// untouched is the number of the last Bind, if nothing has come since that may run SQL; else 0.
+	untouched uint64
 }
 
 // unowed says whether messages that are owed no reply were sent in the batch, the client's or
@@ -113,7 +115,7 @@ func (b *batch) syncedBefore() {
 	if b.progress != batchChecked {
 		panic("protocol: a Sync of Fencepost's ends what is the client's")
 	}
-	b.progress, b.skipping = batchEmpty, false
+	b.progress, b.skipping, b.untouched = batchEmpty, false, 0
 }
 
 // rests follows a ReadyForQuery after which nothing was sent. outside says that it left

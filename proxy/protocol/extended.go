@@ -16,6 +16,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 		return m.unreadable(parse, 'P', n, avail, p)
 	}
 	m.beginBatch()
+	m.batch.untouched = 0
 	s := m.newStatement(sql)
 	if _, harmless := m.txn.Harmless(&s.info, m.config.Version); s.known && harmless && declaresTypes(types) {
 		// Its Bind makes values of those types, which may run a user's code.
@@ -103,7 +104,9 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 		m.batch.snapshot = true
 		m.chain.has(hadWork) // the portal reads by this snapshot, whenever it is executed
 	}
-	m.names.bind(portal, name, binding{s, m.batch.id, m.epochs.number})
+	m.names.portals.bound++
+	m.batch.untouched = m.names.portals.bound
+	m.names.bind(portal, name, binding{s, m.batch.id, m.epochs.number, m.names.portals.bound})
 	if again {
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)
 		return NeedNothing
@@ -152,7 +155,11 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) NeedKi
 	}
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
-	sure := bound.batch == m.batch.id && bound.stmt != nil && !opaque(portal)
+	// SQL can close a portal that has a name, and declare a cursor of that name.
+	sure := bound.batch == m.batch.id && bound.stmt != nil && !opaque(portal) && (len(portal) == 0 || bound.number == m.batch.untouched)
+	if bound.number != m.batch.untouched { // what runs cannot replace its own portal
+		m.batch.untouched = 0
+	}
 	if !sure && m.names.portals.choosers > 0 {
 		s = unknownChooser
 	}
@@ -186,6 +193,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) NeedKi
 	if !sure {
 		m.txn.Send(gate.MayEnd, false)
 		m.epochs.unsure(&m.chain)
+		m.chain.imported = m.chain.imported || m.names.portals.importers
 	}
 	e.after = m.epochs.inHand
 	m.gate.Pass(p, n, n+avail, 0, r)

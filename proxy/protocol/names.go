@@ -95,6 +95,7 @@ func (t *names) bind(portal, name []byte, b binding) {
 	if b.stmt.mayChoose() {
 		t.portals.choosers++
 	}
+	t.portals.importers = t.portals.importers || b.stmt.importsSnapshot()
 	t.portals.set(portal, b)
 }
 
@@ -249,6 +250,7 @@ type binding struct {
 	// sent, as far as is known. The portal ends with that one at the earliest: whatever
 	// ended a transaction before is in front of the Bind.
 	transaction uint64
+	number      uint64 // Binds are counted
 }
 
 // portals are those that a Bind of the client's has made.
@@ -258,6 +260,9 @@ type portals struct {
 	bytes   int // of their statements' texts
 	// choosers counts those that may choose resources, and were not executed in their batch.
 	choosers int
+	// importers: some of them may import snapshots.
+	importers bool
+	bound     uint64 // the number of the last Bind
 }
 
 // get returns a binding without a statement for a name that is not known.
@@ -305,7 +310,7 @@ func (t *portals) clear() {
 	if len(t.byName) > 0 {
 		clear(t.byName)
 	}
-	t.unnamed, t.bytes, t.choosers = binding{}, 0, 0
+	t.unnamed, t.bytes, t.choosers, t.importers = binding{}, 0, 0, false
 }
 
 // endBefore forgets the portals of transactions before the one with that number.

@@ -16,7 +16,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	ran := certainty == answered && !m.down.failed && status != gate.FailedBlock
 	m.copy.end()
 	if ran {
-		m.pendingReplies.runs(false)
+		m.pendingReplies.runs(false, e.adds&hadEnd != 0)
 	}
 	m.pendingReplies.pop()
 	m.pendingReplies.rests(status != gate.Idle)

@@ -252,19 +252,23 @@ func (r *replyQueue) pop() {
 	r.asked, r.call = max(r.asked-1, 0), max(r.call-1, 0)
 }
 
-// runs notes that the message of the entry in front has run. leaves says that it has ended a block,
-// whatever was known of it when it was sent. What pop notes of a message that was skipped allows less,
-// not more.
-func (r *replyQueue) runs(leaves bool) {
+// runs notes that the message of the entry in front has run. Its tag says whether it has begun a block or
+// left one, whatever was known of it when it was sent. What pop notes of a message that was skipped allows
+// less, not more.
+func (r *replyQueue) runs(begins, leaves bool) {
 	adds := r.at(0).adds
 	switch {
-	case adds&hadEnd != 0:
-		r.had = 0
+	case leaves && adds&hadEnd != 0:
+		r.had = adds & hadBegin // AND CHAIN
 	case leaves:
 		r.had &^= hadBegin | hadLock
+	case begins:
+		r.had |= hadBegin
 	}
-	r.had |= adds & hadBegin
-	if r.had&hadWork == 0 {
+	switch {
+	case adds&hadUnsure != 0:
+		r.had &^= hadLock
+	case r.had&hadWork == 0:
 		r.had |= adds & hadLock
 	}
 }

@@ -140,3 +140,31 @@ func TestOnlyWhatWasAskedForIsOwed(t *testing.T) {
 	m.copy.begin(false)
 	owes(false, "when it wants COPY data")
 }
+
+// TestWhatATagSaysOfABlock counts, and not what the statement seemed to be.
+func TestWhatATagSaysOfABlock(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		had, adds      had
+		begins, leaves bool
+		want           had
+	}{
+		"BEGIN":                          {0, hadBegin, true, false, hadBegin},
+		"a portal of BEGIN, replaced":    {0, hadBegin, false, false, 0},
+		"COMMIT":                         {hadBegin | hadWork, hadEnd, false, true, 0},
+		"a portal of COMMIT, replaced":   {hadBegin | hadWork, hadEnd, false, false, hadBegin | hadWork},
+		"COMMIT AND CHAIN":               {hadBegin | hadWork, hadEnd | hadBegin, false, true, hadBegin},
+		"a COMMIT that nobody has seen":  {hadBegin | hadWork, hadWork | hadUnsure, false, true, hadWork},
+		"LOCK TABLE":                     {hadBegin, hadLock, false, false, hadBegin | hadLock},
+		"LOCK TABLE behind work":         {hadBegin | hadWork, hadLock, false, false, hadBegin | hadWork},
+		"something unsure behind a LOCK": {hadBegin | hadLock, hadWork | hadUnsure, false, false, hadBegin},
+	} {
+		var r replyQueue
+		r.push(execute, fromClient).adds = c.adds
+		r.had = c.had
+		r.runs(c.begins, c.leaves)
+		if r.had != c.want {
+			t.Errorf("%s: the transaction has had %b, want %b", what, r.had, c.want)
+		}
+	}
+}

@@ -229,11 +229,11 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 		m.copyStarted()
 		return true
 	case 'C':
-		leaves := m.completed(e, msg)
-		if e.stmt != nil && e.stmt.ends() {
+		begins, leaves := m.completed(e, msg)
+		if leaves && e.stmt != nil && e.stmt.ends() {
 			m.confirm(e.after)
 		}
-		m.pendingReplies.runs(leaves && !e.keepsBlock())
+		m.pendingReplies.runs(begins, leaves && !e.keepsBlock())
 		m.pendingReplies.pop()
 		return true
 	case 'I', 's':
@@ -290,9 +290,9 @@ func (m *Machine) passed(g injectedCheck) {
 	}
 }
 
-// completed follows a CommandComplete of the client's. leaves says that its tag is one that the end of a
-// block has, whatever was known of the statement.
-func (m *Machine) completed(e *reply, msg []byte) (leaves bool) {
+// completed follows a CommandComplete of the client's. begins and leaves say that its tag is one
+// that the begin or the end of a block has, whatever was known of the statement.
+func (m *Machine) completed(e *reply, msg []byte) (begins, leaves bool) {
 	tag, _, _ := wire.CString(msg[wire.HeaderLen:])
 	switch view(tag) {
 	case "COMMIT", "ROLLBACK": // the latter of ROLLBACK TO as well
@@ -300,6 +300,8 @@ func (m *Machine) completed(e *reply, msg []byte) (leaves bool) {
 		leaves = true
 	case "PREPARE TRANSACTION":
 		leaves = true
+	case "BEGIN", "START TRANSACTION":
+		begins = true
 	case "DISCARD ALL": // is committed at once, whatever fails behind it
 		m.settleBase(false)
 	case "RELEASE", "RESET", "SET": // 14 and 15 let a RESET undo read-only mode, and RELEASE one set since the savepoint
@@ -314,5 +316,5 @@ func (m *Machine) completed(e *reply, msg []byte) (leaves bool) {
 	if m.copy.under() {
 		m.copyCompleted()
 	}
-	return leaves
+	return begins, leaves
 }
