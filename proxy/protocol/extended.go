@@ -121,6 +121,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) NeedK
 	m.beginBatch()
 	r, ok := gate.Inert('D', body)
 	if !ok {
+		m.batch.untouched = 0
 		name, rest, _ := wire.CString(body[1:])
 		s := m.named(name)
 		again := m.restates(s, name)
