@@ -87,7 +87,9 @@ func (s *Server) makeRoles() error {
 
 // makeTemplate creates the migrated template database.
 func (s *Server) makeTemplate() error {
-	if err := s.exec(Superuser, "postgres", "CREATE DATABASE "+Template, "GRANT CREATE ON DATABASE "+Template+" TO "+Control); err != nil {
+	// Fencepost looks for fences in each database that is no template. A connection of its to this
+	// one would keep another test from copying it.
+	if err := s.exec(Superuser, "postgres", "CREATE DATABASE "+Template+" IS_TEMPLATE true", "GRANT CREATE ON DATABASE "+Template+" TO "+Control); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

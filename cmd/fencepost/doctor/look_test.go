@@ -206,7 +206,7 @@ func TestWhatKeepsFencepostFromItsWorkIsFound(t *testing.T) {
 func TestNoDatabaseHasTheSchema(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
-	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+pgtest.Template)
+	s.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+pgtest.Template+" IS_TEMPLATE false", "DROP DATABASE "+pgtest.Template)
 	wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), asControl(s))), "schema")
 }
 
