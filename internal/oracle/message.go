@@ -14,34 +14,38 @@ type message struct {
 	bad   bool // malformed: the server refuses it
 	name  string
 	batch int
-	ran   int // how many earlier messages may have run something
+	ran   int // how many messages up to this one may have run something
 	// may are the statements that it may refer to: one for a Parse, those of its text
 	// in order for a Query. here are those of an Execute whose portal was bound since
 	// the last Sync.
 	may  []statement
 	here []statement
-	// nobody means that no Bind has created the portal of this Execute.
-	nobody bool
-	noted  bool // it was sent under a registration
-	rests  bool // and depends on it alone
-	maybe  bool // a Sync that the server may have taken for part of the COPY data
+	// declared means that the portal of this Execute may be an SQL cursor: no Bind has created it, or
+	// something has run since then that may have closed it and declared a cursor of its name.
+	declared bool
+	noted    bool // it was sent under a registration
+	rests    bool // and depends on it alone
+	maybe    bool // a Sync that the server may have taken for part of the COPY data
 
 	// The replies so far.
-	tags   []string
-	failed bool
-	copies int // CopyInResponses
+	tags     []string
+	failed   bool
+	answered bool // an Execute whose reply has shown which statement it ran
+	copies   int  // CopyInResponses
 }
 
 // prepared is what a name may stand for: the Parse or Bind messages that may have
 // defined it, the latest one last. There is at least one.
 type prepared struct{ by []*message }
 
+func (p *prepared) last() *message { return p.by[len(p.by)-1] }
+
 // may returns what the name stands for in a message of that batch.
 func (p *prepared) may(batch int) []statement {
 	if p == nil {
 		return unread
 	}
-	if last := p.by[len(p.by)-1]; last.batch == batch {
+	if last := p.last(); last.batch == batch {
 		return last.may // if it had failed, the server would skip the message
 	}
 	return p.all()
@@ -59,7 +63,7 @@ func (p *prepared) all() (all []statement) {
 // after a Sync: if the last definition had failed, the server would skip up to the next
 // Sync.
 func (p *prepared) since(synced int) []statement {
-	if last := p.by[len(p.by)-1]; last.batch >= synced {
+	if last := p.last(); last.batch >= synced {
 		return last.may
 	}
 	return nil
@@ -102,7 +106,7 @@ func murky(name []byte) bool { return sensitive(kept(name)) }
 
 // message decodes a message of the client side.
 func (o *Observer) message(f frame) *message {
-	m := &message{typ: f.typ, batch: o.batch, ran: o.ran, noted: o.noted}
+	m := &message{typ: f.typ, batch: o.batch, noted: o.noted}
 	if f.size > len(f.body) {
 		m.may, m.here = unread, unread
 		return m
@@ -133,15 +137,17 @@ func (o *Observer) message(f frame) *message {
 		m.bad = len(f.body) > 0
 	case 'E':
 		name, _, ok := text(f.body)
-		m.bad, m.may = !ok, cursor
-		if p := o.portals[string(kept(name))]; p != nil {
-			m.may, m.here = p.may(o.batch), p.since(o.synced)
-		} else {
-			m.nobody = !murky(name)
-		}
-		if murky(name) {
+		p := o.portals[string(kept(name))]
+		m.bad = !ok
+		switch {
+		case murky(name):
 			m.may = o.murkyPortals()
 			m.here = m.may
+		case p == nil:
+			m.declared = true
+		default:
+			m.may, m.here = p.may(o.batch), p.since(o.synced)
+			m.declared = len(name) > 0 && p.last().ran != o.ran
 		}
 		m.may, m.here = o.resolved(m.may), o.resolved(m.here)
 	}
@@ -153,24 +159,30 @@ func (o *Observer) message(f frame) *message {
 // emptyStatement stands for a text without a statement.
 var emptyStatement = []statement{{kind: nothing, empty: true}}
 
-// cursor is what the Execute of a portal runs that no Bind has created: an SQL cursor,
-// or nothing.
+// cursor is what the Execute of an SQL cursor runs.
 var cursor = []statement{{kind: query}}
 
 // mayIn returns the statements that the message may refer to in s. Portals end with
 // their transaction, except cursors WITH HOLD, which have already run by then.
 func (m *message) mayIn(s state) []statement {
+	may := m.may
 	switch {
-	case m.typ == 'E' && m.nobody && s.phase == block && s.cover == uncovered && !s.work:
-		return nil // an SQL cursor is declared under coverage, which still holds
-	case m.typ != 'E' || s.phase >= block:
-		return m.may
-	case s.phase == implicit:
-		return m.here
-	default:
+	case m.typ != 'E':
+		return may
+	case s.phase == idle:
 		return nil
+	case s.phase == implicit:
+		may = m.here
+	case s.phase == failed && !m.answered: // the portal may be one whose Bind has failed, which is empty
+		may = join(may, emptyStatement)
 	}
+	if m.declared && (s.phase == failed || s.cover != uncovered || s.work) { // a cursor is declared under coverage
+		may = join(may, cursor)
+	}
+	return may
 }
+
+func join(all, more []statement) []statement { return append(all[:len(all):len(all)], more...) }
 
 // murkyPortals returns what a portal with a murky name may run: the statement of any
 // other such portal. None outlives its transaction.
@@ -278,7 +290,7 @@ func (o *Observer) named(name []byte) []statement {
 	}
 	p := o.statements[string(kept(name))]
 	may := p.may(o.batch)
-	if p == nil || len(name) == 0 || p.by[len(p.by)-1].ran+1 == o.ran {
+	if p == nil || len(name) == 0 || p.last().ran == o.ran {
 		return may
 	}
 	if o.redefinable(may) {
@@ -437,6 +449,18 @@ func (o *Observer) mine(s state, c checkText) bool {
 		delete(wanted, candidacy{each.fence, unquote(each.incarnation)})
 	}
 	return len(wanted) == 0
+}
+
+// runs reports whether a message may run something of the user's.
+func (m *message) runs() bool {
+	switch m.typ {
+	case 'P', 'B', 'D', 'E', 'Q':
+		return m.declared || slices.ContainsFunc(m.may, func(q statement) bool { return q.kind != check && q.kind != readOnly && q.kind != claim })
+	case 'F', 'S':
+		return true
+	default:
+		return false
+	}
 }
 
 // keepsSettings reports whether a message changes no setting, because it runs nothing

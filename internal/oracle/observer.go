@@ -45,7 +45,7 @@ type Observer struct {
 	stale     bool
 	unsaid    bool // something may have changed a setting since the last ReadyForQuery
 	batch     int
-	ran       int  // messages that may have run something
+	ran       int  // messages that may have run something of the user's
 	synced    int  // the first batch after the last Sync
 	open      bool // something was sent since the last Sync
 	statements,
@@ -187,10 +187,10 @@ func (o *Observer) sent(f frame) {
 	if o.predicted.allIdle() {
 		clear(o.portals) // no portal outlives its transaction
 	}
-	switch f.typ {
-	case 'P', 'B', 'D', 'E', 'Q', 'F', 'S':
+	if m.runs() {
 		o.ran++
 	}
+	m.ran = o.ran
 	switch f.typ {
 	case 'S', 'Q', 'F':
 		o.batch++

@@ -3,6 +3,7 @@ package oracle
 import (
 	"bytes"
 	"regexp"
+	"slices"
 )
 
 // received processes one message of the server.
@@ -80,7 +81,7 @@ func (o *Observer) answer(m *message, f frame) {
 		o.copied(m)
 	case m.typ == 'E' && f.typ == 'I':
 		// Nothing was run: the text is empty, or the portal is one whose Bind has failed.
-		m.may, m.here = emptyStatement, emptyStatement
+		m.may, m.here, m.declared, m.answered = emptyStatement, emptyStatement, false, true
 		o.succeeded(m)
 	case m.typ == 'E' && (f.typ == 'C' || f.typ == 's'):
 		m.tags = append(m.tags, tagOf(f))
@@ -123,6 +124,7 @@ func (o *Observer) executed(m *message) {
 			m.may = []statement{{kind: query}}
 		}
 	}
+	m.identify(m.tags[0])
 	for i := range m.may {
 		if m.may[i].check.asks {
 			m.may[i].said = saidCurrent
@@ -146,6 +148,44 @@ func (o *Observer) executed(m *message) {
 	for i := range o.confirmed {
 		o.confirmed[i].copies, o.confirmed[i].byExecute = 0, false
 	}
+}
+
+// identify keeps those statements of an Execute that may be answered by this tag.
+func (m *message) identify(tag string) {
+	other := func(q statement) bool { return !q.tagged(tag) }
+	m.answered = true
+	m.may, m.here = slices.DeleteFunc(slices.Clone(m.may), other), slices.DeleteFunc(slices.Clone(m.here), other)
+	m.declared = m.declared && cursor[0].tagged(tag)
+}
+
+// tagged reports whether a statement that succeeds may be answered by this tag.
+func (q *statement) tagged(tag string) bool {
+	var own []string
+	switch {
+	case q.empty:
+		return false
+	case q.kind == opaque, q.afterwards != nil:
+		return true
+	case q.kind == begin:
+		own = []string{"BEGIN", "START TRANSACTION"}
+	case q.kind == commit, q.kind == rollback:
+		own = []string{"COMMIT", "ROLLBACK"}
+	case q.kind == rollbackTo:
+		own = []string{"ROLLBACK"}
+	case q.kind == release:
+		own = []string{"RELEASE"}
+	case q.savepoint:
+		own = []string{"SAVEPOINT"}
+	case q.kind == twoPhase:
+		return true
+	default:
+		switch tag {
+		case "BEGIN", "START TRANSACTION", "COMMIT", "ROLLBACK", "RELEASE", "SAVEPOINT":
+			return false
+		}
+		return true
+	}
+	return slices.Contains(own, tag)
 }
 
 // copied removes the data of a finished COPY from the queue.

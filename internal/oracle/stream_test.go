@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,13 +16,16 @@ var long = "/*" + strings.Repeat("x", 300<<10) + "*/"
 // longest is longer than what the observer reads.
 var longest = "/*" + strings.Repeat("x", maxText) + "*/"
 
-var streams = []struct {
+// recorded is a session that is played to an observer.
+type recorded struct {
 	name    string
 	version int // 15 if it is 0
 	proven  bool
 	play    func(s *stream)
 	want    string // of the complaint; "" for none
-}{
+}
+
+var streams = []recorded{
 	{name: "a cursor WITH HOLD in a text too long for the grammar, bare", play: func(s *stream) {
 		s.up(wiretest.Query("declare c cursor with hold for select add('x') " + long))
 	}, want: "Query: a query without cover: the server may be idle, uncovered"},
@@ -302,34 +306,6 @@ var streams = []struct {
 		s.down("E ZF002", "Z E")
 		s.up(wiretest.Query(refuse+";"+write), wiretest.Parse("r", refuse), wiretest.Bind("", "r"), wiretest.Execute("", 0), wiretest.Run(write), wiretest.Sync())
 	}},
-	{name: "what is skipped after an Execute of who knows what", play: func(s *stream) {
-		s.Registered(3)
-		s.up(wiretest.Bind("c", "\u00e9"), wiretest.Execute("c", 0))
-		s.down("2", "E 34000")
-		s.up(wiretest.Execute("d", 0), wiretest.Sync())
-		s.down("Z I")
-	}},
-	{name: "a portal ends with its transaction", play: func(s *stream) {
-		s.up(checked(0, 0), wiretest.Bind("c", "\u00e9"), wiretest.Sync(), wiretest.Query("begin"))
-		s.up(readOnlyRun(), wiretest.Parse("", "select 1"), wiretest.Bind("c", ""), wiretest.Sync(), readOnlyRun(), wiretest.Execute("c", 0))
-	}},
-	{name: "but lives in its block", play: func(s *stream) {
-		s.up(wiretest.Query("begin"))
-		s.down("C BEGIN", "Z T")
-		s.up(readOnlyRun(), wiretest.Bind("c", "\u00e9"), wiretest.Sync())
-		s.down("2", "C SELECT 1", "3", "2", "Z T")
-		s.up(wiretest.Execute("c", 0))
-	}, want: "Execute of a text that cannot be read"},
-	{name: "but not if its Bind has failed", play: func(s *stream) {
-		s.up(wiretest.Query("begin"), checked(0, 0), wiretest.Sync())
-		s.down("C BEGIN", "Z T", "2", "E ZF002", "Z E")
-		s.up(wiretest.Bind("c", "\u00e9"), wiretest.Bind("d", "\u00e9"), wiretest.Sync())
-		s.down("E 25P02", "Z E")
-		s.up(wiretest.Execute("c", 0), wiretest.Execute("d", 0), readOnlyRun(), wiretest.Execute("c", 0), wiretest.Execute("d", 0))
-	}},
-	{name: "and outside a transaction there is none", play: func(s *stream) {
-		s.up(readOnlyRun(), wiretest.Run("select 1"), wiretest.Run("rollback"), wiretest.Execute("", 0))
-	}},
 	{name: "a text that is skipped changes no names", play: func(s *stream) {
 		s.up(checked(0, 0), wiretest.Run(write))
 		s.down("2", "E ZF002")
@@ -571,7 +547,7 @@ var streams = []struct {
 // about nothing else.
 func TestStreams(t *testing.T) {
 	t.Parallel()
-	for _, c := range streams {
+	for _, c := range slices.Concat(streams, portalStreams) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			version := c.version
