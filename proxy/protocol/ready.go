@@ -24,6 +24,9 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	if certainty != answered {
 		m.maybeNext(certainty)
 	}
+	if m.names.statements.ends { // AND CHAIN has perhaps begun another block
+		m.txn.Answer(gate.TransactionEnded, false)
+	}
 	m.txn.Answer(status, !m.pendingReplies.empty())
 	if ran {
 		m.confirm(after)
