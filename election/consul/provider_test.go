@@ -21,9 +21,9 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const (
-	// ttl is the TTL of the leases in these tests, a little more than the minimum that
-	// a test agent allows. Consul waits up to twice as long before it ends a session.
-	ttl       = 1500 * time.Millisecond
+	// ttl is the TTL of the leases in these tests. Consul waits up to twice as long before it
+	// ends a session.
+	ttl       = 3 * time.Second
 	lockDelay = 100 * time.Millisecond
 )
 

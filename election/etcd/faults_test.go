@@ -283,6 +283,7 @@ func isDenied(t *testing.T, what string, err error) {
 // lease, and nothing is wrong.
 func TestATTLBelowTheLeastIsRaised(t *testing.T) {
 	t.Parallel()
+	const granted = 2 * time.Second
 	cluster := etcdtest.Start(t, etcdtest.WithDefaultTicks())
 	c := client(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "one"})
 	q := client(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "two"})

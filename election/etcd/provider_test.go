@@ -20,11 +20,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared) }
 
-const (
-	// ttl is the TTL of the leases in these tests. etcd makes 2 s of it.
-	ttl     = 1500 * time.Millisecond
-	granted = 2 * time.Second
-)
+// ttl is the TTL of the leases in these tests.
+const ttl = 3 * time.Second
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -45,7 +42,7 @@ func service(t *testing.T, cluster *etcdtest.Cluster, db string) *electiontest.S
 	as := admin{t, cluster.Client(t, "", "")}
 	key := db + "/" + db + "/"
 	return &electiontest.Service{
-		TTL: ttl, Death: granted + time.Second, Addr: cluster.Addr(),
+		TTL: ttl, Death: ttl + time.Second, Addr: cluster.Addr(),
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
 			return client(t, etcd.Config{Endpoints: []string{link.Addr()}, Prefix: db, Proxy: proxy}).Database(db)
 		},

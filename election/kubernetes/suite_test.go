@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m, kubernetestest.StopShared) }
 
 // ttl is the TTL of the leases in the suite.
-const ttl = 2 * time.Second
+const ttl = 4 * time.Second
 
 const allLeases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 

@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service {
 	direct := pool(t, server.DSN(pgtest.Control, db))
 	return &electiontest.Service{
-		TTL: 1500 * time.Millisecond, Death: 1500 * time.Millisecond, Addr: server.Addr(),
+		TTL: 3 * time.Second, Death: 3 * time.Second, Addr: server.Addr(),
 		Provider: func(t *testing.T, _ string, link *electiontest.Link) election.Provider {
 			return token.New(pool(t, "postgres://"+pgtest.Control+"@"+link.Addr()+"/"+db+"?sslmode=disable"))
 		},
