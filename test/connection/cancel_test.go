@@ -105,8 +105,11 @@ func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
 	gone.Send(wiretest.Terminate())
 	gone.Rest()
 	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
-	c.Send(Q("select pg_sleep(0.5), 42"))
-	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+	pg.Exec(t, pgtest.Superuser, db, "create table t (id int)", "grant select on t to public")
+	unlock := locked(t, admin, "t")
+	watch := pg.Connect(t, pgtest.Superuser, db)
+	c.Send(Q("select count(*) from t"))
+	fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
 	wrong := append([]byte(nil), key...)
 	wrong[7] ^= 1
 	for name, k := range map[string][]byte{
@@ -121,6 +124,7 @@ func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
 		}
 		cancelWith(t, p.Addr, k)
 	}
+	unlock()
 	if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
 		t.Errorf("a cancel with a wrong key ended the statement: %v", all)
 	}
