@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
@@ -64,7 +65,8 @@ func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 func TestShutdownEndsWhoHasNotBegun(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	// Nothing may wait for the end of a startup.
+	p, db := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = time.Hour }), pg.Database(t)
 	silent, half, asked, waiting := wiretest.Dial(t, p.Addr), wiretest.Dial(t, p.Addr), wiretest.Dial(t, p.Addr), wiretest.Dial(t, p.Addr)
 	half.Send(packet(codeSSL))
 	oneByte(t, half)
@@ -73,7 +75,7 @@ func TestShutdownEndsWhoHasNotBegun(t *testing.T) {
 	asked.Until('R')
 	waiting.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
 	fixture.Eventually(t, "the worker stands for election", func() bool { return p.Elector.Candidacies() > 0 })
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // below StartupTimeout: nothing may wait for it
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- p.Server.Shutdown(ctx) }()

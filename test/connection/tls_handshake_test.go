@@ -116,7 +116,24 @@ func TestRequestsAroundTLS(t *testing.T) {
 // keep.
 func TestHandshakesAreBounded(t *testing.T) {
 	t.Parallel()
-	s := newSides(t, sidesConfig{proxy: func(c *proxy.Config) { c.StartupTimeout = 2 * time.Second }})
+	withTimeouts(t, func(timeout time.Duration) bool { return boundedHandshakes(t, timeout) })
+}
+
+// boundedHandshakes reports false if the timeout is too short for a handshake, or for a startup.
+func boundedHandshakes(t *testing.T, timeout time.Duration) (inTime bool) {
+	t.Helper()
+	s := newSides(t, sidesConfig{proxy: func(c *proxy.Config) { c.StartupTimeout = timeout }})
+	handshake := func() (*wiretest.Conn, bool) {
+		c := wiretest.Dial(t, s.Addr)
+		c.Send(wiretest.SSLRequest())
+		if b, ok := answer(c); !ok || b != 'S' {
+			return nil, false
+		}
+		secured := tls.Client(c.Conn, s.clientConfig())
+		_ = c.SetDeadline(time.Now().Add(fixture.Patience))
+		c.Conn = secured
+		return c, secured.Handshake() == nil
+	}
 	ended := func(name string, c *wiretest.Conn) {
 		t.Helper()
 		begun := time.Now()
@@ -127,10 +144,15 @@ func TestHandshakesAreBounded(t *testing.T) {
 	}
 	silent := wiretest.Dial(t, s.Addr)
 	silent.Send(wiretest.SSLRequest())
-	oneByte(t, silent)
+	if b, ok := answer(silent); !ok || b != 'S' {
+		return false
+	}
 	half := wiretest.Dial(t, s.Addr)
 	half.Send([]byte{0x16, 3, 1})
-	idle := s.secure(t, false) // no startup packet after the handshake
+	idle, ok := handshake() // no startup packet after the handshake
+	if !ok {
+		return false
+	}
 	ended("silent", silent)
 	ended("half a header", half)
 	if f := fixture.FatalError(t, idle.Rest()); f['C'] != "08P01" {
@@ -140,7 +162,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 	drip := wiretest.Dial(t, s.Addr)
 	drip.Send([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 252})
 	gone := false
-	for begun := time.Now(); time.Since(begun) < 15*time.Second && !gone; {
+	for begun := time.Now(); time.Since(begun) < timeout+15*time.Second && !gone; {
 		_ = drip.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		_, err := drip.Read(make([]byte, 1))
 		var late net.Error
@@ -159,23 +181,32 @@ func TestHandshakesAreBounded(t *testing.T) {
 	first := append([]byte(nil), record...)
 	copy(first[5:], []byte{1, 0xff, 0xff, 0xff})
 	sent := 0
-	_ = huge.SetWriteDeadline(time.Now().Add(15 * time.Second))
+	_ = huge.SetWriteDeadline(time.Now().Add(fixture.Patience))
 	for _, err := huge.Conn.Write(first); err == nil && sent < 1024; sent++ {
 		_, err = huge.Conn.Write(record)
 	}
 	if sent >= 1024 {
 		t.Error("16 MB of a ClientHello were taken")
 	}
-	if c := s.connect(t, "user", pgtest.App); fixture.FirstValue(t, c.Exec("select 1")) != "1" {
+	another, ok := handshake()
+	if !ok {
+		return false
+	}
+	another.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
+	if !begins(another) {
+		return false
+	}
+	if fixture.FirstValue(t, another.Exec("select 1")) != "1" {
 		t.Error("another client is not served")
 	}
+	return true
 }
 
 // TestShutdownEndsHandshakes: nothing waits for a client that is in the middle of
 // one, or behind it.
 func TestShutdownEndsHandshakes(t *testing.T) {
 	t.Parallel()
-	s := newSides(t, sidesConfig{})
+	s := newSides(t, sidesConfig{proxy: func(c *proxy.Config) { c.StartupTimeout = time.Hour }})
 	asked, half, done := wiretest.Dial(t, s.Addr), wiretest.Dial(t, s.Addr), wiretest.Dial(t, s.Addr)
 	whole := s.clientConfig()
 	whole.MaxVersion = tls.VersionTLS12 // in which the server has the last word
@@ -183,7 +214,7 @@ func TestShutdownEndsHandshakes(t *testing.T) {
 	asked.Send(wiretest.SSLRequest())
 	oneByte(t, asked)
 	half.Send([]byte{0x16, 3, 1, 2, 0, 1})
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // below StartupTimeout
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
 	defer cancel()
 	if err := s.Server.Shutdown(ctx); err != nil {
 		t.Errorf("shutdown: %v", err)

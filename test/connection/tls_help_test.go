@@ -153,7 +153,7 @@ func libpq18(t *testing.T) string {
 // string. env is added to an environment without files of the user's.
 func psqlTLS(t *testing.T, address, db, settings, sql string, env ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	host, port, _ := net.SplitHostPort(address)
 	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAtw", "-d",

@@ -6,10 +6,10 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
@@ -76,7 +76,7 @@ func (s *sides) checkBinding(t *testing.T, secured bool, binding string, upstrea
 
 func pgxUser(t *testing.T, s *sides, settings string) (user string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
 	defer cancel()
 	_, port, _ := net.SplitHostPort(s.Addr)
 	conn, err := pgx.Connect(ctx, fmt.Sprintf("host=127.0.0.1 port=%s dbname=%s %s", port, s.db, settings))

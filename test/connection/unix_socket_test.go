@@ -209,7 +209,7 @@ func connectPlain(t *testing.T, address, db string) []wiretest.Message {
 // psqlOver runs psql, which finds the socket by its directory and port.
 func psqlOver(t *testing.T, path, db, settings string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAtw", "-d",
 		fmt.Sprintf("host=%s port=6432 user=%s dbname=%s %s", filepath.Dir(path), pgtest.App, db, settings), "-c", "select 1")

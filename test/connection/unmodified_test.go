@@ -44,7 +44,7 @@ func leading(t *testing.T, p *fixture.Proxy, db string) {
 // to stdout and stderr. A failure or a word of an error fails the test.
 func client(t *testing.T, p *fixture.Proxy, db, name, input string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	host, port, _ := net.SplitHostPort(p.Addr)
 	cmd := osexec.CommandContext(ctx, program(t, name), args...)
@@ -235,7 +235,7 @@ func runPsql(t *testing.T, address, db, options string) map[string]string {
 	if err := os.WriteFile(filepath.Join(dir, "rows.csv"), []byte(rows), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	host, port, _ := net.SplitHostPort(address)
 	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAt", "-h", host, "-p", port, "-U", pgtest.App, "-d", db)
@@ -298,7 +298,7 @@ func TestPgxPoolAsLeader(t *testing.T) {
 }
 
 func usePool(t *testing.T, p *fixture.Proxy, db, mode string) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	pool, err := pgxpool.New(ctx, clientDSN(p.Addr, db)+"&pool_max_conns=5&default_query_exec_mode="+mode)
 	if err != nil {
