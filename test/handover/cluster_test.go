@@ -49,9 +49,9 @@ func newClusterOn(t *testing.T, pg *pgtest.Server, provider string, settings ...
 	t.Helper()
 	h := &cluster{T: t, pg: pg}
 	h.db = h.pg.Database(t)
-	all := []string{
+	all := []string{ // The grace is for what a slow test commits; no case waits for it.
 		"LISTEN=127.0.0.1:0", "ADMIN=127.0.0.1:0", "UPSTREAM_ADDRESS=" + h.pg.Addr(), "CONTROL_USER=" + pgtest.Control,
-		"LEASE_TTL=60s", "LEASE_GRACE=2s", "DRAIN_TIMEOUT=2s",
+		"LEASE_TTL=60s", "LEASE_GRACE=60s", "DRAIN_TIMEOUT=2s",
 	}
 	prefix := "fencepost-" + strings.ToLower(rand.Text()[:8])
 	switch provider {
