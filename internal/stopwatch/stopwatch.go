@@ -30,6 +30,17 @@ func (w Watch) Late(t testing.TB, took, bound time.Duration) bool {
 	return false
 }
 
+// Eventually polls until holds returns true. It fails the test if that takes longer than a limit,
+// which is extended as by Late.
+func Eventually(t testing.TB, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for w, began := Start(t), time.Now(); !holds(); time.Sleep(5 * time.Millisecond) {
+		if took := time.Since(began); took > limit && w.Late(t, took, limit) {
+			t.Fatalf("after %v this does not hold: %s", took, what)
+		}
+	}
+}
+
 var cpuPressure = regexp.MustCompile(`(?m)^some .* total=(\d+)$`)
 
 // stalled returns for how long, since the machine started, at least one task waited for

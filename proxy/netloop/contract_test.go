@@ -109,7 +109,7 @@ func within(t *testing.T, done <-chan error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it did not return")
 		return nil
 	}
@@ -305,7 +305,7 @@ func testPeerEnded(t *testing.T, open func() (Loop, error)) {
 		}
 		select {
 		case <-b.PeerEnded():
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("after %q: the end is not told", text)
 		}
 		if got, err := io.ReadAll(b); err != nil || string(got) != text {
@@ -343,7 +343,7 @@ func testFullPeer(t *testing.T, open func() (Loop, error)) {
 	if _, err := io.CopyN(io.Discard, b, int64(total)+more/2); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); a.Written() <= total; {
+	for end := time.Now().Add(time.Minute); a.Written() <= total; {
 		if time.Now().After(end) {
 			t.Fatal("a Write that is under way is not counted")
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/netlooptest"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // pieces is a connection whose reads return what is in it, in pieces of any
@@ -217,9 +218,9 @@ func TestClosingWaitsForNobody(t *testing.T) {
 			fill()
 			_ = ours.records.Stream.SetWriteDeadline(time.Time{})
 		}
-		begun := time.Now()
+		begun, watch := time.Now(), stopwatch.Start(t)
 		_ = ours.Close()
-		if took := time.Since(begun); took > 2*time.Second {
+		if took := time.Since(begun); watch.Late(t, took, 2*time.Second) {
 			t.Errorf("%s: Close took %s", name, took)
 		}
 		<-written
@@ -231,9 +232,9 @@ func TestClosingWaitsForNobody(t *testing.T) {
 			break
 		}
 	}
-	begun := time.Now()
+	begun, watch := time.Now(), stopwatch.Start(t)
 	_ = ours.CloseWrite()
-	if took := time.Since(begun); took > 4*time.Second {
+	if took := time.Since(begun); watch.Late(t, took, 4*time.Second) {
 		t.Errorf("CloseWrite took %s", took)
 	}
 }
