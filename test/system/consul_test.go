@@ -27,7 +27,7 @@ func TestConsulIsMeddledWith(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newCluster(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"))
+			h := newCluster(t, "consul", with("LEASE_TTL=20s", "STARTUP_WAIT=300ms")) // none has to expire
 			one, two := h.proxy(), h.proxy()
 			a, b := h.join(one, "a", "campaign", "wait"), h.join(two, "b")
 			a.must("INSERT INTO work VALUES ('a')")
@@ -96,7 +96,7 @@ func (h *cluster) oneWrites(a, b *client) {
 // reports the problem.
 func TestConsulStandsStill(t *testing.T) {
 	t.Parallel()
-	const ttl, wait = 4 * time.Second, 200 * time.Millisecond
+	const ttl, wait = 8 * time.Second, 200 * time.Millisecond
 	agent := consultest.Start(t)
 	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL="+ttl.String(), "STARTUP_WAIT="+wait.String()))
 	p := h.proxy()
@@ -146,7 +146,7 @@ func TestConsulStandsStill(t *testing.T) {
 func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t)
-	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s", "STARTUP_WAIT=60s")) // a lease that has lapsed comes back
 	one, two := h.proxy(), h.proxy()
 	a := h.join(one, "a", "campaign", "wait")
 	snapshot := agent.Snapshot(t)
@@ -172,7 +172,7 @@ func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent, rebuilt := consultest.Start(t), consultest.Start(t)
-	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s", "STARTUP_WAIT=60s"))
 	one := h.proxy()
 	h.join(one, "a", "campaign", "wait").leave()
 	snapshot := agent.Snapshot(t)

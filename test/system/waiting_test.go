@@ -45,45 +45,45 @@ func TestAWaitingWorkerOutlivesItsIdleSessionTimeout(t *testing.T) {
 	}
 }
 
-// works are the things that a leader may wait for, for longer than the worker timeout.
-// Each returns when the leader has its reply.
+// works are the things that a leader may wait for, for longer than the worker timeout. A slow
+// test has the worker timeout between two of its steps. Each returns when the leader has its reply.
 var works = map[string]func(c *stalledCase){
-	"a Query": func(c *stalledCase) { c.query(c.leader, "SELECT pg_sleep(5)") },
+	"a Query": func(c *stalledCase) { c.query(c.leader, "SELECT pg_sleep(9)") },
 	"a Query in a block": func(c *stalledCase) {
 		c.query(c.leader, "BEGIN; INSERT INTO work VALUES ('works')")
-		c.query(c.leader, "SELECT pg_sleep(5)")
+		c.query(c.leader, "SELECT pg_sleep(9)")
 	},
 	"a batch": func(c *stalledCase) {
-		c.leader.Send(wiretest.Run("SELECT pg_sleep(5)"), wiretest.Sync())
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(9)"), wiretest.Sync())
 		c.leader.Until('Z')
 	},
 	"a batch and more": func(c *stalledCase) {
-		c.leader.Send(wiretest.Run("SELECT pg_sleep(5)"), wiretest.Sync(), wiretest.Run("SELECT 1"), cut('B', []byte("\x00\x00")))
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(9)"), wiretest.Sync(), wiretest.Run("SELECT 1"), cut('B', []byte("\x00\x00")))
 		c.leader.Until('Z')
 	},
 	"a batch with Flush": func(c *stalledCase) {
-		c.leader.Send(wiretest.Run("SELECT pg_sleep(5)"), wiretest.Flush())
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(9)"), wiretest.Flush())
 		c.leader.Until('C')
 	},
 	"a batch with Flush and more": func(c *stalledCase) {
-		c.leader.Send(wiretest.Run("SELECT pg_sleep(5)"), wiretest.Flush(), wiretest.Run("SELECT 1"))
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(9)"), wiretest.Flush(), wiretest.Run("SELECT 1"))
 		c.leader.Until('C')
 	},
 	"the second Sync": func(c *stalledCase) {
-		c.leader.Send(wiretest.Run("SELECT 1"), wiretest.Sync(), wiretest.Run("SELECT pg_sleep(5)"), wiretest.Sync())
+		c.leader.Send(wiretest.Run("SELECT 1"), wiretest.Sync(), wiretest.Run("SELECT pg_sleep(9)"), wiretest.Sync())
 		c.leader.Until('Z')
 		c.leader.Until('Z')
 	},
 	"a fast path call": func(c *stalledCase) {
 		c.query(c.leader, "BEGIN")
-		c.leader.Send(wiretest.Msg('F', []byte{0, 0, 10, 66, 0, 1, 0, 1, 0, 1, 0, 0, 0, 8}, binary.BigEndian.AppendUint64(nil, 0x4004000000000000), []byte{0, 1}))
+		c.leader.Send(wiretest.Msg('F', []byte{0, 0, 10, 66, 0, 1, 0, 1, 0, 1, 0, 0, 0, 8}, binary.BigEndian.AppendUint64(nil, 0x4022000000000000), []byte{0, 1}))
 		c.leader.Until('Z')
 	},
 	"a fast path call outside a block": func(c *stalledCase) {
-		c.leader.Send(wiretest.Msg('F', []byte{0, 0, 10, 66, 0, 1, 0, 1, 0, 1, 0, 0, 0, 8}, binary.BigEndian.AppendUint64(nil, 0x4004000000000000), []byte{0, 1}))
+		c.leader.Send(wiretest.Msg('F', []byte{0, 0, 10, 66, 0, 1, 0, 1, 0, 1, 0, 0, 0, 8}, binary.BigEndian.AppendUint64(nil, 0x4022000000000000), []byte{0, 1}))
 		c.leader.Until('Z')
 	},
-	"a DO by the registry": func(c *stalledCase) { c.query(c.leader, "DO $$BEGIN PERFORM pg_sleep(5); END$$") },
+	"a DO by the registry": func(c *stalledCase) { c.query(c.leader, "DO $$BEGIN PERFORM pg_sleep(9); END$$") },
 	"COPY in with a trigger": func(c *stalledCase) {
 		c.leader.Send(wiretest.Query("COPY slow FROM STDIN"))
 		c.leader.Until('G')
@@ -106,25 +106,25 @@ var works = map[string]func(c *stalledCase){
 	},
 	"COPY out, read slowly": func(c *stalledCase) {
 		c.leader.Send(wiretest.Query("COPY (" + manyRows + ") TO STDOUT"))
-		c.readSlowly(5 * time.Second)
+		c.readSlowly(9 * time.Second)
 	},
 	"a batch, read slowly": func(c *stalledCase) {
 		c.leader.Send(wiretest.Run(manyRows), wiretest.Sync())
-		c.readSlowly(5 * time.Second)
+		c.readSlowly(9 * time.Second)
 	},
 	"the lock of a stranger": func(c *stalledCase) {
 		stranger, _ := wiretest.Connect(c.t, c.pg.Addr(), "user", pgtest.App, "database", c.db)
 		c.query(stranger, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
 		c.again() // idle
 		c.waits(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
-		time.Sleep(5 * time.Second)
+		time.Sleep(9 * time.Second)
 		c.query(stranger, "SELECT pg_advisory_unlock_all()")
 		c.leader.Until('Z')
 	},
 	"its own busy connection": func(c *stalledCase) {
 		busy := c.again()
 		c.query(busy, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
-		busy.Send(wiretest.Query("SELECT pg_sleep(5), pg_advisory_unlock_all()"))
+		busy.Send(wiretest.Query("SELECT pg_sleep(9), pg_advisory_unlock_all()"))
 		c.waits(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
 		c.leader.Until('Z')
 	},
@@ -153,7 +153,7 @@ func TestWaitingLeaderIsNotReplaced(t *testing.T) {
 			t.Parallel()
 			h := newCluster(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
 			pg.Exec(t, pgtest.App, h.db, `CREATE TABLE slow (what text);
-				CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF new.what = 'works' THEN PERFORM pg_sleep(5); END IF; RETURN new; END$$;
+				CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF new.what = 'works' THEN PERFORM pg_sleep(9); END IF; RETURN new; END$$;
 				CREATE TRIGGER slowly BEFORE INSERT ON slow FOR EACH ROW EXECUTE FUNCTION slowly()`)
 			one, two := h.proxy(), h.proxy()
 			for name, work := range works {
@@ -161,7 +161,7 @@ func TestWaitingLeaderIsNotReplaced(t *testing.T) {
 					t.Parallel()
 					mine := *h
 					mine.t = t
-					c := &stalledCase{cluster: &mine, one: one, two: two, resource: name, timeout: 2 * time.Second}
+					c := &stalledCase{cluster: &mine, one: one, two: two, resource: name, timeout: 6 * time.Second}
 					c.leader = c.again("fencepost.campaign", "wait")
 					rival := wiretest.Dial(t, two.Address)
 					rival.Send(wiretest.Startup(c.params("fencepost.worker", "rival", "fencepost.campaign", "wait")...))
