@@ -98,7 +98,7 @@ func TestManyTakeoversAtOnce(t *testing.T) {
 		leader := h.join(one, "leader", "resource", name, "campaign", "wait")
 		leader.must("BEGIN", "INSERT INTO work VALUES ('unfinished')")
 		go func() {
-			waiter, err := h.tryJoin(process.Patience, two, "waiter", "resource", name, "campaign", "wait")
+			waiter, err := h.tryJoin(5*process.Patience, two, "waiter", "resource", name, "campaign", "wait")
 			if err == nil {
 				err = waiter.exec("INSERT INTO work VALUES ('taken')")
 			}
@@ -108,7 +108,7 @@ func TestManyTakeoversAtOnce(t *testing.T) {
 			at <- time.Now()
 		}()
 	}
-	process.Eventually(t, process.Patience, "all workers wait", func() bool {
+	process.Eventually(t, 2*process.Patience, "all workers wait", func() bool {
 		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND datname = $2", pgtest.App, h.db) == 2*resources
 	})
 	one.Freeze(t)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -59,7 +58,7 @@ func TestServeOnUnixSockets(t *testing.T) {
 			}
 			h.join(p, "other over TCP").must("SELECT 1")
 			// The case's own connections, which made its table, may take a moment to end.
-			process.Eventually(t, 10*time.Second, "all connections to Postgres but that of this question to be local", func() bool {
+			process.Eventually(t, process.Patience, "all connections to Postgres but that of this question to be local", func() bool {
 				return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND client_addr IS NOT NULL AND pid <> pg_backend_pid()") == 0
 			})
 			p.End()

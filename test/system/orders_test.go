@@ -37,7 +37,11 @@ func (h *cluster) awards() int64 {
 // mustLead waits until a worker leads.
 func mustLead(t *testing.T, c *client, who string) {
 	t.Helper()
-	process.Eventually(t, soon, who+" to lead", func() bool { return c.show("role") == "leader" })
+	began, watch := time.Now(), startWatch(t)
+	process.Eventually(t, process.Patience, who+" to lead", func() bool { return c.show("role") == "leader" })
+	if took := time.Since(began); watch.late(t, took, soon-slack) {
+		t.Errorf("%s leads after %s", who, took)
+	}
 }
 
 // wantFailure compares an error with its SQLSTATE and what it says.

@@ -37,7 +37,7 @@ func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
 				t.Fatal(err)
 			}
 			config.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) { once.Do(func() { close(waits) }) } // for whom it waits
-			ctx, cancel := context.WithTimeout(t.Context(), process.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*process.Patience)
 			defer cancel()
 			go func() {
 				conn, err := pgx.ConnectConfig(ctx, config)
@@ -59,7 +59,7 @@ func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
 				if f := failureOf(err); f == nil || f.Code != "57P01" || strings.Contains(f.Message+f.Hint, "fence") {
 					t.Errorf("the waiting worker was told: %v (%+v); want 57P01", err, f)
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(process.Patience):
 				t.Error("it is still waiting")
 				leader.leave()
 				<-ended
@@ -106,13 +106,13 @@ func TestServeEndsSoonWhilePostgresIsFrozen(t *testing.T) {
 				code, _ := p.Get(t, "/readyz")
 				return code == http.StatusServiceUnavailable
 			})
-			began := time.Now()
+			began, watch := time.Now(), startWatch(t)
 			p.Signal(t, syscall.SIGTERM)
 			<-p.Done
 			took := time.Since(began)
 			<-over
 			t.Logf("the proxy ended after %v", took)
-			if took > drain+more {
+			if watch.late(t, took, drain+more) {
 				t.Errorf("the proxy ended after %v, with a drain_timeout of %v", took, drain)
 			}
 		})
