@@ -25,7 +25,7 @@ var unfenced = os.Getenv("FENCEPOST_TEST_UNFENCED") == "1"
 
 const (
 	resource = "billing"
-	patience = 30 * time.Second
+	patience = 60 * time.Second
 )
 
 // testDatabase is one database with a fence, and the helpers to use it.

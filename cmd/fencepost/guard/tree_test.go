@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // TestAPartOfAnotherGuardIsNotTakenOver guards a child and a partition by another resource
@@ -169,13 +170,14 @@ func TestAddHoldsUpNobodyForLong(t *testing.T) {
 		added <- err
 	}()
 	var longest time.Duration
+	watch := stopwatch.Start(t)
 	for {
 		select {
 		case err := <-added:
 			if err != nil {
 				t.Fatal(err)
 			}
-			if longest > 3*time.Second {
+			if watch.Late(t, longest, 3*time.Second) {
 				t.Errorf("a writer waited %s", longest)
 			}
 			return
