@@ -27,7 +27,7 @@ import (
 )
 
 // patience bounds every wait of a test.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // logBuffer collects a log.
 type logBuffer struct {
@@ -76,6 +76,8 @@ func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *
 	cfg.Listen, cfg.Admin.Address = config.Addresses{"127.0.0.1:0"}, "127.0.0.1:0"
 	cfg.Upstream.Address = config.Addresses{config.Address(s.Addr())}
 	cfg.Control.User = pgtest.Control
+	// The defaults may be too short for a machine on which many tests run.
+	cfg.StartupWait, cfg.StartupTimeout = config.Duration(patience/2), config.Duration(patience)
 	if change != nil {
 		change(&cfg)
 	}

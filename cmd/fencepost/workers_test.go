@@ -126,8 +126,8 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	r := startServing(t, s, func(c *config.Config) {
-		c.StartupWait = config.Duration(1500 * time.Millisecond) // enough to get the lease, even on a busy machine
-		c.Lease.Grace = config.Duration(3 * time.Second)
+		c.StartupWait = config.Duration(6 * time.Second) // enough to get the lease, even on a busy machine
+		c.Lease.Grace = config.Duration(9 * time.Second)
 	})
 	admin := s.Connect(t, pgtest.Superuser, db)
 	dying, _ := wiretest.Connect(t, r.listeners[0].Addr().String(), "user", pgtest.App, "database", db,
