@@ -68,7 +68,7 @@ func TestAnOrderAtAFrozenPrimary(t *testing.T) {
 	select {
 	case got := <-ended:
 		h.wantDemoted(got)
-	case <-time.After(soon):
+	case <-time.After(process.Patience):
 		h.a.Thaw(t)
 		t.Error("pause waits for the frozen server")
 		<-ended
@@ -82,20 +82,32 @@ func TestAnOrderWithoutTheSynchronousStandby(t *testing.T) {
 	p := h.proxy()
 	h.must(h.join(p, "w"), "INSERT INTO work VALUES ('before')")
 	h.b.Freeze(t)
-	ended := make(chan outcome, 1)
-	go func() {
-		code, out := h.command("pause", "billing", "--database", h.db, "--at", h.a.Addr())
-		ended <- outcome{code, out}
-	}()
+	pause := h.starts("pause", "billing", "--database", h.db, "--at", h.a.Addr())
 	waits := func() bool {
 		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%fencepost.pause(%' AND wait_event = 'SyncRep'") == 1
 	}
 	process.Eventually(t, process.Patience, "pause to wait for the standby", waits)
+	h.awaitSaid(pause, "waiting: no standby of synchronous_standby_names = 'standby' confirms the grant")
 	process.Always(t, soon/5, "pause waits for the standby", waits)
 	h.b.Thaw(t)
-	const says = "waiting: no standby of synchronous_standby_names = 'standby' confirms the grant"
-	if got := <-ended; got.code != 0 || !strings.Contains(got.out, says) || !strings.Contains(got.out, "is paused") {
-		t.Errorf("pause: code %d, want 0, %q and that it is paused:\n%s", got.code, says, got.out)
+	if code := pause.Wait(t); code != 0 || !strings.Contains(pause.Log(), "is paused") {
+		t.Errorf("pause: code %d, want 0 and that it is paused:\n%s", code, pause.Log())
+	}
+}
+
+// starts begins to run the program.
+func (h *pair) starts(args ...string) *process.Logged {
+	h.t.Helper()
+	cmd := osexec.Command(process.Program(h.t), args...)
+	cmd.Env = process.Environment(h.settings()...)
+	return process.StartLogged(h.t, "fencepost "+args[0], cmd, func(string) {})
+}
+
+// awaitSaid waits until a command has said something.
+func (h *pair) awaitSaid(command *process.Logged, says string) {
+	h.t.Helper()
+	if !process.Holds(process.Patience, func() bool { return strings.Contains(command.Log(), says) }) {
+		h.t.Fatalf("%s does not say %q:\n%s", command.Name, says, command.Log())
 	}
 }
 
@@ -114,14 +126,10 @@ func TestCommandsWithoutTheSynchronousStandby(t *testing.T) {
 	waits := func() bool {
 		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND (application_name LIKE 'fencepost%' OR query = 'commit')") > 0
 	}
-	start := func(args ...string) chan outcome {
-		ended := make(chan outcome, 1)
-		go func() {
-			code, out := h.command(args...)
-			ended <- outcome{code, out}
-		}()
+	start := func(args ...string) *process.Logged {
+		command := h.starts(args...)
 		process.Eventually(t, process.Patience, args[0]+" to wait for the standby", waits)
-		return ended
+		return command
 	}
 	const says = "waiting: no standby of synchronous_standby_names = 'standby' confirms what was written"
 	bump := []string{"generation", "bump", "--restored", "--yes", "--database", h.db, "--at", h.a.Addr()}
@@ -131,21 +139,22 @@ func TestCommandsWithoutTheSynchronousStandby(t *testing.T) {
 		{"migrate", "--dsn", h.a.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control},
 	} {
 		h.b.Freeze(t)
-		ended := start(args...)
+		command := start(args...)
+		h.awaitSaid(command, says)
 		process.Always(t, 3*soon/8, args[0]+" waits", waits)
 		h.b.Thaw(t)
-		if got := <-ended; got.code != 0 || !strings.Contains(got.out, says) {
-			t.Errorf("%v: code %d, want 0 and %q:\n%s", args, got.code, says, got.out)
+		if code := command.Wait(t); code != 0 {
+			t.Errorf("%v: code %d, want 0:\n%s", args, code, command.Log())
 		}
 	}
 
 	h.b.Freeze(t)
-	ended := start(bump...)
+	command := start(bump...)
 	process.Eventually(t, process.Patience, "the wait of the new generation to be cancelled", func() bool {
 		return ask[int](h, h.a, "SELECT count(*) FROM (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%lease_bump%') c") == 1
 	})
-	if got := <-ended; got.code != 1 || !strings.Contains(got.out, "it is recorded, but no standby of synchronous_standby_names has confirmed it") {
-		t.Errorf("a wait that was cancelled: code %d: %s", got.code, got.out)
+	if code := command.Wait(t); code != 1 || !strings.Contains(command.Log(), "it is recorded, but no standby of synchronous_standby_names has confirmed it") {
+		t.Errorf("a wait that was cancelled: code %d: %s", code, command.Log())
 	}
 	h.b.Thaw(t)
 }

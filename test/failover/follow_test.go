@@ -84,7 +84,7 @@ func TestAFrozenPrimaryIsNotWaitedFor(t *testing.T) {
 		if e := errorOf(err); e.Code != "57P01" || !strings.Contains(e.Message, says) {
 			t.Errorf("the statement at the frozen server ended with %v", err)
 		}
-	case <-time.After(soon):
+	case <-time.After(process.Patience): // otherwise, it would wait for ever
 		t.Fatal("a session waits for the frozen server")
 	}
 	if e := errorOf(exec(idle, "SELECT 1")); e.Code != "57P01" || !strings.Contains(e.Message, says) {

@@ -151,7 +151,7 @@ func TestControlConnectionsLeaveAFrozenHost(t *testing.T) {
 		if err == nil {
 			t.Error("the statement at the frozen server succeeded")
 		}
-	case <-time.After(soon):
+	case <-time.After(fixture.Patience): // otherwise, it would wait for ever
 		h.a.Thaw(t)
 		t.Fatal("the statement waits for the frozen server")
 	}

@@ -74,7 +74,8 @@ func (h *pair) settings() []string {
 	return []string{
 		"FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_CONTROL_USER=" + pgtest.Control,
 		"FENCEPOST_UPSTREAM_ADDRESS=" + addresses,
-		"FENCEPOST_LEASE_TTL=2s", "FENCEPOST_LEASE_WORKER_TIMEOUT=2s", "FENCEPOST_LEASE_GRACE=200ms",
+		"FENCEPOST_LEASE_TTL=2s", "FENCEPOST_STARTUP_WAIT=30s", // a lease that has lapsed comes back
+		"FENCEPOST_LEASE_WORKER_TIMEOUT=2s", "FENCEPOST_LEASE_GRACE=200ms",
 		"FENCEPOST_DRAIN_TIMEOUT=1s", "FENCEPOST_LOG_LEVEL=debug",
 	}
 }
@@ -175,5 +176,5 @@ func (h *pair) awaitHosts(p *process.Server, b, a upstream.State) {
 	}
 }
 
-// soon bounds what must not take as long as waiting for a server that does not answer.
+// soon is far longer than what is said to wait takes to say so, and than a failed look at a server.
 const soon = 15 * time.Second
