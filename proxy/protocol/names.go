@@ -63,7 +63,7 @@ func (t *names) define(name []byte, s *statement) {
 	if s.mayChoose() {
 		t.statements.choosers.add(name)
 	}
-	t.statements.ends = t.statements.ends || len(name) > 0 && (!s.known || s.ends())
+	t.statements.chains = t.statements.chains || len(name) > 0 && (!s.known || s.info.Chain)
 	switch old := t.statements.get(name); {
 	case len(name) == 0:
 		t.unnamed = s
@@ -151,9 +151,10 @@ type statements struct {
 	// importers are the names under which the client has prepared what may import a
 	// snapshot, and choosers what may choose resources. SQL cannot prepare either.
 	importers, choosers nameSet
-	// ends is set once the client has prepared under a name what may end a transaction. SQL EXECUTE of
-	// it does that before the next ReadyForQuery, and no tag says so if a function runs it.
-	ends bool
+	// chains is set once the client has prepared under a name what may be COMMIT or ROLLBACK AND CHAIN.
+	// SQL EXECUTE of it has its effect at the next ReadyForQuery, which says the same as without, and
+	// no tag tells of it if a function runs it.
+	chains bool
 }
 
 // nameSet is a set of names of prepared statements, from which none is taken away.

@@ -24,7 +24,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	if certainty != answered {
 		m.maybeNext(certainty)
 	}
-	if m.names.statements.ends { // AND CHAIN has perhaps begun another block
+	if m.names.statements.chains { // the block may be another one
 		m.txn.Answer(gate.TransactionEnded, false)
 	}
 	m.txn.Answer(status, !m.pendingReplies.empty())

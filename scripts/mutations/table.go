@@ -251,7 +251,7 @@ var table = []mutation{
 	{name: "a COMMIT that nobody has seen leaves the block", file: "proxy/protocol/reply_queue.go", in: ofSeveral, tests: "^TestSafetyACommitOfAnOlderPortal$/^default$",
 		old: "r.had &^= hadBegin | hadLock", text: "r.had &^= hadLock"},
 	{name: "a prepared COMMIT AND CHAIN ends nothing unseen", file: "proxy/protocol/ready.go", in: ofSeveral, tests: "^TestSafetyAChainByExecute$/^default$",
-		old: "if m.names.statements.ends {", text: "if m.names.statements.ends && false {"}, // was a leak
+		old: "if m.names.statements.chains {", text: "if m.names.statements.chains && false {"}, // was a leak
 	{name: "what has the name of a portal is what was bound", file: theMessages, in: ofSeveral, tests: "^TestSafetyA(Begin|Commit)ThatWasReplaced$/^default$",
 		old: "(len(portal) == 0 || bound.number == m.batch.untouched)", text: "(len(portal) == 0 || bound.number > 0)"},
 	{name: "an Execute of who knows what imports no snapshot", file: theMessages, in: ofSeveral, tests: "^TestSafetyASnapshotByAForgottenPortal$/^default$",
