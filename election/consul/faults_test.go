@@ -25,9 +25,10 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
@@ -38,11 +39,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v it does not hold that %s", d, what)
-		}
-	}
+	stopwatch.Eventually(t, d, what, holds)
 }
 
 func bid(worker string, ttl time.Duration) election.AcquireRequest {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // acquire waits for the lease.
@@ -92,12 +93,16 @@ func (w *testEnv) see(p election.Provider, want election.LeaseState) election.Le
 func (w *testEnv) seeOf(p election.Provider, want election.LeaseState, incarnation string) election.LeaseObservation {
 	w.Helper()
 	var obs election.LeaseObservation
-	for ctx := within(w.T, w.service.Death+soon); obs.State != want || incarnation != "" && obs.Incarnation != incarnation; {
+	began, watch := time.Now(), stopwatch.Start(w.T)
+	for ctx := within(w.T, patience); obs.State != want || incarnation != "" && obs.Incarnation != incarnation; {
 		seen, err := p.Watch(ctx, resource, obs)
 		if err != nil {
 			w.Fatalf("watching for %q of %q, last seen %+v: %v", want, incarnation, obs, err)
 		}
 		obs = seen
+	}
+	if took := time.Since(began); watch.Late(w.T, took, w.service.Death+soon) {
+		w.Errorf("%q of %q was seen after %v", want, incarnation, took)
 	}
 	return obs
 }
@@ -164,9 +169,9 @@ var awardCases = []testCase{
 		q, _ := w.provider("two")
 		first := w.mustAcquire(p, w.bid("a"))
 		link.Cut()
-		began := time.Now()
+		began, watch := time.Now(), stopwatch.Start(w.T)
 		second := w.acquire(q, w.bid("b"))
-		if took := time.Since(began); took < w.service.TTL*8/10 || took > w.service.Death+soon {
+		if took := time.Since(began); took < w.service.TTL*8/10 || watch.Late(w.T, took, w.service.Death+soon) {
 			w.Errorf("the lease was free after %v, the TTL is %v, and it may take %v", took, w.service.TTL, w.service.Death)
 		}
 		w.mustFollow(first, second)
@@ -282,14 +287,15 @@ var termCases = []testCase{
 		for name, request := range requests {
 			ctx, cancel := context.WithCancel(within(w.T, patience))
 			done := make(chan error, 1)
+			began, watch := time.Now(), stopwatch.Start(w.T)
 			go func() { done <- request(ctx) }()
 			time.AfterFunc(50*time.Millisecond, cancel)
 			select {
 			case err := <-done:
-				if !errors.Is(err, context.Canceled) || errors.Is(err, election.ErrLost) {
-					w.Errorf("%s ended with %v", name, err)
+				if took := time.Since(began); !errors.Is(err, context.Canceled) || errors.Is(err, election.ErrLost) || watch.Late(w.T, took, soon) {
+					w.Errorf("%s ended after %v with %v", name, took, err)
 				}
-			case <-time.After(50*time.Millisecond + soon):
+			case <-time.After(patience):
 				w.Errorf("%s is still waiting", name)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // mustBeGranted fails the test unless exactly these workers were granted epochs 1, 2,
@@ -207,8 +208,9 @@ var candidacyCases = []testCase{
 		epoch := a.mustLead()
 		candidacy := a.Candidacy.(*election.Candidacy)
 		mend := p.provider.hang()
+		watch := stopwatch.Start(w.T)
 		eventually(w.T, "the leader stops", w.service.TTL+soon, func() bool { return !a.leads() })
-		if now, until := election.Boottime(), candidacy.Term().TrustedUntil; now < until || now > until+soon {
+		if now, until := election.Boottime(), candidacy.Term().TrustedUntil; now < until || watch.Late(w.T, now-until, soon) {
 			w.Errorf("it stopped %v after the deadline", now-until)
 		}
 		if s := a.Status(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {

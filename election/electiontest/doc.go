@@ -19,6 +19,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // Service is one lease service for one case: nobody else uses its leases.
@@ -115,7 +116,7 @@ type testCase struct {
 }
 
 // patience bounds every wait of a case. It is only reached if the case fails.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // soon is the time within which something immediate happens on a busy machine.
 const soon = 5 * time.Second
@@ -141,11 +142,7 @@ func await(t *testing.T, what string, ch <-chan struct{}) {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v this does not hold: %s", d, what)
-		}
-	}
+	stopwatch.Eventually(t, d, what, holds)
 }
 
 // always checks that a condition holds for a while.

@@ -1,8 +1,11 @@
 package electiontest
 
 import (
+	"time"
+
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // life returns the number of the instance under which the last epoch was granted, and
@@ -26,7 +29,11 @@ var lifeCases = []testCase{
 			w.Fatal("an observation has no instance id")
 		}
 		w.service.Bump(w.T)
-		next, err := p.Watch(within(w.T, soon), resource, obs)
+		began, watch := time.Now(), stopwatch.Start(w.T)
+		next, err := p.Watch(within(w.T, patience), resource, obs)
+		if took := time.Since(began); watch.Late(w.T, took, soon) {
+			w.Errorf("it sees that after %v", took)
+		}
 		if err != nil || next.InstanceID == obs.InstanceID || next.InstanceID == "" {
 			w.Fatalf("after the bump it sees %+v, %v; before it %+v", next, err, obs)
 		}

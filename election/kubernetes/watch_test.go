@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds every wait, and is only reached if a test fails.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // watching is a Watch, and what it shows.
 type watching struct {

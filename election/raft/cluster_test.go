@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -38,11 +39,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v it does not hold that %s", d, what)
-		}
-	}
+	stopwatch.Eventually(t, d, what, holds)
 }
 
 // members are the nodes of a cluster, in this process.

@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/election/redis"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/redistest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, redistest.StopShared) }
@@ -108,7 +109,7 @@ func client(t *testing.T, cfg redis.Config) *redis.Client {
 }
 
 const (
-	patience = 30 * time.Second
+	patience = 60 * time.Second
 	long     = 60 * time.Second
 )
 
@@ -162,9 +163,5 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v it does not hold that %s", d, what)
-		}
-	}
+	stopwatch.Eventually(t, d, what, holds)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/election/zookeeper"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
@@ -72,13 +73,13 @@ func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
 		"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
 	} {
 		eventually(t, "the error names the cause", patience, func() bool {
-			began := time.Now()
+			began, watch := time.Now(), stopwatch.Start(t)
 			err := request()
 			var network net.Error
 			if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
 				t.Fatalf("without ZooKeeper, %s ended with %v", what, err)
 			}
-			if took := time.Since(began); took > 8*time.Second {
+			if took := time.Since(began); watch.Late(t, took, 8*time.Second) {
 				t.Fatalf("%s took %v to say that ZooKeeper cannot be reached", what, took)
 			}
 			return strings.Contains(err.Error(), "ZooKeeper at "+ensemble.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
@@ -92,11 +93,11 @@ func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
 	}
 	eventually(t, "the client knows that ZooKeeper is there", patience, func() bool { return c.Healthy() == nil })
 	ensemble.Pause(t, 0)
-	began := time.Now()
+	began, watch := time.Now(), stopwatch.Start(t)
 	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
 		t.Errorf("while ZooKeeper stands still the holder renews with %v", err)
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); watch.Late(t, took, 3*time.Second) {
 		t.Errorf("a renewal that may take 1s took %v", took)
 	}
 	eventually(t, "the client knows that ZooKeeper stands still", patience, func() bool { return c.Healthy() != nil })
@@ -177,9 +178,9 @@ func TestStartingProxyEndsItsOldLeases(t *testing.T) {
 	theirs.Resource = "shipping"
 	held := acquire(t, other, theirs)
 	again := open("one") // the proxy dies and starts again
-	began := time.Now()
+	began, watch := time.Now(), stopwatch.Start(t)
 	acquire(t, again, bid("c", long))
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); watch.Late(t, took, 20*time.Second) {
 		t.Errorf("the old lease was free after %v", took)
 	}
 	if err := other.Renew(within(t, patience), held); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/zookeeper"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
@@ -141,7 +142,7 @@ func client(t *testing.T, cfg zookeeper.Config) *kv.Client {
 	return c
 }
 
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
@@ -152,9 +153,5 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v it does not hold that %s", d, what)
-		}
-	}
+	stopwatch.Eventually(t, d, what, holds)
 }
