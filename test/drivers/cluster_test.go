@@ -46,10 +46,11 @@ func onEachServer(t *testing.T, test func(t *testing.T, pg *pgtest.Server, proxy
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) { test(t, pg, serve(t, pg)) })
 }
 
-// serve runs fencepost serve in front of a server until the test ends.
+// serve runs fencepost serve in front of a server until the test ends. Connecting waits for the
+// first attempt to lead, however long that takes.
 func serve(t testing.TB, pg *pgtest.Server, settings ...string) *process.Server {
 	t.Helper()
-	return process.ServeOn(t, pg, append(settings, "FENCEPOST_LEASE_GRACE="+leaseGrace.String())...)
+	return process.ServeOn(t, pg, append(settings, "FENCEPOST_LEASE_GRACE="+leaseGrace.String(), "FENCEPOST_STARTUP_WAIT=30s")...)
 }
 
 func newCluster(t testing.TB, pg *pgtest.Server, proxy *process.Server) *cluster {

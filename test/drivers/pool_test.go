@@ -77,11 +77,10 @@ const (
 	leaseTTL      = 2 * time.Second
 )
 
-// servePools starts a proxy at an address. Connecting waits for the first attempt to lead,
-// however long that takes.
+// servePools starts a proxy at an address.
 func servePools(t testing.TB, pg *pgtest.Server, address string) *process.Server {
 	t.Helper()
-	return serve(t, pg, "FENCEPOST_LISTEN="+address, "FENCEPOST_PROXY_ID=pools", "FENCEPOST_LEASE_TTL="+leaseTTL.String(), "FENCEPOST_STARTUP_WAIT=30s")
+	return serve(t, pg, "FENCEPOST_LISTEN="+address, "FENCEPOST_PROXY_ID=pools", "FENCEPOST_LEASE_TTL="+leaseTTL.String())
 }
 
 // serveAgain starts the proxy again after it has ended.
