@@ -18,7 +18,7 @@ import (
 
 const (
 	// patience is how long a peer may take for what it must do.
-	patience = 20 * time.Second
+	patience = 60 * time.Second
 	// glance is how long a wait lasts before it tests whether the server is waiting
 	// too, and the interval of further tests.
 	glance = 2 * time.Millisecond
