@@ -185,6 +185,22 @@ func (c *members) members() (all []Member) {
 	return nil
 }
 
+// trouble returns what is wrong with a node, as raft status says.
+func (c *members) trouble(name string) string {
+	c.t.Helper()
+	s, err := Look(within(c.t, patience), c.base)
+	if err := errors.Join(err, s.Err); err != nil {
+		return err.Error()
+	}
+	for _, a := range s.Nodes {
+		if a.Name == name {
+			problem, _ := s.Trouble(a)
+			return problem
+		}
+	}
+	return "there is no node " + name
+}
+
 // leader waits for a leader.
 func (c *members) leader() (found *node) {
 	c.t.Helper()

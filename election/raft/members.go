@@ -162,6 +162,8 @@ func (s Status) Trouble(a NodeAnswer) (problem, remedy string) {
 		return "it is a member and takes no part: " + a.Status.State, "Do what that says, or remove the node."
 	case a.Status.Problem != "":
 		return "it cannot write its directory: " + a.Status.Problem, DirectoryRemedy
+	case a.Status.Snapshot != "":
+		return "it cannot write a snapshot: " + a.Status.Snapshot, DirectoryRemedy
 	case a.Status.Disk != s.Members[i].Disk:
 		return "it runs with another directory than the one that was added", "Restart its proxy."
 	case a.Status.Leader == "":

@@ -109,6 +109,7 @@ func start(cfg Config) (_ *node, err error) {
 	n.wg.Go(n.keepUp)
 	n.wg.Go(n.watchDisk)
 	n.wg.Go(n.watchAddress)
+	n.wg.Go(n.retrySnapshots)
 	return n, nil
 }
 

@@ -37,10 +37,12 @@ type NodeStatus struct {
 	State   string `json:"state"` // Raft's: Leader, Follower, Candidate or Shutdown; and why it has stopped
 	Stopped bool   `json:"stopped,omitempty"`
 	Problem string `json:"problem,omitempty"` // why its directory could not be written
-	Leader  string `json:"leader,omitempty"`  // the name of the leader that it follows; "" if it knows none
-	Term    string `json:"term"`
-	Applied uint64 `json:"applied"` // the index of the last entry that it has applied
-	Last    uint64 `json:"last"`    // the index of the last entry that it has
+	// Snapshot is why its last snapshot could not be written.
+	Snapshot string `json:"snapshot,omitempty"`
+	Leader   string `json:"leader,omitempty"` // the name of the leader that it follows; "" if it knows none
+	Term     string `json:"term"`
+	Applied  uint64 `json:"applied"` // the index of the last entry that it has applied
+	Last     uint64 `json:"last"`    // the index of the last entry that it has
 }
 
 // fault is the body of an answer that is an error.
@@ -157,6 +159,9 @@ func (n *node) status() NodeStatus {
 	s.Leader = named(leader).Name
 	if err := n.disk.Problem(); err != nil {
 		s.Problem = err.Error()
+	}
+	if _, err := n.disk.SnapshotProblem(); err != nil {
+		s.Snapshot = err.Error()
 	}
 	if err := n.stopped(); err != nil {
 		s.Stopped = true

@@ -11,6 +11,9 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
+// retrySnapshotAfter is after how many heartbeats a snapshot that could not be written is taken again.
+const retrySnapshotAfter = 5
+
 // hiddenAfter is after how many failures in a row a node counts as unreachable at its own address.
 const hiddenAfter = 3
 
@@ -62,6 +65,26 @@ func (n *node) watchAddress() {
 	}
 }
 
+// retrySnapshots takes a snapshot again that could not be written: Raft's library would do so after some
+// minutes, and the problem would be told for so long. It returns when the node closes.
+func (n *node) retrySnapshots() {
+	ticker := time.NewTicker(retrySnapshotAfter * n.cfg.Heartbeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-n.ctx.Done():
+			return
+		}
+		if own, err := n.disk.SnapshotProblem(); err == nil || !own {
+			continue
+		}
+		if err := n.wait(n.ctx, n.raft.Snapshot()); err != nil {
+			n.log.Debug("there is no snapshot yet", zap.Error(err))
+		}
+	}
+}
+
 // askSelf returns nil if this node answers at its own address.
 func (n *node) askSelf() error {
 	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
@@ -81,6 +104,9 @@ func (n *node) askSelf() error {
 func (n *node) healthy() error {
 	if err := n.disk.Problem(); err != nil {
 		return &election.LimitedError{Err: fmt.Errorf("the node %s of Raft cannot write its directory: %w", n.cfg.Name, err), Remedy: DirectoryRemedy}
+	}
+	if _, err := n.disk.SnapshotProblem(); err != nil {
+		return &election.LimitedError{Err: fmt.Errorf("the node %s of Raft cannot write a snapshot: %w", n.cfg.Name, err), Remedy: DirectoryRemedy}
 	}
 	if err := n.hidden.Load(); err != nil {
 		return &election.LimitedError{

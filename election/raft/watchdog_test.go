@@ -108,3 +108,30 @@ func TestANodeWithoutADirectoryIsNotAdded(t *testing.T) {
 		t.Errorf("the members are %+v", all)
 	}
 }
+
+// A snapshot that cannot be written is a problem of the node, which ends when it can be.
+func TestASnapshotThatCannotBeWrittenIsAProblem(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one")
+	c.begin()
+	n := c.nodes["one"]
+	snapshots := filepath.Join(c.dir, "one", "snapshots")
+	err := errors.Join(mark(t, n), os.RemoveAll(snapshots), os.WriteFile(snapshots, nil, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.raft.Snapshot().Error(); err == nil {
+		t.Fatal("a snapshot was written into a file")
+	}
+	var limited *election.LimitedError
+	if err := n.healthy(); !errors.As(err, &limited) || !strings.Contains(err.Error(), "cannot write a snapshot") {
+		t.Errorf("healthy: %v", err)
+	}
+	if problem := c.trouble("one"); !strings.Contains(problem, "cannot write a snapshot") {
+		t.Errorf("its trouble is %q", problem)
+	}
+	if err := errors.Join(os.Remove(snapshots), os.Mkdir(snapshots, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the snapshot is taken again", patience, func() bool { return n.healthy() == nil && c.trouble("one") == "" })
+}

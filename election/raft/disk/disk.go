@@ -33,6 +33,7 @@ type Disk struct {
 	writing int       // writes that are under way
 	insists bool      // what must be written has failed, and is tried again
 	since   time.Time // when the last write ended, or the first of these began
+	missed  *missed   // the last snapshot, if it could not be written
 }
 
 var (
@@ -129,7 +130,7 @@ func (d *Disk) StoreLog(log *raft.Log) error { return d.StoreLogs([]*raft.Log{lo
 
 // StoreLogs implements raft.LogStore.
 func (d *Disk) StoreLogs(logs []*raft.Log) error {
-	return d.update(func(tx *bolt.Tx) error {
+	err := d.update(func(tx *bolt.Tx) error {
 		bucket := tx.Bucket(logBucket)
 		for _, log := range logs {
 			if err := bucket.Put(number(log.Index), encode(log)); err != nil {
@@ -138,6 +139,10 @@ func (d *Disk) StoreLogs(logs []*raft.Log) error {
 		}
 		return nil
 	})
+	if err == nil && len(logs) > 0 {
+		d.reached(logs[len(logs)-1].Index)
+	}
+	return err
 }
 
 // DeleteRange implements raft.LogStore. Both ends are deleted too.

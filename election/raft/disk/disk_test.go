@@ -260,3 +260,60 @@ func TestADirectoryIsUsedOnce(t *testing.T) {
 		t.Error("it was opened twice")
 	}
 }
+
+// A snapshot of the leader's that could not be written is a problem until there is another one, or entries
+// after it.
+func TestASnapshotThatWasNotWrittenIsAProblem(t *testing.T) {
+	t.Parallel()
+	dir := create(t, id)
+	d := open(t, dir)
+	files, err := raft.NewFileSnapshotStore(dir, 2, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := d.Remembering(files)
+	_, transport := raft.NewInmemTransport("")
+	if err := d.StoreLogs(entries(1, 7)); err != nil {
+		t.Fatal(err)
+	}
+	where := filepath.Join(dir, "snapshots")
+	fails := func(index uint64, own bool) {
+		t.Helper()
+		if err := errors.Join(os.RemoveAll(where), os.WriteFile(where, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Create(1, index, 1, raft.Configuration{}, 1, transport); err == nil {
+			t.Fatal("a snapshot was made in a file")
+		}
+		if is, err := d.SnapshotProblem(); err == nil || is != own {
+			t.Errorf("the problem of the snapshot %d is %v, %v", index, err, is)
+		}
+		if err := errors.Join(os.Remove(where), os.Mkdir(where, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails(20, false)
+	if err := d.StoreLogs(entries(8, 20)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.SnapshotProblem(); err == nil {
+		t.Error("the problem is over too early")
+	}
+	if err := d.StoreLogs(entries(21, 21)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.SnapshotProblem(); err != nil {
+		t.Errorf("with later entries the problem is %v", err)
+	}
+	fails(21, true)
+	sink, err := store.Create(1, 21, 1, raft.Configuration{}, 1, transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sink.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.SnapshotProblem(); err != nil {
+		t.Errorf("with a snapshot the problem is %v", err)
+	}
+}

@@ -27,18 +27,68 @@ func (d *Disk) Remembering(s raft.SnapshotStore) raft.SnapshotStore { return rem
 
 // Create implements raft.SnapshotStore.
 func (r remembering) Create(version raft.SnapshotVersion, index, term uint64, members raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	s, err := r.SnapshotStore.Create(version, index, term, members, at, trans)
+	last, err := r.disk.LastIndex()
 	if err != nil {
 		return nil, err
 	}
-	return &sink{SnapshotSink: s, index: index, disk: r.disk}, nil
+	m := missed{index: index, received: index > last}
+	s, err := r.SnapshotStore.Create(version, index, term, members, at, trans)
+	if err != nil {
+		return nil, r.disk.miss(m, err)
+	}
+	return &sink{SnapshotSink: s, missed: m, disk: r.disk}, nil
+}
+
+// missed is a snapshot that could not be written.
+type missed struct {
+	index    uint64
+	received bool // from the leader, because the log does not reach so far
+	err      error
+}
+
+// miss notes that a snapshot could not be written, and returns the error.
+func (d *Disk) miss(m missed, err error) error {
+	if err == nil {
+		return nil
+	}
+	m.err = err
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.missed = &m
+	return err
+}
+
+// reached notes that the log reaches this index: what a snapshot from the leader was to bring is there.
+func (d *Disk) reached(last uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.missed != nil && d.missed.received && last > d.missed.index {
+		d.missed = nil
+	}
+}
+
+// SnapshotProblem returns why the last snapshot could not be written; nil if it was, or is not needed any
+// more. own: the node has taken it itself, and can do so again.
+func (d *Disk) SnapshotProblem() (own bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.missed == nil {
+		return false, nil
+	}
+	return !d.missed.received, d.missed.err
 }
 
 type sink struct {
 	raft.SnapshotSink
-	index     uint64
+	missed    missed // what this is if it fails
 	disk      *Disk
 	cancelled bool
+}
+
+// Write implements raft.SnapshotSink.
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(p)
+	return n, s.disk.miss(s.missed, err)
 }
 
 // Cancel implements raft.SnapshotSink.
@@ -49,12 +99,19 @@ func (s *sink) Cancel() error {
 
 // Close implements raft.SnapshotSink. The snapshot is on the disk when it is noted.
 func (s *sink) Close() error {
-	if err := s.SnapshotSink.Close(); err != nil || s.cancelled {
+	err := s.SnapshotSink.Close()
+	if s.cancelled {
 		return err
 	}
-	if err := s.disk.Set(snapshotKey, number(s.index)); err != nil {
-		return fmt.Errorf("note the snapshot: %w", err)
+	if err == nil {
+		err = s.disk.Set(snapshotKey, number(s.missed.index))
 	}
+	if err != nil {
+		return s.disk.miss(s.missed, fmt.Errorf("complete the snapshot: %w", err))
+	}
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
+	s.disk.missed = nil
 	return nil
 }
 
