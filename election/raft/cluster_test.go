@@ -51,6 +51,8 @@ type members struct {
 	nodes map[string]*node // those that run
 	// stalled nodes cannot write their disks, as far as they know.
 	stalled map[string]*atomic.Bool
+	// deaf nodes get heartbeats and no entries.
+	deaf map[string]*atomic.Bool
 }
 
 // newMembers prepares nodes, and starts none.
@@ -59,14 +61,14 @@ func newMembers(t *testing.T, names ...string) *members {
 	authority := pgtest.NewAuthority(t)
 	pair := authority.Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
 	c := &members{
-		t: t, dir: directory(t), names: names, nodes: map[string]*node{}, stalled: map[string]*atomic.Bool{},
+		t: t, dir: directory(t), names: names, nodes: map[string]*node{}, stalled: map[string]*atomic.Bool{}, deaf: map[string]*atomic.Bool{},
 		base: Config{
 			Peers: map[string]string{}, CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile,
 			Heartbeat: heartbeat, Prefix: "test",
 		},
 	}
 	for _, name := range names {
-		c.base.Peers[name], c.stalled[name] = ports.For(t).Address(), new(atomic.Bool)
+		c.base.Peers[name], c.stalled[name], c.deaf[name] = ports.For(t).Address(), new(atomic.Bool), new(atomic.Bool)
 	}
 	t.Cleanup(func() {
 		for name := range c.nodes {
@@ -131,6 +133,7 @@ func (c *members) config(name string) Config {
 	if s := c.stalled[name]; s != nil {
 		cfg.stalls = s.Load
 	}
+	cfg.loses = func(to string) bool { return c.deaf[to] != nil && c.deaf[to].Load() }
 	return cfg
 }
 

@@ -45,7 +45,8 @@ type Config struct {
 	// It must be the same everywhere.
 	Heartbeat time.Duration
 
-	stalls func() bool // for tests: the disk counts as one that cannot be written
+	stalls func() bool          // for tests: the disk counts as one that cannot be written
+	loses  func(to string) bool // for tests: entries that are sent to this node are lost
 }
 
 func (cfg Config) withDefaults() Config {

@@ -97,9 +97,11 @@ func start(cfg Config) (_ *node, err error) {
 		// ever, and Shutdown waits for that. Entries that wait are sent together anyway.
 		MaxRPCsInFlight: 1,
 	})
-	if n.raft, err = hraft.NewRaft(cfg.options(n.self()), n.machine, n.disk, n.disk, n.disk.Remembering(snapshots), n.transport); err != nil {
+	sending := newSteady(n.ctx, n.transport, cfg)
+	if n.raft, err = hraft.NewRaft(cfg.options(n.self()), n.machine, n.disk, n.disk, n.disk.Remembering(snapshots), sending); err != nil {
 		return nil, fmt.Errorf("start the node: %w", err)
 	}
+	sending.raft.Store(n.raft)
 	n.server = n.newServer()
 	n.wg.Go(func() {
 		if err := n.server.Serve(n.port.requests); !errors.Is(err, http.ErrServerClosed) && n.ctx.Err() == nil {

@@ -1,0 +1,68 @@
+package raft
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/fencepost/fencepost/internal/stopwatch"
+)
+
+// A node that was away for long, and hears heartbeats again, takes entries at once: Raft's library itself
+// would wait for up to ten seconds by then.
+func TestANodeThatComesBackTakesEntriesAtOnce(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	leader, back := c.leader(), c.follower()
+	name := back.cfg.Name
+	c.deaf[name].Store(true)
+	for begun := time.Now(); time.Since(begun) < 12*time.Second; { // after which the library has doubled its pause ten times
+		if err := mark(t, leader); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(heartbeat)
+	}
+	if back.raft.LastIndex() >= leader.raft.AppliedIndex() {
+		t.Fatal("the node has got entries")
+	}
+	c.deaf[name].Store(false)
+	watch, want, begun := stopwatch.Start(t), leader.raft.AppliedIndex(), time.Now()
+	eventually(t, "it has all entries", patience, func() bool { return back.raft.LastIndex() >= want })
+	if took := time.Since(begun); watch.Late(t, took, 3*maxResendPause) {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// What is sent to a node is not repeated for ever: not to one that was removed, nor in an earlier term.
+func TestEntriesAreNotSentWithoutUse(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	leader, deaf := c.leader(), c.follower().self()
+	s := newSteady(leader.ctx, leader.transport, leader.cfg)
+	s.lost = func(string) bool { return true }
+	send := func(to hraft.ServerID, term uint64) error {
+		ended := make(chan error, 1)
+		go func() {
+			args := &hraft.AppendEntriesRequest{Term: term, Entries: []*hraft.Log{{Index: 1}}}
+			ended <- s.AppendEntries(to, "", args, &hraft.AppendEntriesResponse{})
+		}()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			return errors.New("it goes on")
+		}
+	}
+	if err := send(deaf.id(), leader.raft.CurrentTerm()); !errors.Is(err, errCut) {
+		t.Errorf("before Raft has started: %v", err)
+	}
+	s.raft.Store(leader.raft)
+	if err := send(deaf.id(), leader.raft.CurrentTerm()-1); !errors.Is(err, errCut) {
+		t.Errorf("in an earlier term: %v", err)
+	}
+	if err := send(Member{Name: "removed", Disk: "d"}.id(), leader.raft.CurrentTerm()); !errors.Is(err, errCut) {
+		t.Errorf("to a node that was removed: %v", err)
+	}
+}
