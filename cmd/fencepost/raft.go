@@ -40,7 +40,8 @@ Run bootstrap and add as the user of the proxy, before the proxy starts: they ma
 directory. They are refused while the proxy runs.
 
 status shows the nodes. Exit code 1: one of them does not answer, cannot write its
-directory, takes no part or runs without being a member, or there is no leader.`
+directory, takes no part, is behind or runs without being a member, or there is no
+leader.`
 
 func runRaft(ctx context.Context, t terminal, args []string) error {
 	verb := ""

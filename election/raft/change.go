@@ -28,6 +28,7 @@ func (n *node) members(ctx context.Context) (all membership, err error) {
 	if err := n.confirm(ctx); err != nil {
 		return all, err
 	}
+	index := n.raft.AppliedIndex()
 	f := n.raft.GetConfiguration()
 	if err := n.wait(ctx, f); err != nil {
 		return all, err
@@ -35,6 +36,9 @@ func (n *node) members(ctx context.Context) (all membership, err error) {
 	for _, s := range f.Configuration().Servers {
 		m := named(s.ID)
 		m.Address, m.Voter, m.Leader = n.cfg.Peers[m.Name], s.Suffrage == hraft.Voter, s.ID == n.self().id()
+		if m.Leader {
+			m.Index = index
+		}
 		all.list = append(all.list, m)
 	}
 	all.index = f.Index()

@@ -17,6 +17,8 @@ type Member struct {
 	// Voter: the node counts for the quorum. One that was added votes when it has caught up.
 	Voter  bool `json:"voter,omitempty"`
 	Leader bool `json:"leader,omitempty"`
+	// Index is up to which entry all was committed when the leader, which alone has it, said so.
+	Index uint64 `json:"index,omitempty"`
 }
 
 // id returns what Raft knows the member by.

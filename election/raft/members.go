@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	hraft "github.com/hashicorp/raft"
 
@@ -141,7 +142,14 @@ type NodeAnswer struct {
 	Name, Address string
 	Status        NodeStatus
 	Err           error // why it did not answer
+	// Behind is how many of the entries that were committed when Look began it had not applied a while
+	// later. It is counted for voters.
+	Behind uint64
 }
+
+// behindAfter is how long a voter may need to apply what was committed: as long as a request may take,
+// because requests would fail if they depended on a slower one.
+const behindAfter = attemptTimeout
 
 // Trouble returns what is wrong with the node that has given an answer, and what to do; "" if all is well, or
 // if nobody can tell, because there is no leader.
@@ -168,11 +176,15 @@ func (s Status) Trouble(a NodeAnswer) (problem, remedy string) {
 		return "it runs with another directory than the one that was added", "Restart its proxy."
 	case a.Status.Leader == "":
 		return "it hears of no leader", "Correct its address in election.raft.peers at the others, or let connections pass."
+	case a.Behind > 0:
+		return fmt.Sprintf("it is behind: it has not applied %d of the entries that were committed %s before", a.Behind, behindAfter),
+			"Stop no other node before it has caught up. If it does not, look into its log, and let connections from the leader pass."
 	}
 	return "", ""
 }
 
-// Look asks all peers of the configuration for their status, and the leader for the members.
+// Look asks all peers of the configuration for their status, and the leader for the members. It waits a
+// while for voters that are behind.
 func Look(ctx context.Context, cfg Config) (s Status, err error) {
 	c, err := newCluster(cfg.withDefaults())
 	if err != nil {
@@ -189,7 +201,40 @@ func Look(ctx context.Context, cfg Config) (s Status, err error) {
 		}
 	})
 	wg.Wait()
+	index := s.committed()
+	for i := range s.Nodes {
+		a := &s.Nodes[i]
+		if slices.ContainsFunc(s.Members, func(m Member) bool { return m.Name == a.Name && m.Voter }) {
+			wg.Go(func() { c.follow(ctx, a, index) })
+		}
+	}
+	wg.Wait()
 	return s, nil
+}
+
+// committed returns up to which entry all was committed, as the leader said; 0 if it did not.
+func (s Status) committed() (index uint64) {
+	for _, m := range s.Members {
+		index = max(index, m.Index)
+	}
+	return index
+}
+
+// follow asks a node again until it has applied the entries up to an index, or is behind.
+func (c *cluster) follow(ctx context.Context, a *NodeAnswer, index uint64) {
+	pause := retryPause
+	for deadline := time.Now().Add(behindAfter); a.Err == nil && !a.Status.Stopped && a.Status.Applied < index; pause = min(2*pause, maxRetryPause) {
+		if time.Now().After(deadline) {
+			a.Behind = index - a.Status.Applied
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		*a = c.nodeStatus(ctx, a.Name)
+	}
 }
 
 // nodes asks each node for its status.

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,4 +66,25 @@ func TestEntriesAreNotSentWithoutUse(t *testing.T) {
 	if err := send(Member{Name: "removed", Disk: "d"}.id(), leader.raft.CurrentTerm()); !errors.Is(err, errCut) {
 		t.Errorf("to a node that was removed: %v", err)
 	}
+}
+
+// A voter that hears heartbeats and has not got what was committed is not fine: with another node lost,
+// nothing could be awarded.
+func TestAVoterThatIsBehindIsNotFine(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	leader, behind := c.leader(), c.follower().cfg.Name
+	if problem := c.trouble(behind); problem != "" {
+		t.Errorf("its trouble is %q", problem)
+	}
+	c.deaf[behind].Store(true)
+	if err := mark(t, leader); err != nil {
+		t.Fatal(err)
+	}
+	problem := c.trouble(behind)
+	if !strings.Contains(problem, "it is behind: it has not applied ") {
+		t.Errorf("its trouble is %q", problem)
+	}
+	c.deaf[behind].Store(false)
+	eventually(t, "it has caught up", patience, func() bool { return c.trouble(behind) == "" })
 }
