@@ -30,6 +30,9 @@ const (
 	exitFailure = 1 // the command failed
 	exitUsage   = 2 // the command line or the configuration is wrong, or doctor could not look
 	exitUnsure  = 3 // audit --verify found nothing, but could not verify everything
+	// exitConfig is exitUsage of serve. Go's runtime exits with 2 after a panic, and a supervisor is to
+	// restart a proxy that has panicked, but not one that cannot start. (It is EX_CONFIG of sysexits.h.)
+	exitConfig = 78
 )
 
 // terminal is a command's standard streams and environment. It lets tests run commands
@@ -95,6 +98,14 @@ func main() {
 	os.Exit(code)
 }
 
+// wrongUsage returns the exit code after a usageError.
+func (c command) wrongUsage() int {
+	if c.name == "serve" {
+		return exitConfig
+	}
+	return exitUsage
+}
+
 // usageError is a mistake in the command line or the configuration.
 type usageError struct{ text string }
 
@@ -146,7 +157,7 @@ func exitCode(t terminal, c command, err error) int {
 		return exitUnsure
 	case errors.As(err, &usage):
 		fmt.Fprintf(t.stderr, "fencepost %s: %v\nRun fencepost %s --help for usage.\n", c.name, err, c.name)
-		return exitUsage
+		return c.wrongUsage()
 	default:
 		fmt.Fprintf(t.stderr, "fencepost %s: %v\n", c.name, err)
 		return exitFailure
@@ -166,8 +177,8 @@ Usage:
 	}
 	fmt.Fprint(w, `
 Run fencepost COMMAND --help for the usage of a command.
-Exit codes: 0 success, 1 failure, 2 wrong command line or configuration,
-3 not everything could be verified (audit --verify).
+Exit codes: 0 success, 1 failure, 2 wrong command line or configuration (78 if the
+command is serve), 3 not everything could be verified (audit --verify).
 `)
 }
 

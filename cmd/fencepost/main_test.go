@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,9 +91,9 @@ func TestExitCodesAndUsage(t *testing.T) {
 		{"help of a command", []string{"help", "migrate"}, exitOK, "per database"},
 		{"version", []string{"version"}, exitOK, "fencepost "},
 		{"--version", []string{"--version"}, exitOK, "fencepost "},
-		{"unknown flag", []string{"serve", "--confg", "x"}, exitUsage, "fencepost serve --help"},
+		{"unknown flag", []string{"serve", "--confg", "x"}, exitConfig, "fencepost serve --help"},
 		{"extra argument", []string{"version", "x"}, exitUsage, `unexpected argument "x"`},
-		{"missing file", []string{"serve", "--config", "/nowhere/fencepost.yml"}, exitUsage, "read the configuration"},
+		{"missing file", []string{"serve", "--config", "/nowhere/fencepost.yml"}, exitConfig, "read the configuration"},
 		{"migrate without a DSN", []string{"migrate"}, exitUsage, "--dsn is required"},
 		{"migrate with a broken DSN", []string{"migrate", "--dsn", "postgres://u:secret@h:port/d"}, exitUsage, "fencepost migrate:"},
 		{"status of nobody", []string{"status", "--admin", "127.0.0.1:1"}, exitFailure, "admin address"},
@@ -306,5 +307,19 @@ func TestCompletionsHaveAllCommandsAndFlags(t *testing.T) {
 	}
 	if out := runCommand(t, nil, "completion", "csh"); out.code != exitUsage || !strings.Contains(out.stderr, "bash, zsh, fish") {
 		t.Errorf("completion csh: exit code %d, %s", out.code, out.stderr)
+	}
+}
+
+// A proxy that has panicked, after which Go's runtime exits with 2, is started again; one that cannot
+// start is not.
+func TestTheUnitRestartsAfterAPanic(t *testing.T) {
+	t.Parallel()
+	unit, err := os.ReadFile(filepath.Join("..", "..", "etc", "systemd", "fencepost.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("\nRestartPreventExitStatus=%d\n", runCommand(t, nil, "serve", "--config", "/nowhere/fencepost.yml").code)
+	if strings.Count(string(unit), "RestartPreventExitStatus=") != 1 || !strings.Contains(string(unit), want) || strings.HasSuffix(want, "=2\n") {
+		t.Errorf("the unit has no %q", want)
 	}
 }

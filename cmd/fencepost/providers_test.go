@@ -93,7 +93,7 @@ func TestAProviderIsOneRow(t *testing.T) {
 		t.Errorf("generation bump: code %d, %s%s", out.code, out.stdout, out.stderr)
 	}
 	env["FENCEPOST_PROXY_ID"] = "invalid"
-	if out := runCommand(t, env, "serve"); out.code != exitUsage || !strings.Contains(out.stderr, "the elector test does not accept this") {
+	if out := runCommand(t, env, "serve"); out.code != exitConfig || !strings.Contains(out.stderr, "the elector test does not accept this") {
 		t.Errorf("serve with its settings invalid: code %d, %s", out.code, out.stderr)
 	}
 	env["FENCEPOST_PROXY_ID"], env["FENCEPOST_LISTEN"], env["FENCEPOST_ADMIN"] = "unopenable", "127.0.0.1:0", "127.0.0.1:0"

@@ -41,6 +41,9 @@ running transactions end (drain_timeout), releases its leases and exits. A secon
 signal ends it at once; its leases then expire with their TTL. SIGHUP reloads the
 configuration, as fencepost reload does.
 
+Exit code 78: the command line or the configuration is wrong, so that a restart is of no
+use.
+
 Every setting can also be set by an environment variable: lease.ttl is
 FENCEPOST_LEASE_TTL. etc/fencepost.yml is an annotated sample.`
 

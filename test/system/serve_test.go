@@ -67,7 +67,7 @@ func TestServeEndsInOrder(t *testing.T) {
 	}
 }
 
-// TestServeRefusesAWrongConfiguration checks the exit code 2 and the name of the
+// TestServeRefusesAWrongConfiguration checks the exit code 78 and the name of the
 // setting.
 func TestServeRefusesAWrongConfiguration(t *testing.T) {
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 		}
 		bare := &cluster{t: t} // no variables, which would override the file
 		code, out := bare.command("serve", "--config", path)
-		if code != 2 || !strings.Contains(out, c.want) || strings.Contains(out, "goroutine") {
+		if code != 78 || !strings.Contains(out, c.want) || strings.Contains(out, "goroutine") {
 			t.Errorf("%s: code %d, %q does not name %q", name, code, out, c.want)
 		}
 	}
