@@ -37,13 +37,15 @@ func (m *machine) Apply(entry *hraft.Log) any {
 		return m.broken
 	}
 	var c state.Command
-	err := json.Unmarshal(entry.Data, &c)
 	var outcome state.Outcome
-	if err == nil {
-		outcome, err = m.state.Apply(entry.Index, c)
+	err := json.Unmarshal(entry.Data, &c)
+	if err != nil {
+		err = fmt.Errorf("it cannot be read (%w): if other nodes go on, it is damaged here, so remove this node and add it again", err)
+	} else if outcome, err = m.state.Apply(entry.Index, c); err != nil {
+		err = fmt.Errorf("%w: a newer version of Fencepost has written it, so upgrade this proxy", err)
 	}
 	if err != nil {
-		m.broken = fmt.Errorf("entry %d of the log: %w: a newer version of Fencepost has written it, so upgrade this proxy", entry.Index, err)
+		m.broken = fmt.Errorf("entry %d of the log: %w", entry.Index, err)
 		m.stop(m.broken)
 		m.announce()
 		return m.broken

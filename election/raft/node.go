@@ -117,6 +117,10 @@ func start(cfg Config) (_ *node, err error) {
 
 // refusedDirectory says what to do about a directory that cannot be used.
 func refusedDirectory(cfg Config, err error) error {
+	if errors.Is(err, disk.ErrDamaged) {
+		return fmt.Errorf("%w. This node cannot go on with it, and must not start as if it were new: run fencepost raft remove %s at another node, "+
+			"empty the directory, and run fencepost raft add here", err, cfg.Name)
+	}
 	if !errors.Is(err, disk.ErrNoIdentity) && !errors.Is(err, disk.ErrOtherIdentity) {
 		return err
 	}

@@ -66,6 +66,20 @@ func TestAVoterThatLostItsDiskRefusesToStart(t *testing.T) {
 	c.allVote()
 }
 
+// A node whose log is damaged does not start, and says what to do.
+func TestANodeWhoseLogIsDamagedSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one")
+	c.begin()
+	c.stop("one")
+	if err := os.Truncate(filepath.Join(c.dir, "one", "raft.db"), 3*4096); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := start(c.config("one").withDefaults()); !errors.Is(err, disk.ErrDamaged) || !strings.Contains(err.Error(), "fencepost raft remove one") {
+		t.Errorf("it starts with %v, %v", n, err)
+	}
+}
+
 // A leader that was cut off believes that it leads, and its replica shows the old holder. Nothing
 // that it decides succeeds.
 func TestALeaderThatIsCutOffDecidesNothing(t *testing.T) {

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,12 +43,23 @@ var (
 )
 
 func openDatabase(dir string) (*Disk, error) {
-	db, err := bolt.Open(filepath.Join(dir, databaseFile), 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
+	path := filepath.Join(dir, databaseFile)
+	if err := readable(path); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	var db *bolt.DB
+	err := guarded(func() (err error) {
+		db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
+		return err
+	})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("open %s: another process uses it", filepath.Join(dir, databaseFile))
+		return nil, fmt.Errorf("open %s: another process uses it", path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", filepath.Join(dir, databaseFile), err)
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if err := guarded(func() error { return sound(db) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("check %s: %w", path, err), guarded(db.Close))
 	}
 	err = db.Update(func(tx *bolt.Tx) error {
 		_, err := tx.CreateBucketIfNotExists(logBucket)
@@ -57,7 +69,7 @@ func openDatabase(dir string) (*Disk, error) {
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("prepare %s: %w", filepath.Join(dir, databaseFile), err), db.Close())
+		return nil, errors.Join(fmt.Errorf("prepare %s: %w", path, err), db.Close())
 	}
 	return &Disk{db: db}, nil
 }
@@ -211,11 +223,11 @@ func (d *Disk) GetUint64(key []byte) (uint64, error) {
 func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
 // headSize is the size of what precedes the extensions and the data of an entry: its term, type,
-// time in nanoseconds, and the size of its extensions.
+// time in nanoseconds, and the size of its extensions, which end with its checksum.
 const headSize = 8 + 1 + 8 + 4
 
 func encode(log *raft.Log) []byte {
-	text := make([]byte, 0, headSize+len(log.Extensions)+len(log.Data))
+	text := make([]byte, 0, headSize+len(log.Extensions)+sumSize+len(log.Data))
 	text = binary.BigEndian.AppendUint64(text, log.Term)
 	text = append(text, byte(log.Type))
 	var at int64
@@ -223,26 +235,38 @@ func encode(log *raft.Log) []byte {
 		at = log.AppendedAt.UnixNano()
 	}
 	text = binary.BigEndian.AppendUint64(text, uint64(at))
-	text = binary.BigEndian.AppendUint32(text, uint32(len(log.Extensions)))
-	return append(append(text, log.Extensions...), log.Data...)
+	text = binary.BigEndian.AppendUint32(text, uint32(len(log.Extensions)+sumSize))
+	text = append(append(text, log.Extensions...), checksum(log, at)...)
+	return append(text, log.Data...)
 }
 
 func decode(index uint64, text []byte, log *raft.Log) error {
 	if len(text) < headSize {
-		return fmt.Errorf("entry %d of the log is damaged: it has %d bytes", index, len(text))
+		return fmt.Errorf("%w: entry %d of the log has %d bytes", ErrDamaged, index, len(text))
 	}
 	extensions := int(binary.BigEndian.Uint32(text[17:]))
 	if len(text)-headSize < extensions {
-		return fmt.Errorf("entry %d of the log is damaged: %d bytes of extensions do not fit into %d bytes", index, extensions, len(text))
+		return fmt.Errorf("%w: in entry %d of the log, %d bytes of extensions do not fit into %d bytes", ErrDamaged, index, extensions, len(text))
 	}
 	*log = raft.Log{Index: index, Term: binary.BigEndian.Uint64(text), Type: raft.LogType(text[8])}
-	if at := int64(binary.BigEndian.Uint64(text[9:])); at != 0 {
+	at := int64(binary.BigEndian.Uint64(text[9:]))
+	if at != 0 {
 		log.AppendedAt = time.Unix(0, at)
 	}
 	rest := append([]byte(nil), text[headSize:]...) // bbolt's own is valid within the transaction only
-	if extensions > 0 {
-		log.Extensions = rest[:extensions:extensions]
+	if len(rest) > extensions {
+		log.Data = rest[extensions:]
 	}
-	log.Data = rest[extensions:]
+	rest = rest[:extensions:extensions]
+	var sum []byte
+	if n := extensions - sumSize; n >= 0 && string(rest[n:n+len(sumMark)]) == sumMark {
+		rest, sum = rest[:n:n], rest[n:]
+	}
+	if len(rest) > 0 {
+		log.Extensions = rest
+	}
+	if sum != nil && !bytes.Equal(sum, checksum(log, at)) {
+		return fmt.Errorf("%w: entry %d of the log has another checksum than its own", ErrDamaged, index)
+	}
 	return nil
 }

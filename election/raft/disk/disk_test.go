@@ -1,6 +1,7 @@
 package disk_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/fencepost/fencepost/election/raft/disk"
 )
@@ -315,5 +317,77 @@ func TestASnapshotThatWasNotWrittenIsAProblem(t *testing.T) {
 	}
 	if _, err := d.SnapshotProblem(); err != nil {
 		t.Errorf("with a snapshot the problem is %v", err)
+	}
+}
+
+// A database that is not as it was written is named as damaged, and ends nothing but the attempt to open it.
+func TestADamagedDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	const page = 4096
+	truncate := func(to int64) func(*os.File) error { return func(f *os.File) error { return f.Truncate(to) } }
+	for name, damage := range map[string]func(*os.File) error{
+		"all but two pages are gone":   truncate(2 * page),
+		"all but three pages are gone": truncate(3 * page),
+		"all but five pages are gone":  truncate(5 * page),
+		"the end is gone": func(f *os.File) error {
+			info, err := f.Stat()
+			return errors.Join(err, f.Truncate(info.Size()/2))
+		},
+		"the meta pages are zero": func(f *os.File) error { _, err := f.WriteAt(make([]byte, 2*page), 0); return err },
+		"pages are zero":          func(f *os.File) error { _, err := f.WriteAt(make([]byte, 4*page), 2*page); return err },
+		"most pages are zero": func(f *os.File) error {
+			info, err := f.Stat()
+			_, errWrite := f.WriteAt(make([]byte, info.Size()-8*page), 8*page)
+			return errors.Join(err, errWrite)
+		},
+		"a byte of an entry is another": func(f *os.File) error {
+			text, err := io.ReadAll(f)
+			at := bytes.LastIndex(text, []byte("a lease"))
+			_, errWrite := f.WriteAt([]byte{'A'}, int64(at))
+			return errors.Join(err, errWrite)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := create(t, id)
+			d := open(t, dir)
+			var all []*raft.Log
+			for i := range uint64(300) {
+				all = append(all, &raft.Log{Index: i + 1, Term: 1, Data: bytes.Repeat([]byte("a lease"), 200)})
+			}
+			f, err := os.OpenFile(filepath.Join(dir, "raft.db"), os.O_RDWR, 0)
+			if err := errors.Join(err, d.StoreLogs(all[:100]), d.StoreLogs(all[100:]), d.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(damage(f), f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if d, err := disk.Open(dir, "one"); !errors.Is(err, disk.ErrDamaged) || d != nil {
+				t.Errorf("it is opened with %v", err)
+			}
+		})
+	}
+}
+
+// Entries that a version of the program without checksums has written are read.
+func TestAnEntryWithoutAChecksumIsRead(t *testing.T) {
+	t.Parallel()
+	dir := create(t, id)
+	db, err := bolt.Open(filepath.Join(dir, "raft.db"), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := append([]byte{0, 0, 0, 0, 0, 0, 0, 7, byte(raft.LogCommand)}, make([]byte, 8)...)
+	old = append(old, 0, 0, 0, 4, 'm', 'o', 'r', 'e', 'a')
+	err = db.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("log")).Put([]byte{0, 0, 0, 0, 0, 0, 0, 1}, old)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var got raft.Log
+	want := raft.Log{Index: 1, Term: 7, Type: raft.LogCommand, Extensions: []byte("more"), Data: []byte("a")}
+	if err := open(t, dir).GetLog(1, &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("it is %+v, %v", got, err)
 	}
 }

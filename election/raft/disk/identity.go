@@ -99,7 +99,8 @@ func Empty(dir string) error {
 }
 
 // Open opens the directory of the named node. It returns an error that wraps ErrNoIdentity or
-// ErrOtherIdentity unless the directory is exactly that which Create made for this node.
+// ErrOtherIdentity unless the directory is exactly that which Create made for this node, and one that
+// wraps ErrDamaged if the database cannot be read as it was written.
 func Open(dir, node string) (d *Disk, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, identityFile))
 	switch {
@@ -122,7 +123,7 @@ func Open(dir, node string) (d *Disk, err error) {
 		return nil, err
 	}
 	d.Identity = id
-	if err := d.check(dir); err != nil {
+	if err := guarded(func() error { return d.check(dir) }); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil

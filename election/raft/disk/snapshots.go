@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -128,6 +129,9 @@ func (d *Disk) complete(dir string) error {
 	if err := errors.Join(errNoted, errFirst, errLast); err != nil {
 		return err
 	}
+	if err := d.intact(); err != nil {
+		return fmt.Errorf("read the log in %s: %w", dir, err)
+	}
 	switch {
 	case newest < noted:
 		return fmt.Errorf("%w: the snapshot of the entries up to %d is missing in %s, or cannot be read", ErrNoIdentity, noted, dir)
@@ -176,4 +180,16 @@ func (d *Disk) gap(from, to uint64) (missing uint64) {
 		return nil
 	})
 	return missing
+}
+
+// intact reads all entries, also those that a snapshot has: other nodes may need them.
+func (d *Disk) intact() error {
+	return d.db.View(func(tx *bolt.Tx) error {
+		return tx.Bucket(logBucket).ForEach(func(key, text []byte) error {
+			if len(key) != 8 {
+				return fmt.Errorf("%w: an entry of the log has no index", ErrDamaged)
+			}
+			return decode(binary.BigEndian.Uint64(key), text, &raft.Log{})
+		})
+	})
 }
