@@ -57,11 +57,18 @@ func (n *node) answer(ctx context.Context, r request) (any, error) {
 	return nil, &refusal{fmt.Sprintf("unknown request %q", r.op)}
 }
 
-// apply makes a command an entry of the log.
+// upgradeNodes ends the refusal of what this version does not understand.
+const upgradeNodes = ". If it comes from a newer version of Fencepost, upgrade all nodes of raft first"
+
+// apply makes a command an entry of the log. Every node applies the same entries, and ends when it cannot:
+// what this version does not know must therefore never be one.
 func (n *node) apply(ctx context.Context, c state.Command) (state.Outcome, error) {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return state.Outcome{}, fmt.Errorf("encode a command: %w", err)
+	}
+	if _, err := state.Parse(text); err != nil {
+		return state.Outcome{}, &refusal{"the command cannot be carried out: " + err.Error() + upgradeNodes}
 	}
 	f := n.raft.Apply(text, enqueueTimeout)
 	if err := n.wait(ctx, f); err != nil {

@@ -2,7 +2,6 @@ package raft
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,13 +35,16 @@ func (m *machine) Apply(entry *hraft.Log) any {
 	if m.broken != nil {
 		return m.broken
 	}
-	var c state.Command
+	c, err := state.Parse(entry.Data)
 	var outcome state.Outcome
-	err := json.Unmarshal(entry.Data, &c)
-	if err != nil {
-		err = fmt.Errorf("it cannot be read (%w): if other nodes go on, it is damaged here, so remove this node and add it again", err)
-	} else if outcome, err = m.state.Apply(entry.Index, c); err != nil {
+	if err == nil {
+		outcome, err = m.state.Apply(entry.Index, c)
+	}
+	switch {
+	case errors.Is(err, state.ErrUnknown):
 		err = fmt.Errorf("%w: a newer version of Fencepost has written it, so upgrade this proxy", err)
+	case err != nil:
+		err = fmt.Errorf("%w: if other nodes go on, it is damaged here, so remove this node and add it again", err)
 	}
 	if err != nil {
 		m.broken = fmt.Errorf("entry %d of the log: %w", entry.Index, err)

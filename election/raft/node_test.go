@@ -156,6 +156,35 @@ func TestTheLeadIsHandedOverWhileEntriesAreApplied(t *testing.T) {
 	}
 }
 
+// What no node knows is not made an entry: every replica would end, and end again after each restart.
+func TestAnUnknownCommandIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	other, err := newCluster(c.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.close() })
+	refused := new(refusal)
+	for name, in := range map[string]any{
+		"an operation": map[string]any{"op": "newer", "space": "test"},
+		"a field":      map[string]any{"op": state.Mark, "space": "test", "marker": "m", "newer": true},
+	} {
+		for _, node := range c.names {
+			if err := other.ask(within(t, patience), node, request{op: opApply, in: in}, false, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), "unknown command") {
+				t.Errorf("%s that %s does not know ends with %v", name, node, err)
+			}
+		}
+	}
+	leader := c.leader()
+	if _, err := apply(within(t, patience), leader, state.Command{Op: "newer", Space: "test"}); !errors.As(err, &refused) {
+		t.Errorf("the leader's own proxy gets %v", err)
+	}
+	if err := mark(t, leader); err != nil {
+		t.Errorf("then an entry ends with %v", err)
+	}
+}
+
 // With two of three gone nothing is awarded, and a holder cannot renew. With two again, the term
 // goes on if its record was not taken.
 func TestWithoutAQuorumNothingIsAwarded(t *testing.T) {

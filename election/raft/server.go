@@ -117,7 +117,7 @@ func (n *node) serve(ctx context.Context, op operation, text []byte, final bool)
 	var err error
 	switch op {
 	case opApply:
-		r.in, err = decoded[state.Command](text)
+		r.in, err = parsed(text)
 	case opRead:
 		r.in, err = decoded[readRequest](text)
 	case opAdd, opPromote, opRemove:
@@ -168,6 +168,16 @@ func (n *node) status() NodeStatus {
 		s.State += " (" + err.Error() + ")"
 	}
 	return s
+}
+
+// parsed returns a command of another proxy. One that this version does not understand is refused here,
+// because part of it would be lost if it were passed on.
+func parsed(text []byte) (state.Command, error) {
+	c, err := state.Parse(text)
+	if err != nil {
+		return c, &refusal{"the request cannot be carried out: " + err.Error() + upgradeNodes}
+	}
+	return c, nil
 }
 
 func decoded[T any](text []byte) (in T, err error) {

@@ -12,6 +12,7 @@
 package state
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,8 @@ import (
 )
 
 // ErrUnknown means that a command cannot be applied because a newer version of the program made
-// it. A node must not skip it, because others apply it.
+// it. A leader refuses to make it an entry. A node that finds it in the log must not skip it: it is
+// there because a leader has known it, so others apply it, and states that differ award differently.
 var ErrUnknown = errors.New("unknown command")
 
 // Op is what a command does.
@@ -52,6 +54,23 @@ type Command struct {
 	Basis   uint64        `json:"basis,omitempty"`
 	Marker  string        `json:"marker,omitempty"`
 	Replace bool          `json:"replace,omitempty"`
+}
+
+// Parse returns the command that a text is. The error wraps ErrUnknown if it says more than this version
+// understands.
+func Parse(text []byte) (c Command, err error) {
+	if err := json.Unmarshal(text, &c); err != nil {
+		return Command{}, fmt.Errorf("decode a command: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return Command{}, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	if operations[c.Op] == nil {
+		return Command{}, fmt.Errorf("%w: %q", ErrUnknown, c.Op)
+	}
+	return c, nil
 }
 
 // Verdict says whether a command has done what it was to do.
@@ -96,10 +115,12 @@ type State struct {
 	Spaces map[string]*Space `json:"spaces,omitempty"`
 }
 
+var operations = map[Op]func(*Space, uint64, Command) Outcome{Swap: swap, Beat: beat, End: end, Mark: mark}
+
 // Apply applies the command that is the entry with this index. Indexes grow with each call. The
 // only error is ErrUnknown; the state is then as it was.
 func (s *State) Apply(index uint64, c Command) (Outcome, error) {
-	do := map[Op]func(*Space, uint64, Command) Outcome{Swap: swap, Beat: beat, End: end, Mark: mark}[c.Op]
+	do := operations[c.Op]
 	if do == nil {
 		return Outcome{}, fmt.Errorf("%w: %q", ErrUnknown, c.Op)
 	}
