@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/election/raft"
@@ -77,7 +78,13 @@ func runRaft(ctx context.Context, t terminal, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
-	return changeRaft(ctx, t, electors.RaftConfig(cfg, "raft "+verb, zap.NewNop()), verb, node, asJSON)
+	return changeRaft(ctx, t, electors.RaftConfig(cfg, "raft "+verb, warnings(t.stderr)), verb, node, asJSON)
+}
+
+// warnings returns a log that prints warnings as they are.
+func warnings(w io.Writer) *zap.Logger {
+	text := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{MessageKey: "message"})
+	return zap.New(zapcore.NewCore(text, zapcore.AddSync(w), zap.WarnLevel))
 }
 
 // changeRaft does what was asked for.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -16,7 +17,8 @@ import (
 
 // Bootstrap begins a new cluster, whose only node is this one, and makes its directory. It must be
 // done once, at one node: two clusters would award the same leases. It is refused while another node
-// of the configuration runs.
+// of the configuration runs. Where that cannot be told, because a host does not answer at all, it warns:
+// the first node must be able to start before the hosts of the others do.
 func Bootstrap(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	_, err := cfg.address()
@@ -27,21 +29,13 @@ func Bootstrap(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	others := c.nodes(ctx)
-	if err := c.close(); err != nil {
+	unknown, err := c.nobodyRuns(ctx, cfg)
+	if err = errors.Join(err, c.close()); err != nil {
 		return err
 	}
-	for _, n := range others {
-		switch {
-		case n.Err != nil && absent(n.Err):
-		case n.Err != nil:
-			return fmt.Errorf("something accepts connections at %s, the address of %s, and does not say what it is (%w): a node may run there, "+
-				"and must not get a second cluster beside it. Correct election.raft, or stop it first", n.Address, n.Name, n.Err)
-		case n.Name == cfg.Name:
-			return runs(n)
-		default:
-			return fmt.Errorf("the node %s at %s runs already: add this node to its cluster with fencepost raft add", n.Name, n.Address)
-		}
+	for _, n := range unknown {
+		cfg.Logger.Warn(fmt.Sprintf("%s (%s) does not answer, so that nothing tells whether a node runs there: %v. If there is a cluster already, do not start this "+
+			"proxy, and empty %s: two clusters would award the same leases", n.Name, n.Address, n.Err, cfg.Dir))
 	}
 	id := disk.Identity{Cluster: newID(), Node: cfg.Name, Disk: newID()}
 	self := Member{Name: id.Node, Disk: id.Disk}
@@ -55,10 +49,48 @@ func Bootstrap(ctx context.Context, cfg Config) error {
 	})
 }
 
-// absent reports whether nothing runs where a node was asked: no connection was made.
-func absent(err error) bool {
-	var dial *net.OpError
-	return errors.As(err, &dial) && dial.Op == "dial"
+// nobodyRuns returns an error if something accepts connections at the address of a node, and the nodes of
+// which nothing can be told. A connection that is refused tells that there is none.
+func (c *cluster) nobodyRuns(ctx context.Context, cfg Config) (unknown []NodeAnswer, err error) {
+	errs := make([]error, len(c.names))
+	var wg sync.WaitGroup
+	for i, name := range c.names {
+		wg.Go(func() { errs[i] = connects(ctx, c.peers[name]) })
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	for i, err := range errs {
+		n := NodeAnswer{Name: c.names[i], Address: c.peers[c.names[i]], Err: err}
+		switch {
+		case errors.Is(err, syscall.ECONNREFUSED):
+			continue
+		case err != nil:
+			unknown = append(unknown, n)
+			continue
+		}
+		n = c.nodeStatus(ctx, n.Name)
+		switch {
+		case n.Err != nil:
+			return nil, fmt.Errorf("something accepts connections at %s, the address of %s, and does not say what it is (%w): a node may run there, "+
+				"and must not get a second cluster beside it. Correct election.raft, or stop it first", n.Address, n.Name, n.Err)
+		case n.Name == cfg.Name:
+			return nil, runs(n)
+		default:
+			return nil, fmt.Errorf("the node %s at %s runs already: add this node to its cluster with fencepost raft add", n.Name, n.Address)
+		}
+	}
+	return unknown, nil
+}
+
+// connects returns nil if something accepts connections at an address.
+func connects(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{Timeout: attemptTimeout}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // runs is the error of a directory that is to be made for a node that is running.
