@@ -35,6 +35,7 @@ type Disk struct {
 	insists bool      // what must be written has failed, and is tried again
 	since   time.Time // when the last write ended, or the first of these began
 	missed  *missed   // the last snapshot, if it could not be written
+	slow    slowness
 }
 
 var (
@@ -77,8 +78,33 @@ func openDatabase(dir string) (*Disk, error) {
 // retryWrite is when what must be written is tried again.
 const retryWrite = 200 * time.Millisecond
 
-// stallAfter is how long a write may take.
-const stallAfter = 3 * time.Second
+const (
+	// stallAfter is how long a write may take. It is less than a request waits for, which a write of the
+	// leader's and one of another node's precede.
+	stallAfter = 1500 * time.Millisecond
+	// stallFor is how long a disk counts as stalled after slow writes: an election takes less.
+	stallFor = 4 * time.Second
+	// slowAgain is how soon after a slow write another one shows that it was no chance.
+	slowAgain = 30 * time.Second
+)
+
+// slowness is whether writes end and take too long. One of them may be chance, also at all nodes at once.
+type slowness struct {
+	took  time.Duration // by the last slow write
+	at    time.Time     // when it ended; zero if there was none
+	until time.Time     // when the disk no longer counts as stalled
+}
+
+// note notes how long a write took that has ended now.
+func (s *slowness) note(now time.Time, took time.Duration) {
+	if took <= stallAfter {
+		return
+	}
+	if !s.at.IsZero() && now.Sub(s.at) < slowAgain {
+		s.until = now.Add(stallFor)
+	}
+	s.took, s.at = took, now
+}
 
 // update makes a write.
 func (d *Disk) update(do func(*bolt.Tx) error) error {
@@ -91,17 +117,22 @@ func (d *Disk) update(do func(*bolt.Tx) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.writing--
-	d.since, d.problem = time.Now(), err
+	now := time.Now()
+	d.slow.note(now, now.Sub(d.since))
+	d.since, d.problem = now, err
 	return err
 }
 
-// Problem returns why the last write failed, for example because the disk is full, or that a write has not
-// ended for too long; nil if the last one has succeeded.
+// Problem returns why the last write failed, for example because the disk is full, or that writes take too
+// long; nil if the last one has succeeded in time.
 func (d *Disk) Problem() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if waited := time.Since(d.since); d.writing > 0 && waited > stallAfter {
-		return fmt.Errorf("nothing was written for %s", waited.Round(time.Second))
+		return fmt.Errorf("nothing was written for %s", waited.Round(100*time.Millisecond))
+	}
+	if d.problem == nil && time.Now().Before(d.slow.until) {
+		return fmt.Errorf("writes are too slow: one took %s", d.slow.took.Round(100*time.Millisecond))
 	}
 	return d.problem
 }
@@ -190,11 +221,12 @@ func (d *Disk) insist(on bool) {
 	d.insists = on
 }
 
-// Stalled reports whether nothing can be written: a write does not end, or what must be written fails.
+// Stalled reports whether nothing can be written in time: a write does not end, several of the last ones took
+// too long, or what must be written fails.
 func (d *Disk) Stalled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.writing > 0 && time.Since(d.since) > stallAfter || d.insists
+	return d.writing > 0 && time.Since(d.since) > stallAfter || time.Now().Before(d.slow.until) || d.insists
 }
 
 // SetUint64 implements raft.StableStore. It does not return before the value is on the disk: Raft's

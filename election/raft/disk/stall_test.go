@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -42,5 +43,67 @@ func TestAWriteThatDoesNotEndIsAProblem(t *testing.T) {
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A disk that ends each write, and is slower than any request can wait, is stalled. It stays so for long
+// enough that another node is elected.
+func TestADiskWhoseWritesAreSlowIsStalled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := Create(dir, Identity{Cluster: "c", Node: "n", Disk: "d"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Open(dir, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	write := func(wait time.Duration) {
+		t.Helper()
+		other, err := d.db.Begin(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written := make(chan error, 1)
+		go func() { written <- d.Set([]byte("key"), []byte("value")) }()
+		time.Sleep(wait)
+		if err := errors.Join(other.Rollback(), <-written); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		write(stallAfter * 5 / 4)
+		write(0)
+	}
+	ended := time.Now()
+	problem, stalled := d.Problem(), d.Stalled()
+	if time.Since(ended) > stallFor/2 {
+		t.Skip("this machine is too slow")
+	}
+	if !stalled || problem == nil || !strings.Contains(problem.Error(), "writes are too slow") {
+		t.Errorf("it is stalled: %v, its problem is %v", stalled, problem)
+	}
+	for begun := time.Now(); d.Stalled() || d.Problem() != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("it stays stalled")
+		}
+	}
+}
+
+// One slow write may be chance.
+func TestOneSlowWriteStallsNothing(t *testing.T) {
+	t.Parallel()
+	var s slowness
+	now := time.Now()
+	for _, at := range []time.Time{now, now.Add(slowAgain)} {
+		if s.note(at, 2*stallAfter); !s.until.IsZero() {
+			t.Fatal("it counts as stalled")
+		}
+	}
+	now = now.Add(2*slowAgain - time.Second)
+	s.note(now, 0)
+	if s.note(now, 2*stallAfter); s.until != now.Add(stallFor) {
+		t.Errorf("after the next one it counts as stalled until %v", s.until)
 	}
 }
