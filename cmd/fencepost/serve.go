@@ -65,7 +65,7 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeLog()) }()
-	s, err := newServing(cfg, logs, newWatch(t.getenv, logs.log.Named("oracle")))
+	s, err := newServingWith(cfg, logs, newWatch(t.getenv, logs.log.Named("oracle")), unless(ctx, serveElector))
 	if err != nil {
 		return err
 	}
@@ -121,6 +121,28 @@ type serving struct {
 
 // opener opens the lease service of the named proxy.
 type opener func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error)
+
+// unless returns an opener that returns when the context ends: one that waits for a disk that hangs must not
+// keep a proxy from ending at the first signal.
+func unless(ctx context.Context, open opener) opener {
+	return func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
+		type opened struct {
+			leases electors.Service
+			err    error
+		}
+		done := make(chan opened, 1)
+		go func() { // which nobody waits for, since it may never end
+			leases, err := open(cfg, proxy, log)
+			done <- opened{leases, err}
+		}()
+		select {
+		case o := <-done:
+			return o.leases, o.err
+		case <-ctx.Done():
+			return nil, fmt.Errorf("asked to end while the lease service was opened: %w", context.Cause(ctx))
+		}
+	}
+}
 
 // newServing listens and wires the packages together. run must be called on the result.
 func newServing(cfg config.Config, logs loggers, w *watch) (*serving, error) {

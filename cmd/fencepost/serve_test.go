@@ -20,6 +20,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -377,5 +378,21 @@ func TestAFaultOfTheUpstreamEndsWhenItIsReached(t *testing.T) {
 	}
 	if lasting := s.faults.Lasting(); len(lasting) > 0 {
 		t.Errorf("it was reached, and these faults last: %+v", lasting)
+	}
+}
+
+// A lease service that takes long to open, because a disk hangs, keeps no proxy from ending.
+func TestAProxyEndsWhileItsLeaseServiceIsOpened(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	hang := make(chan struct{})
+	defer close(hang)
+	open := unless(ctx, func(config.Config, string, *zap.Logger) (electors.Service, error) {
+		cancel()
+		<-hang
+		return nil, nil
+	})
+	if s, err := open(config.Config{}, "p", zap.NewNop()); !errors.Is(err, context.Canceled) || s != nil {
+		t.Errorf("it ends with %v, %v", s, err)
 	}
 }

@@ -26,7 +26,7 @@ func New(cfg Config) (*Client, error) {
 	var err error
 	if cfg.Dir != "" {
 		service = "raft, node " + cfg.Name
-		r, err = start(cfg)
+		r, err = startInTime(cfg)
 	} else {
 		service = "raft at " + strings.Join(slices.Sorted(maps.Values(cfg.Peers)), ", ")
 		r, err = newCluster(cfg)

@@ -64,6 +64,38 @@ func (cfg Config) options(m Member) *hraft.Config {
 	return c
 }
 
+// startTimeout bounds the start of a node. It reads its whole log.
+const startTimeout = 10 * time.Second
+
+// startInTime is start with a time limit: a disk that hangs, or on which the term cannot be written, would
+// keep the whole proxy from starting, without a word.
+func startInTime(cfg Config) (replica, error) {
+	type started struct {
+		n   *node
+		err error
+	}
+	done := make(chan started, 1)
+	go func() { // which nobody waits for, since it may never end
+		n, err := start(cfg)
+		done <- started{n, err}
+	}()
+	select {
+	case s := <-done:
+		if s.err != nil {
+			return nil, s.err
+		}
+		return s.n, nil
+	case <-time.After(startTimeout):
+	}
+	go func() {
+		if s := <-done; s.n != nil {
+			_ = s.n.close()
+		}
+	}()
+	return nil, fmt.Errorf("the node %s has not started within %s, because the disk of %s hangs, or is full. "+
+		"Repair it, or take election.raft.dir from the configuration, so that this proxy is no node meanwhile", cfg.Name, startTimeout, cfg.Dir)
+}
+
 // start starts the node, if the directory is its own.
 func start(cfg Config) (_ *node, err error) {
 	if _, err := cfg.address(); err != nil {
