@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,8 +17,13 @@ import (
 	"github.com/fencepost/fencepost/election/raft/disk"
 )
 
-// handshakeTimeout bounds the TLS handshake of an accepted connection.
-const handshakeTimeout = 5 * time.Second
+const (
+	// handshakeTimeout bounds the TLS handshake of an accepted connection.
+	handshakeTimeout = 5 * time.Second
+	// mostGreetings is how many connections may be in their handshakes. The oldest one makes room for a new
+	// one: whoever has a certificate needs milliseconds, and the descriptors are those of the whole proxy.
+	mostGreetings = 256
+)
 
 // port is the one port of a node. It gives each connection to the listener of its protocol.
 type port struct {
@@ -36,7 +42,9 @@ type port struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // that were accepted and not closed
-	using sync.WaitGroup        // those who use them
+	// greeted are those of them that are in their handshakes, oldest first.
+	greeted []net.Conn
+	using   sync.WaitGroup // those who use them
 }
 
 // half is a listener for the connections of one protocol.
@@ -91,13 +99,17 @@ func (p *port) close() error {
 }
 
 func (p *port) accept() {
+	var said time.Time // when a failure was logged
 	for p.ctx.Err() == nil {
 		conn, err := p.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil { // out of descriptors, for example
-			p.log.Warn("cannot accept a connection of another node", zap.Error(err))
+			if time.Since(said) > repeatAfter {
+				said = time.Now()
+				p.log.Warn("cannot accept a connection of another node", zap.Error(err))
+			}
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-p.ctx.Done():
@@ -107,6 +119,11 @@ func (p *port) accept() {
 		p.mu.Lock()
 		p.conns[conn] = struct{}{}
 		p.using.Add(1)
+		if len(p.greeted) == mostGreetings {
+			_ = p.greeted[0].Close() // its handshake fails
+			p.greeted = slices.Delete(p.greeted, 0, 1)
+		}
+		p.greeted = append(p.greeted, conn)
 		p.mu.Unlock()
 		p.wg.Go(func() { p.greet(conn) })
 	}
@@ -118,7 +135,11 @@ func (p *port) greet(raw net.Conn) {
 	defer cancel()
 	protocol := raftProtocol(p.id.Cluster, p.id.Disk)
 	conn := &tracked{tls.Server(raw, p.security.server(requestProtocol, protocol)), p}
-	if err := conn.HandshakeContext(ctx); err != nil {
+	err := conn.HandshakeContext(ctx)
+	p.mu.Lock()
+	p.greeted = slices.DeleteFunc(p.greeted, func(c net.Conn) bool { return c == raw })
+	p.mu.Unlock()
+	if err != nil {
 		p.log.Debug("a connection was refused", zap.Stringer("client", raw.RemoteAddr()), zap.Error(err))
 		_ = conn.Close()
 		return

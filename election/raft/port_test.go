@@ -1,0 +1,42 @@
+package raft
+
+import (
+	"net"
+	"testing"
+)
+
+// Connections that say nothing, which need no certificate, neither use up the descriptors of the proxy nor
+// keep others out.
+func TestConnectionsThatSayNothingAreBounded(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one")
+	c.begin()
+	p := c.nodes["one"].port
+	open := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.conns)
+	}
+	before := open()
+	const many = 2 * mostGreetings
+	for i := range many {
+		conn, err := net.Dial("tcp", c.base.Peers["one"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if i%64 == 0 {
+			if n := open(); n > before+mostGreetings*3/2 { // some that were closed may not be forgotten yet
+				t.Fatalf("after %d connections, %d are open", i+1, n)
+			}
+		}
+	}
+	other, err := newCluster(c.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.close() })
+	if err := other.ask(within(t, patience), "one", request{op: opSelf}, false, nil); err != nil {
+		t.Errorf("a proxy gets %v", err)
+	}
+}
