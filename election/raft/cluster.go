@@ -46,14 +46,22 @@ func newCluster(cfg Config) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{
+	return &cluster{security: s, peers: maps.Clone(cfg.Peers), names: slices.Sorted(maps.Keys(cfg.Peers)), client: newHTTPClient(s)}, nil
+}
+
+func newHTTPClient(s *security) *http.Client {
+	return &http.Client{Transport: &http.Transport{
 		DialTLSContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			return s.dial(ctx, address, requestProtocol)
 		},
 		ForceAttemptHTTP2: true,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
-	}
-	return &cluster{security: s, peers: maps.Clone(cfg.Peers), names: slices.Sorted(maps.Keys(cfg.Peers)), client: &http.Client{Transport: transport}}, nil
+	}}
+}
+
+// apart returns the same nodes, over connections of its own.
+func (c *cluster) apart() *cluster {
+	return &cluster{security: c.security, peers: c.peers, names: c.names, client: newHTTPClient(c.security), meant: c.meant}
 }
 
 // String names the cluster in errors.

@@ -85,12 +85,14 @@ func (n *node) retrySnapshots() {
 	}
 }
 
-// askSelf returns nil if this node answers at its own address.
+// askSelf returns nil if this node answers at its own address, on a new connection: one that is kept shows
+// neither that the listener is gone nor that others no longer accept the node's certificate.
 func (n *node) askSelf() error {
 	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
 	defer cancel()
+	defer n.itself.client.CloseIdleConnections()
 	var s NodeStatus
-	if err := n.others.ask(ctx, n.cfg.Name, request{op: opSelf}, false, &s); err != nil {
+	if err := n.itself.ask(ctx, n.cfg.Name, request{op: opSelf}, false, &s); err != nil {
 		return err
 	}
 	if s.Disk != n.disk.Identity.Disk {

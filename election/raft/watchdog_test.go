@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/raft/state"
+	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
 )
 
@@ -69,6 +70,30 @@ func TestANodeThatCannotBeReachedDoesNotKeepTheLead(t *testing.T) {
 			eventually(t, "there are awards through "+name, patience, func() bool { return mark(t, other) == nil })
 		}
 	}
+}
+
+// A certificate that was renewed wrongly is noticed although the connections that are kept still work.
+func TestAWrongCertificateIsNoticed(t *testing.T) {
+	t.Parallel()
+	c := newMembers(t, "one", "two", "three")
+	stranger := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
+	c.begin()
+	n := c.leader()
+	replace := func(certificate, key string) {
+		t.Helper()
+		for from, to := range map[string]string{certificate: c.base.CertFile, key: c.base.KeyFile} {
+			text, err := os.ReadFile(from)
+			if err := errors.Join(err, os.WriteFile(to, text, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, "all is well", patience, func() bool { return n.healthy() == nil && c.trouble(n.cfg.Name) == "" })
+	replace(stranger.CertFile, stranger.KeyFile)
+	eventually(t, "it is noticed", patience, func() bool {
+		err := n.healthy()
+		return err != nil && strings.Contains(err.Error(), "certificate")
+	})
 }
 
 // What accepts connections may be a node, also if it does not say so.
