@@ -172,7 +172,7 @@ func (n *node) takesPart(ctx context.Context, m Member, index uint64) error {
 	}
 	for {
 		var s NodeStatus
-		if err := n.others.ask(ctx, m.Name, request{op: opSelf}, false, &s); err != nil {
+		if err := n.others.ask(ctx, m.Name, request{op: opSelf}, anywhere, &s); err != nil {
 			return err
 		}
 		switch {

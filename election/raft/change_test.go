@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/raft/disk"
 	"github.com/fencepost/fencepost/election/raft/state"
 	"github.com/fencepost/fencepost/internal/ports"
@@ -233,4 +234,49 @@ func TestARemovedNodeKeepsNobodyFromTheOthers(t *testing.T) {
 	if _, err := first.changes(within(t, patience), changesRequest{Space: "test"}); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("whoever waits for changes at the removed node gets %v", err)
 	}
+}
+
+// A node that is cut off from the leader alone has its proxy's requests answered through another node.
+func TestANodeThatIsCutOffFromTheLeaderAsksAnother(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	leader, cut := c.leader().cfg.Name, c.follower().cfg.Name
+	for name, other := range map[string]string{leader: cut, cut: leader} {
+		c.stop(name)
+		cfg := c.config(name).withDefaults()
+		cfg.Peers = maps.Clone(cfg.Peers)
+		cfg.Peers[other] = "127.0.0.1:1" // as if nothing arrived there
+		n, err := start(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.nodes[name] = n
+	}
+	n, lead := c.nodes[cut], c.nodes[leader]
+	eventually(t, "the leader leads again, and the other node knows of none", patience, func() bool {
+		if l := c.leader(); l != lead {
+			_ = l.raft.LeadershipTransferToServer(lead.self().id(), lead.self().recorded()).Error()
+			return false
+		}
+		_, known := n.raft.LeaderWithID()
+		return known == ""
+	})
+	s := newStore(n, c.config(cut).withDefaults(), "raft")
+	ctx, cancel := context.WithCancel(within(t, patience))
+	shown := make(chan kv.Snapshot, 100)
+	watched := make(chan error, 1)
+	go func() { watched <- s.Watch(ctx, func(v kv.Snapshot) { shown <- v }) }()
+	if err := s.Mark(ctx, "m", false); err != nil {
+		t.Fatalf("the request ends with %v", err)
+	}
+	for marker := ""; marker != "m"; {
+		select {
+		case v := <-shown:
+			marker = v.Marker
+		case err := <-watched:
+			t.Fatalf("the watch ends with %v", err)
+		}
+	}
+	cancel()
+	<-watched
 }

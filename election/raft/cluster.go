@@ -59,6 +59,12 @@ func newHTTPClient(s *security) *http.Client {
 	}}
 }
 
+// without returns the nodes other than one, over the same connections.
+func (c *cluster) without(name string) *cluster {
+	names := slices.DeleteFunc(slices.Clone(c.names), func(other string) bool { return other == name })
+	return &cluster{security: c.security, peers: c.peers, names: names, client: c.client, meant: c.meant}
+}
+
 // apart returns the same nodes, over connections of its own.
 func (c *cluster) apart() *cluster {
 	return &cluster{security: c.security, peers: c.peers, names: c.names, client: newHTTPClient(c.security), meant: c.meant}
@@ -73,8 +79,17 @@ func (c *cluster) String() string {
 	return "raft at " + strings.Join(all, ", ")
 }
 
-// ask sends a request to a node. final: it answers as the leader, or not at all.
-func (c *cluster) ask(ctx context.Context, name string, r request, final bool, into any) error {
+// scope is how far the node that is asked may pass a request on. Its value is that of a header.
+type scope string
+
+const (
+	anywhere scope = ""        // to the leader, or to others if it knows of none
+	onward   scope = "relayed" // to the leader
+	nowhere  scope = "1"       // it answers as the leader, or not at all
+)
+
+// ask sends a request to a node.
+func (c *cluster) ask(ctx context.Context, name string, r request, far scope, into any) error {
 	text, err := json.Marshal(r.in)
 	if err != nil {
 		return fmt.Errorf("encode a request: %w", err)
@@ -87,8 +102,8 @@ func (c *cluster) ask(ctx context.Context, name string, r request, final bool, i
 	if err != nil {
 		return err
 	}
-	if final {
-		req.Header.Set(finalHeader, "1")
+	if far != anywhere {
+		req.Header.Set(scopeHeader, string(far))
 	}
 	if c.meant != "" {
 		req.Header.Set(clusterHeader, c.meant)
@@ -130,9 +145,9 @@ func (c *cluster) failed(name, status string, answer []byte) error {
 }
 
 // askAny asks one node, and leaves it to the next one if that fails.
-func (c *cluster) askAny(ctx context.Context, r request, into any) error {
+func (c *cluster) askAny(ctx context.Context, r request, far scope, into any) error {
 	i := c.next.Load()
-	err := c.ask(ctx, c.names[int(i)%len(c.names)], r, false, into)
+	err := c.ask(ctx, c.names[int(i)%len(c.names)], r, far, into)
 	if err != nil && !final(err) {
 		c.next.CompareAndSwap(i, (i+1)%int64(len(c.names)))
 	}
@@ -141,7 +156,7 @@ func (c *cluster) askAny(ctx context.Context, r request, into any) error {
 
 // call implements replica: any node passes the request on to the leader.
 func (c *cluster) call(ctx context.Context, r request, into any) error {
-	return persist(ctx, func(ctx context.Context) error { return c.askAny(ctx, r, into) })
+	return persist(ctx, func(ctx context.Context) error { return c.askAny(ctx, r, anywhere, into) })
 }
 
 // changes implements replica, with that of any node.
@@ -153,7 +168,7 @@ func (c *cluster) changes(ctx context.Context, r changesRequest) (d state.Delta,
 	}
 	for {
 		one, cancel := context.WithTimeout(ctx, mostWait+attemptTimeout)
-		err := c.askAny(one, req, &d)
+		err := c.askAny(one, req, anywhere, &d)
 		cancel()
 		if err != nil || d.Upto > r.Since {
 			return d, err

@@ -285,6 +285,6 @@ func (c *cluster) nodeStatus(ctx context.Context, name string) NodeAnswer {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	a := NodeAnswer{Name: name, Address: c.peers[name]}
-	a.Err = c.ask(ctx, name, request{op: opSelf}, false, &a.Status)
+	a.Err = c.ask(ctx, name, request{op: opSelf}, anywhere, &a.Status)
 	return a
 }

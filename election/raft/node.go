@@ -36,6 +36,7 @@ type node struct {
 	raft      *hraft.Raft
 	others    *cluster // for requests that only the leader answers
 	itself    *cluster // for requests to this node
+	around    *cluster // the other nodes, for what this one cannot have answered
 	server    *http.Server
 	ctx       context.Context // ends with close
 	cancel    context.CancelFunc
@@ -121,7 +122,7 @@ func start(cfg Config) (_ *node, err error) {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", filepath.Join(cfg.Dir, "snapshots"), err)
 	}
 	n.others.meant = n.disk.Identity.Cluster
-	n.itself = n.others.apart()
+	n.itself, n.around = n.others.apart(), n.others.without(cfg.Name)
 	if n.port, err = listen(cfg.Listen, n.others.security, n.disk.Identity, n.log); err != nil {
 		return nil, err
 	}
@@ -245,21 +246,36 @@ func (n *node) wait(ctx context.Context, f hraft.Future) error {
 	}
 }
 
-// call implements replica: the leader, here or elsewhere, answers the request.
+// call implements replica: the leader, here or elsewhere, answers the request. If this node knows of none,
+// because it is cut off from the leader, another one may pass the request on.
 func (n *node) call(ctx context.Context, r request, into any) error {
 	return persist(ctx, func(ctx context.Context) error {
-		if err := n.stopped(); err != nil {
+		err := n.once(ctx, r, into)
+		if !errors.Is(err, errNoLeader) || len(n.around.names) == 0 {
 			return err
 		}
-		_, leader := n.raft.LeaderWithID()
-		switch leader {
-		case "":
-			return fmt.Errorf("%w, as far as node %s knows (%s)", errNoLeader, n.cfg.Name, n.contact())
-		case n.self().id():
-			return n.lead(ctx, r, into)
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		if other := n.around.askAny(ctx, r, onward, into); other == nil || final(other) {
+			return other
 		}
-		return n.others.ask(ctx, named(leader).Name, r, true, into)
+		return err
 	})
+}
+
+// once has the leader answer the request, if this node knows of one.
+func (n *node) once(ctx context.Context, r request, into any) error {
+	if err := n.stopped(); err != nil {
+		return err
+	}
+	_, leader := n.raft.LeaderWithID()
+	switch leader {
+	case "":
+		return fmt.Errorf("%w, as far as node %s knows (%s)", errNoLeader, n.cfg.Name, n.contact())
+	case n.self().id():
+		return n.lead(ctx, r, into)
+	}
+	return n.others.ask(ctx, named(leader).Name, r, nowhere, into)
 }
 
 // contact says when the leader was last heard of.
@@ -285,25 +301,75 @@ func (n *node) stopped() error {
 	return &stoppedError{fmt.Sprintf("the node %s was removed from the cluster (to let it join again, stop this proxy, empty %s, and run fencepost raft add)", n.cfg.Name, n.cfg.Dir)}
 }
 
-// changes implements replica, with this node's own.
+// changes implements replica, with this node's own. While it knows of no leader, its replica may be behind,
+// and another one may answer.
 func (n *node) changes(ctx context.Context, r changesRequest) (d state.Delta, err error) {
+	return n.changesWithin(ctx, r, anywhere)
+}
+
+// changesWithin is changes. Other nodes are asked only if the request may be passed on to anybody, so that
+// nodes that all know of no leader do not ask each other in turn.
+func (n *node) changesWithin(ctx context.Context, r changesRequest, far scope) (d state.Delta, err error) {
 	if r.First {
-		var v state.View
-		if err := n.call(ctx, request{op: opRead, in: readRequest{Space: r.Space}}, &v); err != nil {
+		return n.firstChanges(ctx, r, far)
+	}
+	for {
+		one, cancel := context.WithTimeout(ctx, mostWait+attemptTimeout)
+		err := n.changesAround(one, r, far, &d)
+		cancel()
+		switch {
+		case err == nil && d.Upto > r.Since:
+			return d, nil
+		case err == nil && ctx.Err() == nil:
+			continue // it has waited
+		}
+		one, cancel = context.WithTimeout(ctx, mostWait)
+		err = n.machine.await(one, func(s *state.State) bool {
+			if s.Touched(r.Space) <= r.Since {
+				return false
+			}
+			d = s.Since(r.Space, r.Since)
+			return true
+		})
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			return d, err
 		}
-		if err := n.machine.await(ctx, func(s *state.State) bool { return s.Index >= v.Index }); err != nil {
-			return d, fmt.Errorf("the replica at node %s is behind: %w", n.cfg.Name, err)
+	}
+}
+
+func (n *node) firstChanges(ctx context.Context, r changesRequest, far scope) (d state.Delta, err error) {
+	for range n.around.names {
+		if n.changesAround(ctx, r, far, &d) == nil {
+			return d, nil
 		}
-		_, err = n.machine.look(func(s *state.State) { d = s.Since(r.Space, 0) })
+	}
+	var v state.View
+	if err := n.call(ctx, request{op: opRead, in: readRequest{Space: r.Space}}, &v); err != nil {
 		return d, err
 	}
-	err = n.machine.await(ctx, func(s *state.State) bool {
-		if s.Touched(r.Space) <= r.Since {
-			return false
-		}
-		d = s.Since(r.Space, r.Since)
-		return true
-	})
+	if err := n.machine.await(ctx, func(s *state.State) bool { return s.Index >= v.Index }); err != nil {
+		return d, fmt.Errorf("the replica at node %s is behind: %w", n.cfg.Name, err)
+	}
+	_, err = n.machine.look(func(s *state.State) { d = s.Since(r.Space, 0) })
 	return d, err
+}
+
+// changesAround asks another node for changes, if this one knows of no leader.
+func (n *node) changesAround(ctx context.Context, r changesRequest, far scope, d *state.Delta) error {
+	_, leader := n.raft.LeaderWithID()
+	if far != anywhere || leader != "" || len(n.around.names) == 0 || n.stopped() != nil {
+		return errNoLeader // nobody else is asked
+	}
+	if r.First {
+		short, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		ctx = short
+	}
+	var got state.Delta
+	err := n.around.askAny(ctx, request{op: opChanges, in: r}, onward, &got)
+	if err == nil {
+		*d = got
+	}
+	return err
 }

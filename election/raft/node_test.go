@@ -171,7 +171,7 @@ func TestAnUnknownCommandIsRefused(t *testing.T) {
 		"a field":      map[string]any{"op": state.Mark, "space": "test", "marker": "m", "newer": true},
 	} {
 		for _, node := range c.names {
-			if err := other.ask(within(t, patience), node, request{op: opApply, in: in}, false, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), "unknown command") {
+			if err := other.ask(within(t, patience), node, request{op: opApply, in: in}, anywhere, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), "unknown command") {
 				t.Errorf("%s that %s does not know ends with %v", name, node, err)
 			}
 		}

@@ -36,7 +36,7 @@ func TestConnectionsThatSayNothingAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = other.close() })
-	if err := other.ask(within(t, patience), "one", request{op: opSelf}, false, nil); err != nil {
+	if err := other.ask(within(t, patience), "one", request{op: opSelf}, anywhere, nil); err != nil {
 		t.Errorf("a proxy gets %v", err)
 	}
 }

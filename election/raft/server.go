@@ -17,8 +17,8 @@ import (
 const (
 	// pathPrefix precedes the operation in the path of a request.
 	pathPrefix = "/v1/"
-	// finalHeader is set in what a node sends to the leader. It is not passed on again.
-	finalHeader = "Fencepost-Final"
+	// scopeHeader has the scope of a request. Earlier versions take every value for nowhere.
+	scopeHeader = "Fencepost-Final"
 	// clusterHeader has the identity of the cluster: in a request that of the cluster that is meant, if the
 	// client knows it, and in each answer that of the node.
 	clusterHeader = "Fencepost-Cluster"
@@ -80,7 +80,7 @@ func (n *node) handle(w http.ResponseWriter, r *http.Request) {
 		err = errOtherCluster
 	}
 	if err == nil {
-		answer, err = n.serve(r.Context(), operation(r.URL.Path[min(len(pathPrefix), len(r.URL.Path)):]), text, r.Header.Get(finalHeader) != "")
+		answer, err = n.serve(r.Context(), operation(r.URL.Path[min(len(pathPrefix), len(r.URL.Path)):]), text, scope(r.Header.Get(scopeHeader)))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
@@ -101,8 +101,8 @@ func (n *node) enter() bool {
 	return !n.closed
 }
 
-// serve answers a request. final: only as the leader.
-func (n *node) serve(ctx context.Context, op operation, text []byte, final bool) (any, error) {
+// serve answers a request.
+func (n *node) serve(ctx context.Context, op operation, text []byte, far scope) (any, error) {
 	switch op {
 	case opSelf:
 		return n.status(), nil
@@ -111,7 +111,7 @@ func (n *node) serve(ctx context.Context, op operation, text []byte, final bool)
 		if err := decode(text, &in); err != nil {
 			return nil, err
 		}
-		return n.held(ctx, in)
+		return n.held(ctx, in, far)
 	}
 	r := request{op: op}
 	var err error
@@ -130,23 +130,26 @@ func (n *node) serve(ctx context.Context, op operation, text []byte, final bool)
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout*4/5)
 	defer cancel()
 	var answer json.RawMessage
-	if final {
-		err = n.lead(ctx, r, &answer)
-	} else {
+	switch far {
+	case anywhere:
 		err = n.call(ctx, r, &answer)
+	case onward:
+		err = n.once(ctx, r, &answer)
+	default:
+		err = n.lead(ctx, r, &answer)
 	}
 	return answer, err
 }
 
 // held answers a request for changes when there are any, or after a while.
-func (n *node) held(ctx context.Context, r changesRequest) (state.Delta, error) {
+func (n *node) held(ctx context.Context, r changesRequest, far scope) (state.Delta, error) {
 	wait := mostWait
 	if r.First {
 		wait = attemptTimeout * 4 / 5
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	d, err := n.changes(ctx, r)
+	d, err := n.changesWithin(ctx, r, far)
 	if !r.First && errors.Is(err, context.DeadlineExceeded) {
 		return state.Delta{Upto: r.Since}, nil
 	}

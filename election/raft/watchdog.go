@@ -92,7 +92,7 @@ func (n *node) askSelf() error {
 	defer cancel()
 	defer n.itself.client.CloseIdleConnections()
 	var s NodeStatus
-	if err := n.itself.ask(ctx, n.cfg.Name, request{op: opSelf}, false, &s); err != nil {
+	if err := n.itself.ask(ctx, n.cfg.Name, request{op: opSelf}, anywhere, &s); err != nil {
 		return err
 	}
 	if s.Disk != n.disk.Identity.Disk {
