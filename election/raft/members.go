@@ -127,7 +127,10 @@ func Add(ctx context.Context, cfg Config) error {
 		return err
 	}
 	id.Cluster = to.Cluster
-	return disk.Create(cfg.Dir, id, nil)
+	if err := disk.Create(cfg.Dir, id, nil); err != nil {
+		return fmt.Errorf("the node %s was added, and does not vote, but its directory could not be made (%w): repair that, and run the command again", cfg.Name, err)
+	}
+	return nil
 }
 
 // Remove removes the named node from the running cluster. That node stops to take part, and its

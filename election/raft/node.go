@@ -280,9 +280,12 @@ func (n *node) once(ctx context.Context, r request, into any) error {
 
 // contact says when the leader was last heard of.
 func (n *node) contact() string {
+	if err := n.disk.Problem(); err != nil {
+		return fmt.Sprintf("it cannot write its directory: %v", err)
+	}
 	last := n.raft.LastContact()
 	if last.IsZero() {
-		return "it has heard of none since it started"
+		return "it has heard of no other one since it started"
 	}
 	return fmt.Sprintf("it last heard of one %s ago", time.Since(last).Round(100*time.Millisecond))
 }

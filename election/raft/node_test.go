@@ -410,6 +410,9 @@ func TestANodeThatCannotWriteSaysSo(t *testing.T) {
 	if !errors.As(err, &limited) || limited.Remedy != DirectoryRemedy || !strings.Contains(err.Error(), "the node two of Raft cannot write its directory") {
 		t.Errorf("healthy: %v", err)
 	}
+	if text := n.contact(); !strings.Contains(text, "cannot write its directory") {
+		t.Errorf("without a leader it says %q", text)
+	}
 	acquire(t, c.client(t, "another", "test").Database("d"), bid("w", long)) // which two writes as well
 	eventually(t, "the client is healthy again", patience, healthy)
 }

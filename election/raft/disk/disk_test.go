@@ -252,6 +252,9 @@ func TestANodeIsMadeInAnEmptyDirectoryOnly(t *testing.T) {
 	if _, err := disk.Open(dir, "one"); !errors.Is(err, disk.ErrNoIdentity) {
 		t.Errorf("a node whose creation failed is opened with %v", err)
 	}
+	if err := disk.Create(dir, id, nil); err != nil {
+		t.Errorf("it is made again with %v", err)
+	}
 }
 
 func TestADirectoryIsUsedOnce(t *testing.T) {

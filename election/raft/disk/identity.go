@@ -43,8 +43,8 @@ type Identity struct {
 }
 
 // Create makes the directory of a new node, and calls begin with its disk before it writes the
-// identity file. A directory in which begin has failed cannot be opened. Create returns
-// ErrNotEmpty unless the directory is absent or empty.
+// identity file. If anything fails, the directory is empty again, so that the command can be repeated. Create
+// returns ErrNotEmpty unless the directory is absent or empty.
 func Create(dir string, id Identity, begin func(*Disk) error) (err error) {
 	if err := Prepare(dir); err != nil {
 		return err
@@ -53,6 +53,11 @@ func Create(dir string, id Identity, begin func(*Disk) error) (err error) {
 	if err != nil {
 		return fmt.Errorf("encode the identity: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, clearAway(dir))
+		}
+	}()
 	d, err := openDatabase(dir)
 	if err != nil {
 		return err
@@ -69,7 +74,22 @@ func Create(dir string, id Identity, begin func(*Disk) error) (err error) {
 	return writeFile(filepath.Join(dir, identityFile), append(text, '\n'))
 }
 
-// Prepare makes a directory if it is absent, and returns an error unless it is empty and can be written.
+// clearAway removes what Create has made in a directory that was empty.
+func clearAway(dir string) error {
+	var errs []error
+	for _, name := range []string{databaseFile, identityFile + ".new", identityFile} {
+		if err := os.Remove(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// probeSize is more than the files of a new node need.
+const probeSize = 1 << 20
+
+// Prepare makes a directory if it is absent, and returns an error unless it is empty, can be written, and has
+// room for a new node.
 func Prepare(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the directory of the node: %w", err)
@@ -78,8 +98,8 @@ func Prepare(dir string) error {
 		return err
 	}
 	probe := filepath.Join(dir, identityFile+".new")
-	if err := os.WriteFile(probe, nil, 0o600); err != nil {
-		return fmt.Errorf("write to the directory of the node: %w", err)
+	if err := os.WriteFile(probe, make([]byte, probeSize), 0o600); err != nil {
+		return errors.Join(fmt.Errorf("write to the directory of the node: %w", err), clearAway(dir))
 	}
 	return os.Remove(probe)
 }
