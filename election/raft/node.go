@@ -67,7 +67,7 @@ func (cfg Config) options(m Member) *hraft.Config {
 }
 
 // startTimeout bounds the start of a node. It reads its whole log.
-const startTimeout = 10 * time.Second
+const startTimeout = 30 * time.Second
 
 // startInTime is start with a time limit: a disk that hangs, or on which the term cannot be written, would
 // keep the whole proxy from starting, without a word.
