@@ -105,8 +105,8 @@ var table = []mutation{
 	// A leak.
 	{name: "what goes behind a check is no work", file: theQueries, tests: "^TestSafetyAChoiceBehindARead$/^default$", in: ofSeveral,
 		old: "m.chain.followBehind(by.injected, s)", text: "_ = s"},
-	{name: "a lock makes an older snapshot newer", file: theFollower, tests: "^TestSafetyALockBehindASnapshot$", in: ofReplies,
-		old: "s.info.LocksTables && c.had&hadWork == 0 {", text: "s.info.LocksTables {"},
+	{name: "DEALLOCATE and DISCARD take no snapshot", file: theFollower, tests: "^TestSafetyALockBehindASnapshot$", in: ofReplies,
+		old: "case !s.empty && s.info.Kind != sqltext.Session", text: "case !s.empty && s.info.Kind != sqltext.Deallocate && s.info.Kind != sqltext.Discard && s.info.Kind != sqltext.Session"},
 	{name: "the registry covers an imported snapshot behind LOCK", file: theJudge, tests: "^TestSafetyAnImportedSnapshotIsOld$",
 		old: "q.aim != nil || q.chain.imported || q.status", text: "q.aim != nil || q.status"},
 	{name: "DECLARE outside a block goes bare", file: theTxn, tests: declare,
