@@ -35,7 +35,6 @@ type node struct {
 	machine   *machine
 	raft      *hraft.Raft
 	others    *cluster // for requests that only the leader answers
-	itself    *cluster // for requests to this node
 	around    *cluster // the other nodes, for what this one cannot have answered
 	server    *http.Server
 	ctx       context.Context // ends with close
@@ -122,7 +121,7 @@ func start(cfg Config) (_ *node, err error) {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", filepath.Join(cfg.Dir, "snapshots"), err)
 	}
 	n.others.meant = n.disk.Identity.Cluster
-	n.itself, n.around = n.others.apart(), n.others.without(cfg.Name)
+	n.around = n.others.without(cfg.Name)
 	if n.port, err = listen(cfg.Listen, n.others.security, n.disk.Identity, n.log); err != nil {
 		return nil, err
 	}
@@ -209,9 +208,6 @@ func (n *node) close() error {
 	n.wg.Wait()
 	if n.others != nil {
 		errs = append(errs, n.others.close())
-	}
-	if n.itself != nil {
-		errs = append(errs, n.itself.close())
 	}
 	if n.disk != nil && stopped { // otherwise Raft waits for the disk, which would not close
 		errs = append(errs, n.disk.Close())

@@ -41,6 +41,7 @@ func (n *node) watchDisk() {
 func (n *node) watchAddress() {
 	ticker := time.NewTicker(n.cfg.Heartbeat)
 	defer ticker.Stop()
+	itself := n.others.apart()
 	failures := 0
 	for {
 		select {
@@ -48,7 +49,7 @@ func (n *node) watchAddress() {
 		case <-n.ctx.Done():
 			return
 		}
-		err := n.askSelf()
+		err := n.askSelf(itself)
 		if err == nil {
 			failures = 0
 			n.hidden.Store(nil)
@@ -87,12 +88,12 @@ func (n *node) retrySnapshots() {
 
 // askSelf returns nil if this node answers at its own address, on a new connection: one that is kept shows
 // neither that the listener is gone nor that others no longer accept the node's certificate.
-func (n *node) askSelf() error {
+func (n *node) askSelf(itself *cluster) error {
 	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
 	defer cancel()
-	defer n.itself.client.CloseIdleConnections()
+	defer itself.client.CloseIdleConnections()
 	var s NodeStatus
-	if err := n.itself.ask(ctx, n.cfg.Name, request{op: opSelf}, anywhere, &s); err != nil {
+	if err := itself.ask(ctx, n.cfg.Name, request{op: opSelf}, anywhere, &s); err != nil {
 		return err
 	}
 	if s.Disk != n.disk.Identity.Disk {
