@@ -91,7 +91,7 @@ func (t *tree) plant(m mutation) (undo func() error, err error) {
 }
 
 // testTimeout bounds the tests of one mutation, which may make them hang.
-const testTimeout = 2 * time.Minute
+const testTimeout = 5 * time.Minute
 
 // assertion matches a failure that a test or its fixture reports, with its file and line.
 var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: .*`)
