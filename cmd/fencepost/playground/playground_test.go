@@ -270,7 +270,7 @@ func TestTheElectorCannotBeConfigured(t *testing.T) {
 	cmd := exec.Command(process.Program(t), "serve")
 	cmd.Env = process.Environment("FENCEPOST_ELECTION_PROVIDER=anyone")
 	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), `"anyone"`) {
+	if cmd.ProcessState.ExitCode() != 78 || !strings.Contains(string(out), `"anyone"`) {
 		t.Errorf("serve with that elector: %v\n%s", err, out)
 	}
 }
