@@ -40,7 +40,7 @@ func silent(t *testing.T) string {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 	}
-	t.Skip("a listener takes any number of connections here")
+	t.Fatal("a listener whose queue is full takes any number of connections here")
 	return ""
 }
 
