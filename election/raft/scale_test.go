@@ -22,7 +22,7 @@ func TestManyLeasesShareOneConnection(t *testing.T) {
 	all := func(what string, one func(i int) error) {
 		began := time.Now()
 		var group errgroup.Group
-		group.SetLimit(20) // a busy machine needs more than a request may take for all at once
+		group.SetLimit(4) // a busy machine needs more than a request may take for all at once
 		for i := range leases {
 			group.Go(func() error {
 				if err := one(i); err != nil {
