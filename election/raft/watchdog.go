@@ -17,73 +17,66 @@ const retrySnapshotAfter = 5
 // hiddenAfter is after how many failures in a row a node counts as unreachable at its own address.
 const hiddenAfter = 3
 
-// watchDisk cuts the node's connections to the others while nothing can be written. Raft's library goes on
-// to send heartbeats meanwhile, so that a leader would be followed which can award nothing. It returns when
-// the node closes.
-func (n *node) watchDisk() {
-	ticker := time.NewTicker(n.cfg.Heartbeat / 2)
+// every does something again and again, until the node closes.
+func (n *node) every(pause time.Duration, do func()) {
+	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
+			do()
 		case <-n.ctx.Done():
 			return
 		}
+	}
+}
+
+// watchDisk cuts the node's connections to the others while nothing can be written. Raft's library goes on
+// to send heartbeats meanwhile, so that a leader would be followed which can award nothing. It returns when
+// the node closes.
+func (n *node) watchDisk() {
+	n.every(n.cfg.Heartbeat/2, func() {
 		if cut := n.disk.Stalled() || n.cfg.stalls != nil && n.cfg.stalls(); n.port.cut.Swap(cut) != cut {
 			n.log.Warn("the other nodes of raft hear nothing of this one while its directory cannot be written", zap.Bool("stalled", cut), zap.Error(n.disk.Problem()))
 		}
-	}
+	})
 }
 
 // watchAddress asks this node for its status at its own address, as the others do. While nobody is there,
 // the node does not keep the lead: everybody's requests go to the leader's address. It returns when the node
 // closes.
 func (n *node) watchAddress() {
-	ticker := time.NewTicker(n.cfg.Heartbeat)
-	defer ticker.Stop()
 	itself := n.others.apart()
 	failures := 0
-	for {
-		select {
-		case <-ticker.C:
-		case <-n.ctx.Done():
-			return
-		}
+	n.every(n.cfg.Heartbeat, func() {
 		err := n.askSelf(itself)
 		if err == nil {
 			failures = 0
 			n.hidden.Store(nil)
-			continue
+			return
 		}
 		if failures++; failures < hiddenAfter {
-			continue
+			return
 		}
 		n.hidden.Store(&err)
 		if n.raft.State() == hraft.Leader {
 			n.log.Warn("this node of raft leads, and cannot be reached: another one is to lead", zap.Error(err))
 			n.handOver()
 		}
-	}
+	})
 }
 
 // retrySnapshots takes a snapshot again that could not be written: Raft's library would do so after some
 // minutes, and the problem would be told for so long. It returns when the node closes.
 func (n *node) retrySnapshots() {
-	ticker := time.NewTicker(retrySnapshotAfter * n.cfg.Heartbeat)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-n.ctx.Done():
-			return
-		}
+	n.every(retrySnapshotAfter*n.cfg.Heartbeat, func() {
 		if own, err := n.disk.SnapshotProblem(); err == nil || !own {
-			continue
+			return
 		}
 		if err := n.wait(n.ctx, n.raft.Snapshot()); err != nil {
 			n.log.Debug("there is no snapshot yet", zap.Error(err))
 		}
-	}
+	})
 }
 
 // askSelf returns nil if this node answers at its own address, on a new connection: one that is kept shows

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A write that does not end is a problem, and one that was waited for long enough stalls the node.
-func TestAWriteThatDoesNotEndIsAProblem(t *testing.T) {
-	t.Parallel()
+// opened makes the directory of a node and opens it.
+func opened(t *testing.T) *Disk {
+	t.Helper()
 	dir := t.TempDir()
 	if err := Create(dir, Identity{Cluster: "c", Node: "n", Disk: "d"}, nil); err != nil {
 		t.Fatal(err)
@@ -18,6 +18,13 @@ func TestAWriteThatDoesNotEndIsAProblem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return d
+}
+
+// A write that does not end is a problem, and one that was waited for long enough stalls the node.
+func TestAWriteThatDoesNotEndIsAProblem(t *testing.T) {
+	t.Parallel()
+	d := opened(t)
 	other, err := d.db.Begin(true) // nobody else can write
 	if err != nil {
 		t.Fatal(err)
@@ -50,14 +57,7 @@ func TestAWriteThatDoesNotEndIsAProblem(t *testing.T) {
 // enough that another node is elected.
 func TestADiskWhoseWritesAreSlowIsStalled(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := Create(dir, Identity{Cluster: "c", Node: "n", Disk: "d"}, nil); err != nil {
-		t.Fatal(err)
-	}
-	d, err := Open(dir, "n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := opened(t)
 	t.Cleanup(func() { _ = d.Close() })
 	write := func(wait time.Duration) {
 		t.Helper()
