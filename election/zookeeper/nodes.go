@@ -48,6 +48,8 @@ type znode struct {
 	stat zk.Stat
 }
 
+func (n *znode) exists() bool { return n != nil }
+
 // basis is what a Swap compares.
 type basis struct {
 	there   bool
@@ -101,6 +103,9 @@ type listing struct {
 	version  int32
 }
 
+func (l listing) exists() bool { return l.there }
+
+// list reads the children of a znode.
 func (s *store) list(ctx context.Context, in *session, path string) (listing, error) {
 	l, err := call(ctx, in, "read "+path, func(c *zk.Conn) (listing, error) {
 		children, stat, err := c.Children(path)

@@ -37,9 +37,8 @@ func (e *endpoint) acl() []zk.ACL {
 // purpose is what a session is for.
 type purpose struct {
 	timeout time.Duration // to ask for
-	// Watches are only set in sessions that are for watching. Such a session is over with its first
-	// connection: go-zookeeper 1.0.4 has a data race where it sets the watches of a session again
-	// (sendSetWatches and recvLoop share lastZxid), and whoever watches reads everything anew then.
+	// Whatever is read in a session for watching is watched, and nothing else is. Such a session is over
+	// with its first connection: whoever watches reads everything anew then.
 	watching bool
 }
 
@@ -240,15 +239,11 @@ func (s *session) state() (connected bool, since, granted time.Duration, changed
 	return s.mu.connected && !s.mu.expired, s.mu.since, s.mu.granted, s.mu.changed
 }
 
-// watch notes that a path is watched from now on, and reports false if it was already.
-func (s *session) watch(path string) bool {
+// watch notes that a path is watched from now on.
+func (s *session) watch(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.mu.watched[path]; ok {
-		return false
-	}
 	s.mu.watched[path] = struct{}{}
-	return true
 }
 
 // unwatch takes back what watch noted.

@@ -170,68 +170,35 @@ func (v *view) records(ctx context.Context, keys []string) ([]*znode, error) {
 	return found, group.Wait()
 }
 
-// get reads a znode, with a watch unless there is one.
+// get reads a znode, unless the server will tell its next change.
 func (v *view) get(ctx context.Context, path string) (*znode, error) {
-	v.mu.Lock()
-	known, ok := v.znodes[path]
-	v.mu.Unlock()
-	if ok && v.in.watches(path) {
-		return known, nil
-	}
-	n, err := watched(ctx, v, path, v.s.get, func(c *zk.Conn) (*znode, error) {
-		data, stat, _, err := c.GetW(path)
-		if err != nil {
-			return nil, err
-		}
-		return &znode{data, *stat}, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.znodes[path] = n
-	return n, nil
+	return watched(ctx, v, v.znodes, path, v.s.get)
 }
 
-// list reads the children of a znode, with a watch unless there is one.
+// list reads the children of a znode, unless the server will tell their next change.
 func (v *view) list(ctx context.Context, path string) (listing, error) {
+	return watched(ctx, v, v.listings, path, v.s.list)
+}
+
+// watched returns what is known of a path that is watched. Otherwise it reads the path, which sets a
+// watch if there is such a znode. all is what the view has read in this way.
+func watched[T interface{ exists() bool }](ctx context.Context, v *view, all map[string]T, path string, read func(context.Context, *session, string) (T, error)) (T, error) {
 	v.mu.Lock()
-	known, ok := v.listings[path]
+	known, ok := all[path]
 	v.mu.Unlock()
 	if ok && v.in.watches(path) {
 		return known, nil
 	}
-	l, err := watched(ctx, v, path, v.s.list, func(c *zk.Conn) (listing, error) {
-		children, stat, _, err := c.ChildrenW(path)
-		if err != nil {
-			return listing{}, err
-		}
-		return listing{true, children, stat.Version}, nil
-	})
+	v.in.watch(path) // before the event can come
+	answer, err := read(ctx, v.in, path)
+	if err != nil || !answer.exists() {
+		v.in.unwatch(path) // it may be watched all the same: then one event too many comes
+	}
 	if err != nil {
-		return listing{}, err
+		return answer, fmt.Errorf("watch %s: %w", v.s.root, err)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.listings[path] = l
-	return l, nil
-}
-
-// watched reads a path that is watched already in one way, and otherwise in the way that watches
-// it. The library would keep another entry for each watch that is asked for twice.
-func watched[T any](ctx context.Context, v *view, path string, plain func(context.Context, *session, string) (T, error), watching func(c *zk.Conn) (T, error)) (T, error) {
-	if !v.in.watch(path) {
-		return plain(ctx, v.in, path)
-	}
-	answer, err := call(ctx, v.in, "watch "+path, watching)
-	if err == nil {
-		return answer, nil
-	}
-	v.in.unwatch(path) // it may be watched all the same: then one event too many comes
-	var none T
-	if errors.Is(err, zk.ErrNoNode) {
-		return none, nil
-	}
-	return none, fmt.Errorf("watch %s: %w", v.s.root, err)
+	all[path] = answer
+	return answer, nil
 }

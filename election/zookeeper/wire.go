@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -19,6 +20,16 @@ const (
 	timeoutAt       = 8
 	sessionAt       = 12
 	greetingEnd     = 20
+)
+
+// Each later message of the client: the length of the rest (4 bytes), the request's number (4), and
+// the opcode (4). The last byte of the requests below is 1 if they set a watch, and 0 otherwise.
+const (
+	opcodeAt, opcodeEnd = 8, 12
+
+	opExists       = 3
+	opGetData      = 4
+	opGetChildren2 = 12
 )
 
 // dial connects to a server. The library calls it when it has no connection. The connection that
@@ -82,18 +93,36 @@ type link struct {
 	frames   frames
 }
 
-// Write leaves out of the first message which zxid the client has seen.
+// Write leaves out of the first message which zxid the client has seen. In a session for watching it
+// makes each request that reads set a watch. The library's own requests that set one cannot be used:
+// go-zookeeper 1.0.4 has a data race when a connection begins while it knows of watches (sendSetWatches
+// reads lastZxid, and recvLoop writes it), and the first watch may be known before that is done. The
+// library writes one message at a time.
 func (l *link) Write(p []byte) (int, error) {
-	if l.s.hungUp() {
+	switch {
+	case l.s.hungUp():
 		return 0, net.ErrClosed
+	case !l.asked && len(p) >= zxidEnd:
+		l.asked = true
+		p = bytes.Clone(p)
+		clear(p[zxidAt:zxidEnd])
+	case l.asked && l.s.watching && reads(p):
+		p = bytes.Clone(p)
+		p[len(p)-1] = 1
 	}
-	if l.asked || len(p) < zxidEnd {
-		return l.Conn.Write(p)
+	return l.Conn.Write(p)
+}
+
+// reads reports whether a message asks for what can be watched.
+func reads(message []byte) bool {
+	if len(message) <= opcodeEnd {
+		return false
 	}
-	l.asked = true
-	first := append([]byte(nil), p...)
-	clear(first[zxidAt:zxidEnd])
-	return l.Conn.Write(first)
+	switch binary.BigEndian.Uint32(message[opcodeAt:]) {
+	case opExists, opGetData, opGetChildren2:
+		return true
+	}
+	return false
 }
 
 // Read looks at the first message, and notes why a connection ends.
