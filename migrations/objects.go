@@ -3,6 +3,7 @@ package migrations
 import (
 	"context"
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,18 +23,35 @@ func (o object) String() string { return o.kind + " " + o.name }
 // holdsData reports whether the object holds what cannot be made again.
 func (o object) holdsData() bool { return o.kind == "table" || o.kind == "sequence" }
 
-// objectSQL finds the statements that make and drop objects. They begin a line of a migration; those that
-// functions run do not.
-var objectSQL = regexp.MustCompile(`(?m)^(CREATE|DROP) (?:OR REPLACE |UNLOGGED )?(FUNCTION|VIEW|TABLE|SEQUENCE) (fencepost\.\w+)`)
+// objectSQL is the beginning of a statement that makes or drops an object. It begins a line of a migration;
+// the statements that functions run do not.
+var objectSQL = regexp.MustCompile(`^(CREATE|DROP) (?:OR REPLACE |UNLOGGED )?(FUNCTION|VIEW|TABLE|SEQUENCE) (fencepost\.\w+)`)
+
+// statements yields where the statements of sql that make and drop objects begin. The expression costs too
+// much for the whole text: a proxy asks with every examination of a database.
+func statements(sql string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for rest := sql; rest != ""; {
+			if (strings.HasPrefix(rest, "CREATE ") || strings.HasPrefix(rest, "DROP ")) && !yield(rest) {
+				return
+			}
+			_, rest, _ = strings.Cut(rest, "\n")
+		}
+	}
+}
 
 // objects returns what the files make, and do not drop again: functions and views in the order in which
 // they can be made.
 func objects(files []file) []object {
 	var made []object
 	for _, f := range files {
-		for _, at := range objectSQL.FindAllStringSubmatchIndex(f.sql, -1) {
-			verb, rest := f.sql[at[2]:at[3]], f.sql[at[1]:]
-			o := object{kind: strings.ToLower(f.sql[at[4]:at[5]]), name: f.sql[at[6]:at[7]]}
+		for sql := range statements(f.sql) {
+			at := objectSQL.FindStringSubmatchIndex(sql)
+			if at == nil {
+				continue
+			}
+			verb, rest := sql[at[2]:at[3]], sql[at[1]:]
+			o := object{kind: strings.ToLower(sql[at[4]:at[5]]), name: sql[at[6]:at[7]]}
 			end := strings.Index(rest, ";\n")
 			if o.kind == "function" {
 				o.name += "(" + strings.Join(argumentTypes(rest, verb == "CREATE"), ",") + ")"
@@ -41,7 +59,7 @@ func objects(files []file) []object {
 					end = body + 2 + strings.Index(rest[body+2:], "$$") + 2
 				}
 			}
-			o.sql = f.sql[at[0] : at[1]+end]
+			o.sql = sql[:at[1]+end]
 			if i := slices.IndexFunc(made, func(m object) bool { return m.String() == o.String() }); i >= 0 {
 				made = slices.Delete(made, i, i+1)
 			}
