@@ -151,9 +151,12 @@ setup_qemu() {
 
 [ $# -gt 0 ] || { sed -n '2,23s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for what in "$@"; do
-	case $what in
-	go | cc | postgres | node | drivers | redis | java | lists | pgbouncer | docker | debootstrap | qemu | chromium) "setup_$what" ;;
-	postgres-bin) postgres_bin ;;
-	*) say "do not know how to set up $what"; exit 2 ;;
-	esac
+	if [ "$what" = postgres-bin ]; then
+		postgres_bin
+	elif declare -F "setup_$what" >/dev/null; then
+		"setup_$what"
+	else
+		say "do not know how to set up $what"
+		exit 2
+	fi
 done
