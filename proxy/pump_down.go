@@ -21,8 +21,7 @@ const maxServerMessage = 16 << 20
 // downPump is the state of the down pump, which reads from the server.
 type downPump struct {
 	x       *session
-	buf     []byte
-	have    int // length of what was read into buf
+	in      buffer // what was read and is not finished
 	scratch []byte
 	plan    gate.Segments
 	events  []protocol.Event // of the step
@@ -44,21 +43,21 @@ type downStep struct {
 // down relays the server's bytes until the server or the client has gone. early holds the
 // bytes that the startup has read ahead.
 func (x *session) down(ctx context.Context, early *bufio.Reader) {
-	d := &downPump{x: x, buf: make([]byte, firstBuffer)}
-	d.have = rest(early, d.buf)
-	x.observer.Received(d.buf[:d.have])
+	d := &downPump{x: x}
+	d.in.have = rest(early, d.in.room())
+	x.observer.Received(d.in.bytes())
 	for {
-		if d.have > 0 && !d.process(ctx) {
+		if d.in.have > 0 && !d.process(ctx) {
 			return
 		}
-		if d.have == len(d.buf) && !d.grow() {
+		if d.in.full() && !d.grow() {
 			return
 		}
 		if err := d.read(); err != nil {
 			x.serverEnded()
 			return
 		}
-		if d.have == 0 { // serve has relayed everything, and could not wake the up pump
+		if d.in.have == 0 { // serve has relayed everything, and could not wake the up pump
 			x.wakeUpPump()
 		}
 	}
@@ -68,10 +67,12 @@ func (x *session) down(ctx context.Context, early *bufio.Reader) {
 // under TLS, serve relays what it can meanwhile.
 func (d *downPump) read() error {
 	x := d.x
+	if d.in.shrink() {
+		d.scratch = nil
+	}
 	if x.sockets == nil {
-		n, err := x.server.Read(d.buf[d.have:])
-		x.observer.Received(d.buf[d.have : d.have+n])
-		if d.have += n; n > 0 {
+		n, err := x.server.Read(d.in.room())
+		if d.received(n); n > 0 {
 			return nil
 		}
 		return err
@@ -88,16 +89,16 @@ func (d *downPump) read() error {
 // the point that it has reached.
 func (d *downPump) serve() (stay bool) {
 	x := d.x
-	n, err := x.sockets.server.TryRead(d.buf[d.have:])
+	n, err := x.sockets.server.TryRead(d.in.room())
 	if err == netloop.ErrAgain {
+		d.in.idle()
 		return true
 	}
 	if d.readErr = err; err != nil {
 		return false
 	}
-	x.observer.Received(d.buf[d.have : d.have+n])
-	d.have += n
-	if d.have == len(d.buf) || d.have > maxLoopBytes || !x.sending.TryLock() {
+	d.received(n)
+	if d.in.full() || d.in.have > maxLoopBytes || !x.sending.TryLock() {
 		return false
 	}
 	if !x.mu.TryLock() { // another goroutine is using the machine
@@ -120,19 +121,25 @@ func (d *downPump) serve() (stay bool) {
 		return false // this pump wakes the up pump instead
 	}
 	x.wakeUpPumpAndUnlock()
+	d.in.idle()
 	return true
+}
+
+// received says that n more bytes were read.
+func (d *downPump) received(n int) {
+	before := d.in.have
+	d.in.have += n
+	d.x.observer.Received(d.in.bytes()[before:])
 }
 
 // grow doubles the buffer. It reports false, and ends the session, if a message is too long.
 func (d *downPump) grow() bool {
-	if len(d.buf) >= maxServerMessage {
+	if len(d.in.memory) >= maxServerMessage {
 		d.x.log.Error("session closed", zap.String("side", "server"), zap.Error(wire.ErrLength))
 		d.x.abort()
 		return false
 	}
-	next := make([]byte, 2*len(d.buf))
-	copy(next, d.buf)
-	d.buf = next
+	d.in.grow(2 * len(d.in.memory))
 	return true
 }
 
@@ -162,8 +169,8 @@ func (d *downPump) take() {
 func (d *downPump) takeAndUnlock() {
 	x := d.x
 	told := x.life.told
-	d.plan.Reset(d.buf[:d.have])
-	d.step.n, d.events, d.step.err = x.m.FromServer(d.buf[:d.have], &d.plan)
+	d.plan.Reset(d.in.bytes())
+	d.step.n, d.events, d.step.err = x.m.FromServer(d.in.bytes(), &d.plan)
 	for i := range d.events {
 		switch d.events[i].Kind {
 		case protocol.EventSuperseded:
@@ -187,7 +194,7 @@ func (d *downPump) takeAndUnlock() {
 // keep ends the step that take began: it moves the bytes that the machine has left to the
 // start of the buffer, and unlocks x.sending.
 func (d *downPump) keep() {
-	d.have = copy(d.buf, d.buf[d.step.n:d.have])
+	d.in.finish(d.step.n)
 	d.taken = false
 	d.x.sending.Unlock()
 }

@@ -14,22 +14,14 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// firstBuffer is the size in bytes of a pump's buffer at first, which bounds one read.
-const firstBuffer = 16 << 10
-
-// maxLoopBytes bounds how many bytes the event loop gives a machine at once, so that one
-// long message does not delay the other sessions.
-const maxLoopBytes = 4 * firstBuffer
-
 // upPump is the state of the up pump, which reads from the client.
 type upPump struct {
 	x       *session
-	buf     []byte
-	have    int // length of what was read into buf
+	in      buffer // what was read and is not finished
 	scratch []byte
 	plan    gate.Plan
 
-	off   int  // of the first byte in buf that is not finished
+	off   int  // of the first byte in the buffer that is not finished
 	taken bool // the step is to be carried out
 	step  upStep
 
@@ -61,9 +53,9 @@ type upStep struct {
 // up relays the client's bytes until the client or the server has gone. early holds the bytes
 // that the startup has read ahead. orderly says that the client has sent Terminate.
 func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool) {
-	u := &upPump{x: x, buf: make([]byte, firstBuffer)}
-	u.have = rest(early, u.buf)
-	if u.have > 0 {
+	u := &upPump{x: x}
+	u.in.have = rest(early, u.in.room())
+	if u.in.have > 0 {
 		x.active.reads.Add(1)
 	}
 	for {
@@ -100,7 +92,7 @@ func (u *upPump) read() error {
 		x.pumps.reading = question == nil
 		x.mu.Unlock()
 		if question != nil {
-			question.answer(u.have == 0 && x.client.Unread() == 0)
+			question.answer(u.in.have == 0 && x.client.Unread() == 0)
 			continue
 		}
 
@@ -111,7 +103,7 @@ func (u *upPump) read() error {
 		question = x.pumps.takeQuestion()
 		x.mu.Unlock()
 		if question != nil {
-			question.answer(!some && u.have == 0 && err != nil && x.client.Unread() == 0)
+			question.answer(!some && u.in.have == 0 && err != nil && x.client.Unread() == 0)
 		}
 		if some {
 			return nil
@@ -131,8 +123,8 @@ func (u *upPump) read() error {
 // neither side is under TLS, serve relays what it can meanwhile.
 func (u *upPump) await() (some bool, err error) {
 	if u.x.sockets == nil {
-		n, err := u.x.client.Read(u.buf[u.have:])
-		u.have += n
+		n, err := u.x.client.Read(u.in.room())
+		u.in.have += n
 		if n > 0 {
 			u.x.active.reads.Add(1)
 		}
@@ -149,16 +141,17 @@ func (u *upPump) await() (some bool, err error) {
 // relays without waiting. If it cannot finish, it reports false, and the pump continues from
 // the point that it has reached.
 func (u *upPump) serve() (stay bool) {
-	n, err := u.x.sockets.client.TryRead(u.buf[u.have:])
+	n, err := u.x.sockets.client.TryRead(u.in.room())
 	if err == netloop.ErrAgain {
+		u.in.idle()
 		return true
 	}
 	if u.readErr = err; err != nil {
 		return false
 	}
-	u.have += n
+	u.in.have += n
 	u.x.active.reads.Add(1)
-	if u.have == len(u.buf) || u.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeAndUnlock() {
+	if u.in.full() || u.in.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeAndUnlock() {
 		return false
 	}
 	sent := 0
@@ -172,6 +165,7 @@ func (u *upPump) serve() (stay bool) {
 	u.taken = false
 	u.off += u.step.n
 	u.keep()
+	u.in.idle()
 	return true
 }
 
@@ -184,7 +178,7 @@ func (u *upPump) take() bool {
 
 // takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
 func (u *upPump) takeAndUnlock() bool {
-	x, in := u.x, u.buf[u.off:u.have]
+	x, in := u.x, u.in.bytes()[u.off:]
 	if x.isSuperseded() {
 		x.mu.Unlock()
 		return false
@@ -229,7 +223,7 @@ func (u *upPump) observe() error {
 func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	x := u.x
 	for {
-		in := u.buf[u.off:u.have]
+		in := u.in.bytes()[u.off:]
 		if !u.taken && !u.take() {
 			u.refuseSuperseded(in)
 			return true, false
@@ -259,7 +253,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			return false, false
 		case need.Kind == protocol.NeedRoom:
 			if !x.awaitRoom() {
-				return u.serverGone(u.buf[u.off:u.have])
+				return u.serverGone(u.in.bytes()[u.off:])
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
 			x.choose(ctx, need.Join, u.since())
@@ -268,10 +262,10 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 				x.log.Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()
-				return u.serverGone(u.buf[u.off:u.have])
+				return u.serverGone(u.in.bytes()[u.off:])
 			}
 		case !x.meet(ctx, need): // the session is being closed
-			return u.serverGone(u.buf[u.off:u.have])
+			return u.serverGone(u.in.bytes()[u.off:])
 		}
 	}
 }
@@ -294,18 +288,16 @@ func (x *session) toServer(out []byte, rest [][]byte) error {
 // claiming a length: the buffer grows with what has arrived, and gets the size of the whole
 // message only when a quarter of it has arrived.
 func (u *upPump) keep() {
-	u.have = copy(u.buf, u.buf[u.off:u.have])
+	u.in.finish(u.off)
 	u.off = 0
-	if u.have == 0 {
+	if u.in.have == 0 {
 		u.waiting = time.Time{}
 	}
 	switch {
-	case u.have == len(u.buf):
-		next := make([]byte, min(4*len(u.buf), max(u.step.need.Bytes, firstBuffer)))
-		copy(next, u.buf)
-		u.buf = next
-	case u.have == 0 && len(u.buf) > maxLoopBytes:
-		u.buf, u.scratch = make([]byte, firstBuffer), nil
+	case u.in.full():
+		u.in.grow(min(4*len(u.in.memory), max(u.step.need.Bytes, bufferSize)))
+	case u.in.shrink():
+		u.scratch = nil
 	}
 }
 
