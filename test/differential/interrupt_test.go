@@ -68,11 +68,11 @@ func (g *generator) cancel() {
 	g.sync()
 	g.query("rollback")
 	sql := placed(g.Rand, []string{
-		"select pg_sleep(5)", "insert into t select {i}, pg_sleep(5)::text", "begin; insert into t values ({i}, 'c'); select pg_sleep(5)",
-		"insert into t values ({i}, 'c'); select pg_sleep(5)", "do $$begin perform pg_sleep(5); end$$",
+		"select pg_sleep(30)", "insert into t select {i}, pg_sleep(30)::text", "begin; insert into t values ({i}, 'c'); select pg_sleep(30)",
+		"insert into t values ({i}, 'c'); select pg_sleep(30)", "do $$begin perform pg_sleep(30); end$$",
 	}[g.IntN(5)])
 	if g.IntN(3) == 0 {
-		sql = []string{"select pg_sleep(5)", "select wr(30) from pg_sleep(5)"}[g.IntN(2)]
+		sql = []string{"select pg_sleep(30)", "select wr(30) from pg_sleep(30)"}[g.IntN(2)]
 		g.run()
 		g.add(parseOf("", sql), bindOf("", "", nil), executeOf("", 0), syncStep)
 	} else {
