@@ -34,6 +34,8 @@ var searches = map[string]string{
 	"ofCheck":       "the message of an error",
 	"newNonce":      "random characters",
 	"endsSession":   "SQLSTATEs",
+	"copyCompleted": "the tag of a CommandComplete",
+	"passed":        "the tag of a CommandComplete",
 }
 
 // beforeSQL are the prefixes of the names of files whose code runs before a session's

@@ -235,8 +235,8 @@ func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
 func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan) NeedKind {
 	switch typ {
 	case 'C':
-		m.beginBatch()                     // nothing runs yet, but a message that follows finds a reply pending
-		m.claimAtRest(unknownStatement, p) // for what follows in this batch
+		m.beginBatch()   // nothing runs yet, but a message that follows finds a reply pending
+		m.claimAtRest(p) // for what follows in this batch
 		m.closeMessage(body)
 	case 'S':
 		m.staysReadOnly(p)

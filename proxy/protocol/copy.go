@@ -20,6 +20,8 @@ type copyState struct {
 	// there is none. sent: it was sent to the server.
 	intruder byte
 	sent     bool
+	// unsure: by the words of an error alone, the server has skipped messages. See skipsByWords.
+	unsure bool
 	// data: the client has sent COPY data since it last executed something, whether the
 	// server reads them or not.
 	data bool
@@ -71,7 +73,7 @@ func (m *Machine) copyStarted() {
 		return
 	}
 	e := m.pendingReplies.front()
-	if e.standIn != noStandIn { // see copiesIn: nobody would send the Sync that it needs
+	if e.standIn != noStandIn || m.hidesCopy(e) { // see copiesIn: nobody would send the Sync that it needs
 		m.down.phase.end(fmt.Errorf("%w: a COPY of a statement that was not known to be one", ErrSurprise))
 		return
 	}
@@ -91,8 +93,18 @@ func (m *Machine) copyStarted() {
 	}
 }
 
-// copyCompleted: a COPY has succeeded.
-func (m *Machine) copyCompleted() {
+// hidesCopy reports whether the COPY is not what the message of e runs itself, as far as that is known: a
+// function that it calls has executed one.
+func (m *Machine) hidesCopy(e *reply) bool { return e.stmt != nil && !m.names.copiesIn(e.stmt) }
+
+// copyCompleted: a COPY has succeeded, with this tag. A COPY that a function has run, by EXECUTE, may have
+// failed instead: if the function catches the error, the statement that called it goes on. Nobody knows then
+// which of the client's messages the server took for data.
+func (m *Machine) copyCompleted(tag []byte) {
+	if !bytes.HasPrefix(tag, []byte("COPY ")) {
+		m.down.phase.end(fmt.Errorf("%w: a COPY inside a statement with the tag %q", ErrSurprise, tag))
+		return
+	}
 	if m.copy.reading() {
 		m.down.phase.end(fmt.Errorf("%w: a COPY is complete before its data", ErrSurprise))
 		return
@@ -133,7 +145,7 @@ func (m *Machine) firstOfClient(i int) byte {
 // intruded is the error for a message inside COPY data, which names the type of
 // the message: the client's, not that of what Fencepost has put in front of it.
 func (m *Machine) intruded(pe wire.ServerError, msg []byte) ([]byte, bool) {
-	if !m.copy.under() || m.copy.intruder == 0 || !ofCopyRead(pe) || pe.Code != protocolViolation {
+	if !m.copy.under() || m.copy.intruder == 0 || !endsCopyRead(pe) {
 		return nil, false
 	}
 	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {

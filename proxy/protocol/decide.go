@@ -36,6 +36,9 @@ func (q *situation) decideStatement() decision {
 	if r, ok := gate.Unfenced(q.mode == ModePassing); ok {
 		return passes(r)
 	}
+	if s.twoPhase() && s.name != "" { // Postgres accepts it in a failed block, too, and EXECUTE of SQL would run it later
+		return refuses(fencing.TwoPhaseRefusal)
+	}
 	// In a failed transaction nothing runs but its end, and nothing is analyzed or bound
 	// but what ends it. A text that was not parsed may go on after that end.
 	if s.known || q.carrier == call || q.carrier == prepared {
@@ -54,7 +57,7 @@ func (q *situation) decideStatement() decision {
 			return passes(r)
 		}
 	}
-	if s.guess.PreparesTransaction || s.known && s.info.Kind == sqltext.Refused {
+	if s.twoPhase() {
 		return refuses(fencing.TwoPhaseRefusal)
 	}
 	if q.mode == ModeReadOnly {
@@ -73,6 +76,11 @@ func (q *situation) decideStatement() decision {
 		return q.decideLeader()
 	}
 	return q.decideFollower()
+}
+
+// twoPhase reports whether a statement may prepare a transaction, or end one that is prepared.
+func (s *statement) twoPhase() bool {
+	return s.guess.PreparesTransaction || s.known && s.info.Kind == sqltext.Refused
 }
 
 // canceledRefusal is what Postgres says of a statement that its client has canceled.

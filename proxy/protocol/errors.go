@@ -32,8 +32,11 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		m.copyDone() // it was read up to the client's CopyFail
 		e, skipping = m.front(), gate.PerhapsSkipping
 	} else if m.copy.under() && ofCopyData(pe.Where) {
-		m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
+		removed := m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
 		e, skipping = m.front(), gate.PerhapsSkipping
+		if removed && !m.skipsByWords(pe) {
+			return false, fmt.Errorf("%w: an error in COPY data, of which it is not sure where the server goes on", ErrSurprise)
+		}
 	}
 	if e == nil && skipping == gate.Skipping && m.batch.flushMayFail() {
 		m.txn.Answer(gate.Skipping, false)
@@ -101,6 +104,20 @@ func endsSession(pe wire.ServerError) bool {
 // not depend on lc_messages.
 func ofCopyRead(pe wire.ServerError) bool { return pe.Routine == "CopyGetData" }
 
+// skipsByWords deals with what the server skips, by the words of an error, after a COPY that an Execute began:
+// all up to the next Sync behind the data. A function can choose these words. Then the server goes on with a Sync
+// in front of the data, runs what is behind that, and answers it. So what the client sends next waits until that is
+// excluded (awaitSkip). skipsByWords reports false if it cannot wait: a registration would seem to be no longer needed.
+// After a message that has no place among the data, the server ends the connection. A session that is not checked has
+// nothing added to what its client sends.
+func (m *Machine) skipsByWords(pe wire.ServerError) bool {
+	m.copy.unsure = m.copy.executed && m.config.Mode != ModePassing && !endsCopyRead(pe) && m.pendingReplies.runsBeforeSync()
+	return !m.copy.unsure || !m.registration.Held()
+}
+
+// endsCopyRead reports whether an error answers a message that has no place among COPY data.
+func endsCopyRead(pe wire.ServerError) bool { return ofCopyRead(pe) && pe.Code == protocolViolation }
+
 // copyLine matches the line in the context of an error that says how many lines a COPY
 // had read. Except in Japanese and Korean, its translations differ only in the word for
 // "line". A COPY in line 0 has read no line yet, so it may have read no message either.
@@ -146,6 +163,7 @@ func (m *Machine) fail(e *reply, skipping gate.Answered) {
 	m.down.heldBack = m.down.heldBack[:0]
 	m.failsVerdict()
 	if e.readies() || e.kind == syncing {
+		e.sql.done++
 		return // ReadyForQuery follows, and everything after that runs
 	}
 	m.txn.Answer(skipping, false)
@@ -308,8 +326,9 @@ func (m *Machine) readOnlyError(e *reply) []byte {
 }
 
 // guardLines matches the lines of the triggers of guarded tables in the context of an error.
-// They are the innermost. The names of functions do not depend on lc_messages.
-var guardLines = regexp.MustCompile(`^(?:[^\n]*\bfencepost\.(?:refuse|guard_[0-9]+)[^\n]*(?:\n|$))+`)
+// They are the innermost. The names of functions do not depend on lc_messages. In the first line, nothing quoted
+// stands in front of the name: a function of the client's can have that in its own name only within quotes.
+var guardLines = regexp.MustCompile(`^[^\n"]*\bfencepost\.(?:refuse|guard_[0-9]+)\([^\n]*(?:\n|$)(?:[^\n]*\bfencepost\.(?:refuse|guard_[0-9]+)[^\n]*(?:\n|$))*`)
 
 // ofGuard reports whether an error comes from the trigger of a guarded table.
 func ofGuard(pe wire.ServerError) bool {

@@ -18,6 +18,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 	m.beginBatch()
 	m.batch.untouched = 0
 	s := m.newStatement(sql)
+	s.name = string(name)
 	if _, harmless := m.txn.Harmless(&s.info, m.config.Version); s.known && harmless && declaresTypes(types) {
 		// Its Bind makes values of those types, which may run a user's code.
 		s.known, s.guess = false, sqltext.GuessOf(sql)

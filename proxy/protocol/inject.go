@@ -148,7 +148,7 @@ func (by *callInjector) put(sql string, _ injectedCheck) { by.sql = sql }
 
 func (by *callInjector) refuse(r *fencing.Refusal) { by.refusal = r }
 
-func (by *callInjector) begin() { by.m.claimAtRest(unknownStatement, by.p) }
+func (by *callInjector) begin() { by.m.claimAtRest(by.p) }
 
 // instead is for what no call comes to; it refuses the call.
 func (by *callInjector) instead() { by.refuse(fencing.RetryRefusal) }

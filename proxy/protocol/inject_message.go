@@ -59,7 +59,7 @@ func (by *messageInjector) begin() {
 	if by.carrier == executed {
 		by.m.staysReadOnly(by.p)
 	}
-	by.m.claimAtRest(by.s, by.p)
+	by.m.claimAtRest(by.p)
 }
 
 func (by *messageInjector) instead() { by.m.discardExecute(by.portal, by.s, by.p) }
@@ -120,8 +120,9 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 }
 
 // runOnce prepares, runs and forgets a text of Fencepost's. One that failed was not
-// forgotten: the server skipped what came after it. from is ownAhead in a batch of
-// Fencepost's alone.
+// forgotten: the server skipped what came after it. s is the client's statement for which it
+// runs. It is kept until the answer, so its text must last. from is ownAhead, and s nil, in a
+// batch of Fencepost's alone.
 func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.ownName()
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
@@ -139,18 +140,18 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 // claimAtRest has a session that is at rest claim its epoch, once for each epoch and again
 // after what takes the claim away. No ROLLBACK and no failure undoes that claim, so a
 // statement that goes by the registry finds it wherever it stands.
-func (m *Machine) claimAtRest(s *statement, p *gate.Plan) {
+func (m *Machine) claimAtRest(p *gate.Plan) {
 	if m.checks.claims && m.inHand.aim == nil && m.checks.claimed != m.inHand.status.Epoch {
-		m.claimIfAtRest(s, p)
+		m.claimIfAtRest(p)
 	}
 }
 
-func (m *Machine) claimIfAtRest(s *statement, p *gate.Plan) {
+func (m *Machine) claimIfAtRest(p *gate.Plan) {
 	if !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
 		return
 	}
 	m.checks.claimed = m.inHand.status.Epoch
-	m.claimAlone(s, p)
+	m.claimAlone(p)
 }
 
 // claim has the session claim its epoch in front of each statement that goes by the
@@ -166,7 +167,7 @@ func (m *Machine) claim(s *statement, p *gate.Plan) {
 		return
 	}
 	if alone {
-		m.claimAlone(s, p)
+		m.claimAlone(p)
 		return
 	}
 	m.batch.claimed = true
@@ -174,9 +175,9 @@ func (m *Machine) claim(s *statement, p *gate.Plan) {
 }
 
 // claimAlone claims in a batch of Fencepost's alone.
-func (m *Machine) claimAlone(s *statement, p *gate.Plan) {
+func (m *Machine) claimAlone(p *gate.Plan) {
 	m.batch.claimed = true
-	m.runOnce(fencing.ClaimSQL(m.config.Fence, m.inHand.status.Epoch), noCheck, ownAhead, s, p)
+	m.runOnce(fencing.ClaimSQL(m.config.Fence, m.inHand.status.Epoch), noCheck, ownAhead, nil, p)
 	m.syncAhead(p)
 }
 

@@ -67,7 +67,7 @@ func (m *Machine) describeOne(s *statement, text []byte) {
 }
 
 func (by *queryInjector) begin() {
-	by.m.claimAtRest(&by.one, by.p)
+	by.m.claimAtRest(by.p)
 	if by.one.info.MentionsKeptText {
 		by.m.closeChecks(by.p)
 	}
@@ -78,6 +78,14 @@ func (by *queryInjector) instead() { by.form = discardedQuery }
 // lasting returns the statement with a text that lasts.
 func (by *queryInjector) lasting() *statement {
 	return &statement{known: true, parsed: parseConfirmed, class: by.one.class, info: by.one.info, text: string(by.text)}
+}
+
+// audited returns what a pending reply may keep of the statement. The statement itself ends with the
+// message: its text is a view of a buffer that other sessions use next.
+func (by *queryInjector) audited() *statement {
+	s := by.one
+	s.text = string(by.text[:min(len(by.text), maxAuditText)])
+	return &s
 }
 
 func (by *queryInjector) check(g injectedCheck) {
@@ -111,15 +119,15 @@ func (by *queryInjector) ahead(sql string) {
 	if !m.txn.Settled() || m.batch.skipping {
 		return
 	}
-	m.runOnce(sql, noCheck, ownAhead, &by.one, by.p)
+	m.runOnce(sql, noCheck, ownAhead, nil, by.p)
 	m.syncAhead(by.p)
 }
 
-func (by *queryInjector) claim() { by.m.claimBefore(&by.one, by.p) }
+func (by *queryInjector) claim() { by.m.claimBefore(by.audited(), by.p) }
 
 func (by *queryInjector) put(sql string, g injectedCheck) {
 	if m := by.m; g == noCheck && m.config.Version.QueryContinuesBatch() && m.batch.unsynced != nothingUnsynced {
-		m.runOnce(sql, g, own, &by.one, by.p) // in the text, it would end the transaction of the batch
+		m.runOnce(sql, g, own, by.audited(), by.p) // in the text, it would end the transaction of the batch
 		return
 	}
 	by.form, by.prefix, by.injected = prefixed, []byte(sql+";"), g

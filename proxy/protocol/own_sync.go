@@ -107,6 +107,8 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	}
 	m.inHand.wait.answered()
 	switch {
+	case m.copy.unsure && gate.Runs(typ):
+		return m.awaitSkip(p)
 	case (typ == 'Q' || typ == 'F') && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
 		return m.awaitFlush(p)
 	case !m.batch.open() && m.pendingReplies.certain() && m.awaitsReplies(typ, body):
@@ -155,16 +157,35 @@ func (m *Machine) awaitFlush(p *gate.Plan) NeedKind {
 		m.inHand.wait.begin(waitsForReplies)
 		return NeedRoom
 	}
-	at := len(m.scratch)
-	m.scratch = wire.AppendClosePortal(m.scratch, "fencepost_"+m.checks.nonce+"_none") // there need not be one
-	p.Own(m.scratch[at:])
-	m.push(closing, own)
+	m.closeNothing(p)
 	if m.up.flushed {
 		m.flushFor(waitsForFlush, p)
 	} else {
 		m.flushFor(waitsForOwn, p)
 	}
 	return NeedRoom
+}
+
+// awaitSkip has a message wait until it is sure that the server has skipped what it seems to have skipped: the next
+// reply is then that to a message of Fencepost's. Otherwise the session ends, with an unexpected reply.
+func (m *Machine) awaitSkip(p *gate.Plan) NeedKind {
+	if m.pendingReplies.certain() {
+		m.inHand.wait.begin(waitsForReplies)
+		return NeedRoom
+	}
+	m.copy.unsure = false
+	m.closeNothing(p)
+	m.flushFor(waitsForOwn, p)
+	return NeedRoom
+}
+
+// closeNothing sends a message whose reply is like no other's that can be pending: it closes a portal that need
+// not be there.
+func (m *Machine) closeNothing(p *gate.Plan) {
+	at := len(m.scratch)
+	m.scratch = wire.AppendClosePortal(m.scratch, "fencepost_"+m.checks.nonce+"_none")
+	p.Own(m.scratch[at:])
+	m.push(closing, own)
 }
 
 // awaitBatch has the server answer what was sent in the batch, and the message in hand wait

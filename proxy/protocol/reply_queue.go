@@ -115,6 +115,9 @@ type reply struct {
 // readies reports that ReadyForQuery ends the replies to the message, also inside a batch.
 func (e *reply) readies() bool { return e.kind == query || e.kind == function }
 
+// mayBeReady reports whether ReadyForQuery may come next. Postgres answers a Query and a fast path call before.
+func (e *reply) mayBeReady() bool { return e.sql.done > 0 || !e.readies() }
+
 // own reports that the message is Fencepost's.
 func (e *reply) own() bool { return e.origin != fromClient }
 
@@ -191,7 +194,7 @@ func (r *replyQueue) push(k kind, from origin) *reply {
 func (r *replyQueue) ask() { r.asked = r.n }
 
 func (r *replyQueue) grow() {
-	next := make([]reply, max(16, 2*len(r.ring)))
+	next := make([]reply, max(4, 2*len(r.ring)))
 	for i := range r.n {
 		next[i] = *r.at(i)
 	}
@@ -201,15 +204,31 @@ func (r *replyQueue) grow() {
 // at returns the i-th entry from the front.
 func (r *replyQueue) at(i int) *reply { return &r.ring[(r.head+i)&(len(r.ring)-1)] }
 
-// removeEarly takes out the Syncs that came between a COPY and its data.
-func (r *replyQueue) removeEarly() {
+// removeEarly takes out the Syncs that came between a COPY and its data, and reports whether there were any.
+func (r *replyQueue) removeEarly() (found bool) {
 	for i := 0; i < r.n; {
 		if e := r.at(i); e.early && e.maybe() {
+			found = true
 			r.remove(i)
 		} else {
 			i++
 		}
 	}
+	return found
+}
+
+// runsBeforeSync reports whether a message that may run something is pending behind the entry in front, before the
+// next Sync that is answered for sure.
+func (r *replyQueue) runsBeforeSync() bool {
+	for i := 1; i < r.n; i++ {
+		switch e := r.at(i); {
+		case e.kind == syncing && !e.maybe():
+			return false
+		case e.kind != syncing && e.kind != copyEnd && e.kind != closing:
+			return true
+		}
+	}
+	return false
 }
 
 // certain reports whether anything will be answered for sure.
@@ -301,7 +320,7 @@ type replyText struct {
 	prefix  int         // the length of what stands in front of the client's text, 0 if nothing
 	inserts []insertion // into a text of several statements, which has no prefix
 	ends    []textEnd   // its COMMITs and ROLLBACKs, if it has several statements
-	done    int         // the statements that were answered
+	done    int         // the answers: to statements, to an empty text or a fast path call, or an error
 	// audit is the client's text, for the audit line: at most maxAuditText bytes, memory
 	// kept for the next use.
 	audit []byte

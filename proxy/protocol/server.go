@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -178,11 +179,12 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 		return m.matchQuery(e, typ, msg, p)
 	case function:
 		if typ == 'V' {
+			e.sql.done++
 			return false, true
 		}
 		fallthrough
 	case syncing:
-		if typ == 'Z' {
+		if typ == 'Z' && e.mayBeReady() {
 			m.sendCompletion(p)
 			m.ready(e, msg, p)
 			return drop, true
@@ -210,7 +212,7 @@ func (m *Machine) matchRun(e *reply, typ byte, msg []byte, p *gate.Segments) boo
 		case nothing:
 			m.discarded(e, msg, p)
 		default:
-			m.passed(e.check)
+			m.passed(e.check, msg)
 		}
 		return true
 	case '3':
@@ -255,7 +257,10 @@ func (e *reply) keepsBlock() bool {
 func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
 	g, _, drop := e.insertedAt(e.sql.done)
 	switch typ {
-	case 'T', 'D', 'H', 'd', 'c', 'I', 'W':
+	case 'T', 'D', 'H', 'd', 'c', 'W':
+		return drop, true
+	case 'I':
+		e.sql.done++
 		return drop, true
 	case 'G':
 		m.copyStarted()
@@ -269,9 +274,12 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 			m.completed(e, msg)
 			return false, true
 		}
-		m.passed(g)
+		m.passed(g, msg)
 		return true, true
 	case 'Z':
+		if !e.mayBeReady() {
+			return false, false
+		}
 		drop = e.own() // of a Query that is sent again
 		m.ready(e, msg, p)
 		return drop, true
@@ -280,8 +288,13 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 	}
 }
 
-// passed follows the CommandComplete of a statement of Fencepost's.
-func (m *Machine) passed(g injectedCheck) {
+// passed follows the CommandComplete of a statement of Fencepost's. All that say something of the
+// transaction are a SELECT.
+func (m *Machine) passed(g injectedCheck, msg []byte) {
+	if tag, _, _ := wire.CString(msg[wire.HeaderLen:]); (g == fullCheck || g == readOnly) && !bytes.HasPrefix(tag, []byte("SELECT ")) {
+		m.down.phase.end(fmt.Errorf("%w: %q for a check", ErrSurprise, tag))
+		return
+	}
 	switch g {
 	case fullCheck:
 		m.txn.Answer(gate.CheckPassed, false)
@@ -314,7 +327,7 @@ func (m *Machine) completed(e *reply, msg []byte) (begins, leaves bool) {
 		m.announces(e)
 	}
 	if m.copy.under() {
-		m.copyCompleted()
+		m.copyCompleted(tag)
 	}
 	return begins, leaves
 }

@@ -46,7 +46,7 @@ type statement struct {
 	pushed uint64
 	// settingChanges is settings.changes when the Parse had been sent.
 	settingChanges uint64
-	// name is what the server keeps it as, "" if it is unnamed or not kept.
+	// name is what the server keeps it as, and EXECUTE of SQL runs it by; "" if it is unnamed.
 	name string
 }
 

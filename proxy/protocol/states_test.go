@@ -155,6 +155,25 @@ func TestCopyThatCannotBe(t *testing.T) {
 	}
 }
 
+// TestNothingIsAnsweredByReadyForQueryAlone: Postgres answers a Query and a fast path call before it is ready. If it
+// is ready before, a reply is counted for another message, and the session ends.
+func TestNothingIsAnsweredByReadyForQueryAlone(t *testing.T) {
+	t.Parallel()
+	ready := wiretest.Msg('Z', []byte{'I'})
+	for name, k := range map[string]kind{"Query": query, "fast path call": function} {
+		for _, before := range [][]byte{nil, wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C22012\x00Mno\x00\x00"))} {
+			m := fuzzMachine(ModePassing, unknownStatus)
+			m.pendingReplies.push(k, fromClient)
+			in := join(before, ready)
+			var down gate.Segments
+			down.Reset(in)
+			if _, _, err := m.FromServer(in, &down); errors.Is(err, ErrSurprise) != (before == nil) {
+				t.Errorf("%s, after %q: %v", name, before, err)
+			}
+		}
+	}
+}
+
 func TestPanicEndsItsOwnSession(t *testing.T) {
 	t.Parallel()
 	m := leading(15)
@@ -167,7 +186,7 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 	}
 	m = leading(15)
 	m.down.reported = nil
-	m.pendingReplies.push(query, fromClient)
+	m.pendingReplies.push(syncing, fromClient)
 	m.config.Status = func() *fencing.Status { panic("a bug") }
 	in = wiretest.Msg('Z', []byte{'I'})
 	var down gate.Segments

@@ -156,7 +156,7 @@ func (m *Machine) staysReadOnly(p *gate.Plan) {
 func (m *Machine) judged(msg []byte) {
 	switch tag, _, _ := wire.CString(msg[wire.HeaderLen:]); view(tag) {
 	case "SELECT 0":
-		m.passed(fullCheck)
+		m.passed(fullCheck, msg)
 	case "SELECT 1":
 		m.txn.Answer(gate.VerdictStale, false)
 		m.foundStale()

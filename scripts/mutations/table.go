@@ -267,6 +267,12 @@ var table = []mutation{
 	{name: "the server may have another value than was chosen", file: "fencing/chosen.go", in: ofSeveral, tests: "^TestSafetyTheServerDisagrees$/^default$",
 		old: "%[2]s::pg_catalog.text%[3]s) IS NOT TRUE`", text: "%[2]s::pg_catalog.text%[3]s) IS NULL`"},
 
+	// What a client's functions can bring about.
+	{name: "a PREPARE TRANSACTION may be prepared in a failed block", file: theJudge, tests: "^TestNoTransactionIsPreparedLater$",
+		old: `	if s.twoPhase() && s.name != "" {`, text: `	if s.twoPhase() && s.name == "x" {`},
+	{name: "what seems to be skipped by the words of an error was skipped", file: "proxy/protocol/errors.go", in: ofReplies, tests: "^TestWordsOfACopyShiftNothing$",
+		old: "	m.copy.unsure = m.copy.executed && ", text: "	m.copy.unsure = m == nil && "},
+
 	// What guarded tables ask for.
 	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
 		old: `"$1", "$1", claim(fence, "$1", claims))`, text: `"$1", "$1", claim(fence, "$1", false))`},

@@ -16,7 +16,7 @@ import (
 // nothing by itself.
 func TestProtocolVacuumMarksPages(t *testing.T) {
 	t.Parallel()
-	pg := pgtest.Start(t, pgtest.WithConfig(map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"}))
+	pg := pgtest.Start(t, pgtest.WithConfig(map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}))
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	c := fixture.LeaderConn(t, p, db)
 	fixture.MustExec(t, c, "create table t (id int)")

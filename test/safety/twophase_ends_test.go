@@ -79,3 +79,31 @@ func TestWordsInADoPrepareNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestNoTransactionIsPreparedLater: Postgres accepts the Parse of a PREPARE TRANSACTION in a block that has failed.
+// An EXECUTE of SQL could then run it in any later transaction: it would outlive the grant that it should hold off.
+func TestNoTransactionIsPreparedLater(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.Leader("w")
+		for name, params := range map[string][]string{
+			"leader":   {"fencepost.resource", "r", "fencepost.worker", "w"},
+			"follower": {"fencepost.resource", "r", "fencepost.worker", "f"},
+			"unfenced": nil,
+		} {
+			c, _ := wiretest.Connect(t, s.Addr, append([]string{"user", pgtest.App, "database", s.DB}, params...)...)
+			fixture.MustPass(t, c, Q("begin"))
+			fixture.Ask(c, Q("select 1/0"))
+			all, ended := fixture.Ask(c, Batch(Parse("p", "prepare transaction '"+name+"'")))
+			if ended || wiretest.ErrorOf(all) == "" {
+				t.Errorf("%s: a PREPARE TRANSACTION was prepared: %v", name, all)
+			}
+			fixture.MustPass(t, c, Q("rollback"))
+			fixture.MustPass(t, c, Q("begin"))
+			fixture.Ask(c, Q("execute p"))
+		}
+		if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 0 {
+			t.Errorf("%d transactions are prepared", n)
+		}
+	})
+}
