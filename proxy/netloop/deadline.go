@@ -8,7 +8,8 @@ import (
 // deadline is a moment that can be waited for, and moved meanwhile.
 type deadline struct {
 	mu      sync.Mutex
-	over    chan struct{} // closed when the moment has passed
+	past    bool          // the moment has passed
+	over    chan struct{} // closed when it has passed; nil until somebody waits for that
 	timer   *time.Timer
 	setting int // counts the moves, so that a late timer ends nothing
 }
@@ -17,14 +18,21 @@ type deadline struct {
 func (d *deadline) passed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.channel()
-}
-
-func (d *deadline) channel() chan struct{} {
 	if d.over == nil {
 		d.over = make(chan struct{})
+		if d.past {
+			close(d.over)
+		}
 	}
 	return d.over
+}
+
+// passLocked says that the moment has passed.
+func (d *deadline) passLocked() {
+	d.past = true
+	if d.over != nil {
+		close(d.over)
+	}
 }
 
 // set moves the moment to t; the zero time means never.
@@ -36,17 +44,15 @@ func (d *deadline) set(t time.Time) {
 		d.timer.Stop()
 		d.timer = nil
 	}
-	select {
-	case <-d.channel():
-		d.over = make(chan struct{})
-	default:
+	if d.past {
+		d.past, d.over = false, nil
 	}
 	if t.IsZero() {
 		return
 	}
 	wait := time.Until(t)
 	if wait <= 0 {
-		close(d.over)
+		d.passLocked()
 		return
 	}
 	setting := d.setting
@@ -54,17 +60,14 @@ func (d *deadline) set(t time.Time) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.setting == setting {
-			close(d.over)
+			d.passLocked()
 		}
 	})
 }
 
 // hasPassed reports whether the moment has passed.
 func (d *deadline) hasPassed() bool {
-	select {
-	case <-d.passed():
-		return true
-	default:
-		return false
-	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.past
 }

@@ -136,7 +136,7 @@ func (c *epollConn) Write(p []byte) (done int, err error) {
 
 // TryRead implements Conn.
 func (c *epollConn) TryRead(p []byte) (int, error) {
-	n, err := c.call(unix.SYS_READ, p)
+	n, err := c.call(unix.SYS_RECVFROM, p, 0)
 	switch {
 	case err != nil && err != ErrAgain:
 		return 0, c.failed("read", err)
@@ -148,7 +148,7 @@ func (c *epollConn) TryRead(p []byte) (int, error) {
 
 // TryWrite implements Conn.
 func (c *epollConn) TryWrite(p []byte) (int, error) {
-	n, err := c.call(unix.SYS_WRITE, p)
+	n, err := c.call(unix.SYS_SENDTO, p, unix.MSG_NOSIGNAL)
 	if err != nil && err != ErrAgain {
 		return 0, c.failed("write", err)
 	}
@@ -156,16 +156,16 @@ func (c *epollConn) TryWrite(p []byte) (int, error) {
 	return n, err
 }
 
-// call reads or writes. The descriptor does not block, so the runtime need not
-// know of the system call, and its monitor has nothing to watch.
-func (c *epollConn) call(number uintptr, p []byte) (int, error) {
+// call receives or sends, by the system calls of sockets: those for all files do more. The descriptor
+// does not block, so the runtime need not know of the call, and its monitor has nothing to watch.
+func (c *epollConn) call(number uintptr, p []byte, flags uintptr) (int, error) {
 	c.use.RLock()
 	defer c.use.RUnlock()
 	if c.use.fd < 0 {
 		return 0, net.ErrClosed
 	}
 	for {
-		n, _, errno := unix.RawSyscall(number, uintptr(c.use.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		n, _, errno := unix.RawSyscall6(number, uintptr(c.use.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
 		switch errno {
 		case 0:
 			return int(n), nil

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -83,10 +85,21 @@ func (l *epollLoop) remove(key int32) {
 	delete(l.mu.conns, key)
 }
 
+// timeSlice is how long the loop goes on before it lets the scheduler run others. A goroutine that runs
+// for 10 ms is preempted by a signal, and its processor is taken away in its next system call. Then the
+// runtime's monitor looks every 20 microseconds, for milliseconds, whether it can take more (sysmon and
+// retake in runtime/proc.go).
+const timeSlice = 5 * time.Millisecond
+
 func (l *epollLoop) run() {
 	defer close(l.done)
 	events := make([]unix.EpollEvent, loopEvents)
+	began := time.Now()
 	for {
+		if now := time.Now(); now.Sub(began) > timeSlice {
+			runtime.Gosched()
+			began = now
+		}
 		n, err := unix.EpollWait(l.epoll, events, -1)
 		if err != nil && err != unix.EINTR {
 			panic(fmt.Sprintf("epoll_wait: %v", err)) // the loop's own descriptor, which is still open
