@@ -126,7 +126,7 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 	case err == nil:
 		s.reclaim = own.Reclaim{}
 		s.leftovers.unresponsive = nil
-		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.set.during(got.lease).renewalDelay())
+		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.r.delay(c.set.during(got.lease).renewalSpread()))
 		s.held.lastLed = seen.lastLed
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)

@@ -29,6 +29,8 @@ type Candidacy struct {
 	log      *zap.Logger
 	failing  failures // guarded by mu
 
+	samples samples      // acquired before mu
+	next    atomic.Int64 // when the next step is due, as a reading of CLOCK_BOOTTIME
 	current atomic.Pointer[fencing.Status]
 	poke    chan struct{} // cap 1; wakes the loop
 	results chan func()   // how the loop applies the result of a request

@@ -193,16 +193,14 @@ type Backend struct {
 	Provider Provider
 	// Tokens is for the resources whose Settings.Tokens is set. Elections closes it.
 	Tokens Bearers
-	// Orders, if not nil, reads what operators have ordered in this database.
+	// Orders, if not nil, reads what operators have ordered in this database, and which resources guard
+	// tables. Without it, a candidacy learns of its first guard when that refuses it.
 	Orders Orders
-	// Guarded, if not nil, is asked as often as Orders. Without it, a candidacy learns of its
-	// first guard when that refuses it.
-	Guarded Guarded
 	// Fences, if not nil, is asked every few seconds. Without it, a fence that was made anew is
 	// noticed when a worker connects.
 	Fences func(ctx context.Context) (fencing.Fences, error)
-	// InForce, if not nil, is asked as often as Orders, and less often while the database has no
-	// candidacy.
+	// InForce, if not nil, is asked as often as Orders while there are bars, and less often while the
+	// database has no candidacy.
 	InForce InForce
 	// Handovers, if not nil, is asked after each order, and told who campaigns.
 	Handovers Handovers

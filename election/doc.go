@@ -93,7 +93,7 @@
 // the time that the offer says; handover.go and package offer have the rest. The same goroutine tells
 // the database who campaigns here, from whom an operator chooses.
 //
-// The same goroutine asks which resources guard tables, so that a leader's checks claim its
+// The same statement says which resources guard tables, so that a leader's checks claim its
 // epoch although no guard has refused it.
 //
 // # No lease without a leader
@@ -107,10 +107,11 @@
 //
 // # Goroutines
 //
-// Each database has one goroutine that reads its orders while it has candidacies. Each
-// candidacy has one goroutine, its loop. The loop starts each request to the lease
-// service or the fence in a separate goroutine, and waits for all of them before it
-// ends. Each resource has one goroutine that watches its lease. That goroutine ends,
+// Each database has one goroutine that reads its orders while it has candidacies, and for a
+// second after that. One goroutine samples the workers of all candidacies, and wakes the loops
+// that have something to do. Each candidacy has one goroutine, its loop. The loop starts each
+// request to the lease service or the fence in a separate goroutine, and waits for all of them
+// before it ends. Each resource has one goroutine that watches its lease. That goroutine ends,
 // and the resource is forgotten, when there has been no candidacy for Config.Idle.
 // Elections owns all of them: Close waits for them.
 //

@@ -33,6 +33,7 @@ type Elections struct {
 	opens  singleflight.Group
 
 	extensions extensions
+	sampler    sampler
 	catalogs   *fencing.Catalogs
 
 	// mu is acquired before resource.mu, which is acquired before Candidacy.mu.
@@ -63,12 +64,21 @@ type database struct {
 	unread *faults.Series // failures to read which orders are in force
 	live   int            // candidacies whose loop is running, and connections that use the catalog
 	// stopOrders ends the goroutine that reads the orders. It is nil while there is none: from
-	// the first candidacy on, one runs until live is 0.
+	// the first candidacy on, one runs until closeIdle.
 	stopOrders context.CancelFunc
+	unused     *time.Timer // of closeIdle, since live was last 0; nil if it never was again
+}
+
+// enter counts one more use. Elections.mu is held.
+func (d *database) enter() {
+	d.live++
+	if d.unused != nil {
+		d.unused.Stop()
+	}
 }
 
 // closeIdleAfter is how long a database must have no candidacy before its connections
-// are closed. DROP, ALTER … RENAME and CREATE DATABASE … TEMPLATE fail while anyone is
+// are closed. Workers that connect again within that time find them open. DROP, ALTER … RENAME and CREATE DATABASE … TEMPLATE fail while anyone is
 // connected to the database; Postgres waits 5 s for connections to close.
 const closeIdleAfter = time.Second
 
@@ -343,7 +353,7 @@ func (e *Elections) began(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	d := e.mu.databases[name]
-	d.live++
+	d.enter()
 	if d.Orders != nil && d.stopOrders == nil {
 		ctx, cancel := context.WithCancel(e.ctx)
 		d.stopOrders = cancel
@@ -361,7 +371,7 @@ func (e *Elections) enterDatabase(name string) bool {
 	if d == nil || e.mu.closed {
 		return false
 	}
-	d.live++
+	d.enter()
 	return true
 }
 
@@ -373,12 +383,8 @@ func (e *Elections) ended(name string) {
 		return // closed
 	}
 	d.live--
-	if d.live == 0 && d.stopOrders != nil {
-		d.stopOrders()
-		d.stopOrders = nil
-	}
-	if d.live == 0 && d.CloseIdle != nil && !e.mu.closed {
-		time.AfterFunc(closeIdleAfter, func() { e.closeIdle(name, d) })
+	if d.live == 0 && !e.mu.closed {
+		d.unused = time.AfterFunc(closeIdleAfter, func() { e.closeIdle(name, d) })
 	}
 }
 
@@ -387,12 +393,12 @@ func (e *Elections) rest(name string) {
 	e.mu.Lock()
 	d := e.mu.databases[name]
 	e.mu.Unlock()
-	if d != nil && d.CloseIdle != nil {
+	if d != nil {
 		e.closeIdle(name, d)
 	}
 }
 
-// closeIdle closes the connections of a database that still has no candidacy. A candidacy
+// closeIdle closes the connections of a database that still has no candidacy, and stops reading its orders. A candidacy
 // that starts at the same time finds its connections closed and opens new ones. It also
 // reopens its fence, because the database may have been replaced.
 func (e *Elections) closeIdle(name string, d *database) {
@@ -407,8 +413,12 @@ func (e *Elections) closeIdle(name string, d *database) {
 			r.reopenLater()
 		}
 	}
+	if idle && d.stopOrders != nil {
+		d.stopOrders()
+		d.stopOrders = nil
+	}
 	e.mu.Unlock()
-	if idle {
+	if idle && d.CloseIdle != nil {
 		d.CloseIdle()
 	}
 }

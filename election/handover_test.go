@@ -43,13 +43,13 @@ func (o *offering) give(worker string, begins, length time.Duration) {
 	o.worker, o.begins, o.until = worker, o.now()+begins, o.now()+begins+length
 }
 
-func (o *offering) Orders(_ context.Context, after int64) (int64, []fencing.Order, error) {
+func (o *offering) Orders(_ context.Context, after int64) (fencing.Ordered, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.deaf || after >= o.orders {
-		return 0, nil, nil
+		return fencing.Ordered{}, nil
 	}
-	return o.orders, []fencing.Order{{ID: o.orders, Kind: fencing.OrderHandover, Resource: "billing", Worker: o.worker}}, nil
+	return fencing.Ordered{LastOrder: o.orders, Orders: []fencing.Order{{ID: o.orders, Kind: fencing.OrderHandover, Resource: "billing", Worker: o.worker}}}, nil
 }
 
 func (o *offering) Offers(context.Context) ([]fencing.Offer, error) {

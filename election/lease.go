@@ -76,6 +76,14 @@ func (s Settings) renewalAfter(sent time.Duration) time.Duration {
 	return (sent/third + 1) * third
 }
 
-// renewalDelay returns a random delay for a renewal, so that the leases of a proxy are
-// not renewed at the same instant.
-func (s Settings) renewalDelay() time.Duration { return jitter(s.TTL / 3 / 5) }
+// renewalSpread is the longest delay of a renewal, so that the leases of a proxy are not renewed at the same
+// instant. A lease service that renews them together needs none.
+func (s Settings) renewalSpread() time.Duration { return s.TTL / 3 / 5 }
+
+// delay returns a random time below spread; 0 if the lease service renews leases together.
+func (r *resource) delay(spread time.Duration) time.Duration {
+	if r.together {
+		return 0
+	}
+	return jitter(spread)
+}

@@ -1,6 +1,8 @@
 package election
 
 import (
+	"context"
+	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/election/heartbeat"
@@ -64,17 +66,20 @@ func (l *liveness) next() time.Duration {
 	return l.interval()
 }
 
+// shared reports whether the sampler's next sample is soon enough.
+func (l *liveness) shared() bool { return l.next() >= maxSample }
+
 // sample records whether there was activity since the last sample. A gap much longer
 // than the interval means that this proxy itself did not run, or that the machine was
 // suspended: what its clients sent meanwhile is still unread. So at most two intervals
 // of the gap count as inactivity.
 func (l *liveness) sample(now time.Duration, s signs) {
-	gap := now - l.last
+	gap := max(now-l.last, 0)
 	if l.last == 0 {
 		gap = 0
 	}
 	gap = min(gap, 2*l.interval())
-	l.last = now
+	l.last = max(l.last, now)
 	l.heartbeats.Pass(gap, s.bytes, s.owed)
 	if s.alive() || l.timeout == 0 {
 		l.quiet, l.unresponsive = 0, false
@@ -93,19 +98,17 @@ func (l *liveness) suspect(unresponsive bool) {
 	l.unresponsive = unresponsive
 }
 
-// sample samples the activity of all members. Only the loop calls it.
-func (c *Candidacy) sample() {
-	var s signs
-	for m, k := range c.sampled() { // without the lock: this calls the proxy
-		one := k.look(m)
-		s.bytes, s.owed = s.bytes || one.bytes, s.owed || one.owed
-	}
-	now := c.r.e.cfg.Now()
+// sample samples the activity of all members. It reports whether that concerns the loop, which
+// calls it, as the sampler does.
+func (c *Candidacy) sample(now time.Duration) (concerns bool) {
+	c.samples.Lock()
+	defer c.samples.Unlock()
+	s := c.signs()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.liveness
 	l.heartbeats.Promise(c.mu.heartbeat())
-	l.timeout = c.tolerated()
+	l.timeout = c.tolerated(now)
 	was := l.unresponsive
 	alive := s.alive()
 	s.owed = s.owed || c.mu.waiters > 0
@@ -118,6 +121,7 @@ func (c *Candidacy) sample() {
 	if was && alive {
 		c.mu.tryAt = now
 	}
+	return was && alive || was != l.unresponsive || !l.shared()
 }
 
 // tolerates returns how long the worker may be inactive if it has asked for this timeout, 0 for
@@ -136,21 +140,38 @@ func (l *liveness) tolerates(asked time.Duration, extended func(time.Duration) t
 }
 
 // tolerated returns how long the worker may be inactive now, 0 for unlimited. c.mu is held.
-func (c *Candidacy) tolerated() time.Duration {
-	return c.mu.liveness.tolerates(c.mu.timeout(c.set.WorkerTimeout), c.effective)
+func (c *Candidacy) tolerated(now time.Duration) time.Duration {
+	return c.mu.liveness.tolerates(c.mu.timeout(c.set.WorkerTimeout), func(asked time.Duration) time.Duration { return c.effective(asked, now) })
 }
 
-// sampled returns the campaigning members.
-func (c *Candidacy) sampled() map[fencing.Member]*member {
+// samples is what samples of a candidacy need. It is locked during a sample.
+type samples struct {
+	sync.Mutex
+	campaigning []sampled
+}
+
+type sampled struct {
+	fencing.Member
+	*member
+}
+
+// signs returns what the campaigning members have done since the last sample. c.samples is locked.
+func (c *Candidacy) signs() (all signs) {
+	sample := &c.samples.campaigning
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	members := make(map[fencing.Member]*member, len(c.mu.members))
 	for m, k := range c.mu.members {
 		if k.campaigns {
-			members[m] = k
+			*sample = append(*sample, sampled{m, k})
 		}
 	}
-	return members
+	c.mu.Unlock()
+	for _, k := range *sample { // without c.mu: this calls the proxy
+		one := k.look(k.Member)
+		all.bytes, all.owed = all.bytes || one.bytes, all.owed || one.owed
+	}
+	clear(*sample)
+	*sample = (*sample)[:0]
+	return all
 }
 
 // look returns what the connection has done since the last sample.
@@ -159,4 +180,73 @@ func (k *member) look(m fencing.Member) signs {
 	s := signs{bytes: !k.seen || reads != k.reads, owed: owed}
 	k.reads, k.seen = reads, true
 	return s
+}
+
+// sampler samples the workers of all candidacies at the same times. A candidacy that needs samples more often
+// takes them itself. The sampler also wakes the loops that are late: Go's timers stop while the machine is
+// suspended. So a loop whose worker does nothing new runs only when something is due.
+type sampler struct {
+	mu      sync.Mutex
+	all     map[*Candidacy]struct{}
+	started bool
+}
+
+// sampleToo makes the sampler sample a candidacy. The first one starts it; it runs until Elections is closed.
+func (e *Elections) sampleToo(c *Candidacy) {
+	s := &e.sampler
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[*Candidacy]struct{}{}
+	}
+	s.all[c] = struct{}{}
+	if !s.started {
+		s.started = true
+		e.wg.Go(func() { s.run(e.ctx, e.cfg.Now) }) // the candidacy is one that Close waits for
+	}
+}
+
+func (s *sampler) remove(c *Candidacy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, c)
+}
+
+func (s *sampler) run(ctx context.Context, now func() time.Duration) {
+	tick := time.NewTicker(maxSample)
+	defer tick.Stop()
+	var all []*Candidacy
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		all = s.list(all[:0])
+		at := now()
+		for _, c := range all {
+			c.tick(at)
+		}
+		clear(all)
+	}
+}
+
+// list appends all candidacies to a slice.
+func (s *sampler) list(all []*Candidacy) []*Candidacy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.all {
+		all = append(all, c)
+	}
+	return all
+}
+
+// tick samples the candidacy if nothing more frequent does, and wakes its loop if that has something to do.
+func (c *Candidacy) tick(now time.Duration) {
+	c.mu.Lock()
+	due := c.mu.liveness.judged() && c.mu.liveness.shared()
+	c.mu.Unlock()
+	if due && c.sample(now) || int64(now) >= c.next.Load() {
+		poke(c.poke)
+	}
 }

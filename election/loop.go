@@ -5,12 +5,8 @@ import (
 	"time"
 )
 
-const (
-	// idleStep is the longest time between two steps.
-	idleStep = 5 * time.Second
-	// maxSleep is the longest time between two steps while a lease is held.
-	maxSleep = time.Second
-)
+// idleStep is the longest time between two steps.
+const idleStep = 5 * time.Second
 
 // run is the candidacy's loop. Each step looks at the whole state, starts whatever is
 // due, and waits for the next event. It does not matter which event it was, so none can
@@ -25,8 +21,9 @@ func (c *Candidacy) run() {
 	for {
 		c.announceToResource()
 		v := c.r.view(c)
-		c.sample()
-		wait, over := c.step(v)
+		now := c.r.e.cfg.Now()
+		c.sample(now)
+		wait, over := c.step(v, now)
 		c.announceToResource()
 		c.announce()
 		if over {
@@ -44,11 +41,10 @@ func (c *Candidacy) run() {
 
 // step starts whatever is due. It returns how long to wait for the next step, and
 // whether the candidacy is over and has nothing left to release.
-func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
+func (c *Candidacy) step(v view, now time.Duration) (wait time.Duration, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	now := c.r.e.cfg.Now()
 	c.lookLocked(v, now)
 	c.publishLocked(now)
 	if c.overLocked() {
@@ -74,7 +70,9 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	if s.closing && !s.requests.changes() && (s.held.lease == nil || c.livesLocked()) {
 		s.closing = false // announceToResource passes it on
 	}
-	return c.nextLocked(now), s.ended && !busy && s.held.lease == nil
+	wait = c.nextLocked(now)
+	c.next.Store(int64(now + wait))
+	return wait, s.ended && !busy && s.held.lease == nil
 }
 
 // lookLocked processes what has changed since the last step.
@@ -136,13 +134,14 @@ func (c *Candidacy) holdLocked(now time.Duration) {
 		return
 	}
 	switch {
-	case s.held.granted:
+	case s.held.granted && s.asked():
 		c.answerLocked()
+	case s.held.granted:
 	case !s.requests.has(requestGrant) && now >= s.held.grantAt:
 		c.grantLocked()
 	}
 	if !s.requests.has(requestRenew) && now >= s.held.renewAt {
-		c.renewLocked()
+		c.renewLocked(now)
 	}
 }
 
@@ -212,7 +211,7 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if at := s.seen.offer.Next(now); at != 0 {
 		due(at)
 	}
-	if s.campaigners() > 0 && s.liveness.judged() {
+	if s.campaigners() > 0 && s.liveness.judged() && !s.liveness.shared() {
 		due(now + s.liveness.next())
 	}
 	if s.retained != 0 {
@@ -236,7 +235,6 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if now < s.held.trusted {
 		due(s.held.trusted)
 	}
-	due(now + maxSleep) // Go's timers stop while the machine is suspended
 	return wait
 }
 

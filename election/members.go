@@ -22,7 +22,7 @@ type member struct {
 	campaigns bool
 	timeout   time.Duration // negative: the configured timeout; 0: never
 	heartbeat time.Duration // how often it has promised to send something; 0: no promise
-	reads     uint64        // as of the last sample; only the loop uses it
+	reads     uint64        // as of the last sample; guarded by Candidacy.samples
 	seen      bool
 }
 

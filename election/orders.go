@@ -24,12 +24,8 @@ const (
 	fencePolls = 5
 )
 
-// Orders returns the orders of operators with ids above after, oldest first, and the last
-// id of all.
-type Orders func(ctx context.Context, after int64) (last int64, orders []fencing.Order, err error)
-
-// Guarded returns how many tables each resource guards, without those that guard none.
-type Guarded func(ctx context.Context) (map[string]int, error)
+// Orders returns what a database says, with the orders of operators with ids above after.
+type Orders func(ctx context.Context, after int64) (fencing.Ordered, error)
 
 // InForce returns the orders that keep workers from leading now, in words, by resource.
 type InForce func(ctx context.Context) (map[string][]string, error)
@@ -57,18 +53,17 @@ func (e *Elections) seenOrders(name string) *seenOrders {
 }
 
 // followOrders tells the resources of a database what operators order, and that their
-// tables are guarded, until ctx ends. It runs while the database has candidacies.
+// tables are guarded, until ctx ends. It runs while the database has candidacies, and for closeIdleAfter after that.
 func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	defer e.wg.Done()
 	tick := time.NewTicker(orderPoll)
 	defer tick.Stop()
 	first, failing := true, false
-	unread := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read which resources guard tables", 0)
 	unseen := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read the fences", 0)
 	handovers := e.newHandoverPoll(name, b.Handovers)
 	defer e.leaveHandovers(handovers)
 	for n := 1; ; n++ {
-		ordered, err := e.lookForOrders(ctx, name, b.Orders, e.seenOrders(name), first)
+		st, ordered, err := e.lookForOrders(ctx, name, b.Orders, e.seenOrders(name), first)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -77,8 +72,8 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 		}
 		if failing = err != nil; !failing {
 			first = false
-			e.followGuards(ctx, name, b.Guarded, unread)
-			e.followInForce(ctx, name)
+			e.readAgain(name, func(r *resource) bool { return r.mu.record.Guards != st.Guards[r.key.name] })
+			e.followInForce(ctx, name, st.Barred)
 			if n%fencePolls == 0 {
 				e.followFences(ctx, name, b.Fences, unseen)
 			}
@@ -92,31 +87,30 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	}
 }
 
-// lookForOrders reads the orders that are new, and looks whether the newest one that was seen is
+// lookForOrders reads what the database says, with the orders that are new, and looks whether the newest one that was seen is
 // still there. It reports whether anything may have been ordered. first means that it has not been
 // called since the database had no candidacy.
-func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders, seen *seenOrders, first bool) (ordered bool, err error) {
+func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders, seen *seenOrders, first bool) (st fencing.Ordered, ordered bool, err error) {
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	after := int64(math.MaxInt64)
 	if seen.known {
 		after = max(seen.last-1, 0)
 	}
-	last, orders, err := readOrders(ctx, read, after)
-	if err != nil {
-		return false, err
+	if st, err = readOrders(ctx, read, after); err != nil {
+		return st, false, err
 	}
-	gone := seen.last > 0 && !slices.ContainsFunc(orders, func(o fencing.Order) bool { return o.ID == seen.last })
+	gone := seen.last > 0 && !slices.ContainsFunc(st.Orders, func(o fencing.Order) bool { return o.ID == seen.last })
 	if gone {
 		if err := e.lostOrders(ctx, name, read, seen); err != nil {
-			return false, err
+			return st, false, err
 		}
 	}
 	ordered = first || gone || !seen.known // any order may have been missed
 	if ordered {
 		e.orderedAll(name)
 	}
-	for _, o := range orders {
+	for _, o := range st.Orders {
 		if o.ID <= seen.last {
 			continue
 		}
@@ -129,8 +123,8 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 		seen.recent = append(seen.recent, o)
 	}
 	seen.recent = seen.recent[max(0, len(seen.recent)-maxRecentOrders):]
-	seen.last, seen.known = last, true
-	return ordered, nil
+	seen.last, seen.known = st.LastOrder, true
+	return st, ordered, nil
 }
 
 // lostOrders reports the orders that were seen, and that the database does not have any more: a
@@ -138,10 +132,11 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, seen *seenOrders) error {
 	var there []fencing.Order
 	if len(seen.recent) > 0 {
-		var err error
-		if _, there, err = readOrders(ctx, read, seen.recent[0].ID-1); err != nil {
+		st, err := readOrders(ctx, read, seen.recent[0].ID-1)
+		if err != nil {
 			return err
 		}
+		there = st.Orders
 	}
 	var kept []fencing.Order
 	for _, o := range seen.recent {
@@ -196,23 +191,10 @@ func orderFields(database string, o fencing.Order) []zap.Field {
 		zap.String("worker", o.Worker), zap.String("asked_by", o.AskedBy), zap.String("reason", o.Reason), zap.Int64("order", o.ID)}
 }
 
-func readOrders(ctx context.Context, read Orders, after int64) (last int64, orders []fencing.Order, err error) {
+func readOrders(ctx context.Context, read Orders, after int64) (fencing.Ordered, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*orderPoll)
 	defer cancel()
 	return read(ctx, after)
-}
-
-// followGuards makes the resources of a database read their records if they guard more or
-// fewer tables than recorded, so that their checks claim epochs, or no longer do.
-func (e *Elections) followGuards(ctx context.Context, name string, read Guarded, unread *faults.Series) {
-	if read == nil {
-		return
-	}
-	tables, ok := poll(ctx, read, unread)
-	if !ok {
-		return
-	}
-	e.readAgain(name, func(r *resource) bool { return r.mu.record.Guards != tables[r.key.name] })
 }
 
 // followFences makes the resources of a database read their records if its fences are not those that
@@ -241,16 +223,20 @@ func (e *Elections) readAgain(name string, outOfDate func(r *resource) bool) {
 	}
 }
 
-// followInForce tells the resources of a database which orders are in force.
-func (e *Elections) followInForce(ctx context.Context, name string) {
+// followInForce tells the resources of a database which orders are in force. Without bars, none is.
+func (e *Elections) followInForce(ctx context.Context, name string, barred bool) {
 	e.mu.Lock()
 	d := e.mu.databases[name]
 	e.mu.Unlock()
 	if d == nil || d.InForce == nil {
 		return
 	}
-	all, ok := poll(ctx, d.InForce, d.unread)
-	if !ok {
+	var all map[string][]string
+	if !barred {
+		d.unread.Passed()
+	} else if in, ok := poll(ctx, d.InForce, d.unread); ok {
+		all = in
+	} else {
 		return
 	}
 	for _, r := range e.resourcesOf(name) {

@@ -124,19 +124,22 @@ func (c *Candidacy) cameBackLocked() {
 	}
 	s.liveness.released = false
 	s.outbox.put(noticeFalseAlarm)
-	l := c.r.e.extensions.record(c.workerKey(), s.liveness.expired, c.r.e.cfg.Now())
+	now := c.r.e.cfg.Now()
+	l := c.r.e.extensions.record(c.workerKey(), s.liveness.expired, now)
 	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
 		zap.Int64("epoch", int64(s.epoch)), zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired),
-		zap.Duration("timeout", c.tolerated()))
+		zap.Duration("timeout", c.tolerated(now)))
 	c.event(Event{Kind: EventFalseAlarm})
 }
 
 // effective returns the timeout in effect for a requested one.
-func (c *Candidacy) effective(asked time.Duration) time.Duration {
+func (c *Candidacy) effective(asked, now time.Duration) time.Duration {
 	if asked == 0 {
 		return 0
 	}
-	return c.extension().timeout(asked, cmp.Or(c.set.MaxTimeoutFactor, DefaultMaxTimeoutFactor), c.set.MaxWorkerTimeout)
+	return c.extension(now).timeout(asked, cmp.Or(c.set.MaxTimeoutFactor, DefaultMaxTimeoutFactor), c.set.MaxWorkerTimeout)
 }
 
-func (c *Candidacy) extension() extension { return c.r.e.extensions.of(c.workerKey(), c.r.e.cfg.Now()) }
+func (c *Candidacy) extension(now time.Duration) extension {
+	return c.r.e.extensions.of(c.workerKey(), now)
+}

@@ -207,6 +207,12 @@ type expirer interface {
 	ConfirmedUntil(resource string) time.Duration
 }
 
+// gatherer is a Provider that sends the renewals that come at the same time as one request. Others are
+// better served if the renewals of a proxy are spread.
+type gatherer interface {
+	RenewsTogether() bool
+}
+
 // Presence is what a database knows of the proxies that are connected to it.
 type Presence interface {
 	// PresenceID identifies this proxy to the others, since it has opened the database. It contains

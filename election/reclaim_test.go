@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,6 +187,62 @@ func TestNobodyTakesTheLeaseOfAnotherWorkerFromAProxyThatIsGone(t *testing.T) {
 		time.Sleep(simulatedTTL)
 		if others[0].Status().CanWrite() == others[1].Status().CanWrite() {
 			t.Error("nobody leads after the TTL, or two do")
+		}
+	})
+}
+
+// TestADatabaseThatIsUsedAgainKeepsItsConnections: workers connect again and again, each time soon after the last
+// one has left. Only when nobody has for closeIdleAfter are the database's connections closed, once.
+func TestADatabaseThatIsUsedAgainKeepsItsConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var closed, begun atomic.Int32
+		m, f := newModel(simulatedTTL), &faults{}
+		f.latency = time.Millisecond
+		e, err := election.New(election.Config{
+			Open: func(context.Context, string) (election.Backend, error) {
+				return election.Backend{
+					Provider:  provider{m, f},
+					Fence:     func(context.Context, string) (election.Fence, error) { return fence{model: m, faults: f}, nil },
+					CloseIdle: func() { closed.Add(1) },
+					Orders: func(context.Context, int64) (fencing.Ordered, error) {
+						begun.Add(1)
+						return fencing.Ordered{}, nil
+					},
+				}, nil
+			},
+			Settings: func(string, string) election.Settings { return election.Settings{TTL: simulatedTTL} },
+			Now:      m.now,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := e.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+		const times, pause = 40, 100 * time.Millisecond
+		for range times {
+			c := enter(t, e, "w")
+			wantRole(t, c, fencing.Leader)
+			c.Leave(c, true)
+			time.Sleep(pause)
+		}
+		if n := closed.Load(); n != 0 {
+			t.Errorf("the connections were closed %d times while workers came and went", n)
+		}
+		if n := int(begun.Load()); n > times/5 {
+			t.Errorf("the orders were read %d times in %v", n, times*pause)
+		}
+		time.Sleep(3 * time.Second)
+		if n := closed.Load(); n != 1 {
+			t.Errorf("the connections were closed %d times when nobody came any more", n)
+		}
+		read := begun.Load()
+		time.Sleep(3 * time.Second)
+		if n := begun.Load(); n != read {
+			t.Errorf("the orders were read %d times more", n-read)
 		}
 	})
 }

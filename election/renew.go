@@ -8,10 +8,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// renewLocked starts to confirm the lease.
-func (c *Candidacy) renewLocked() {
+// renewLocked starts to confirm the lease, no sooner than sent.
+func (c *Candidacy) renewLocked(sent time.Duration) {
 	s := &c.mu.state
-	lease, sent := s.held.lease, c.r.e.cfg.Now()
+	lease := s.held.lease
 	ctx, cancel := context.WithTimeout(c.ctx, c.set.during(lease).callTimeout())
 	s.requests.begin(requestRenew, cancel)
 	c.ask(func() func() {
@@ -40,7 +40,7 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	case err == nil:
 		lapsed := s.held.granted && now >= s.held.trusted
 		c.event(Event{Kind: EventRenewed})
-		s.held = s.held.confirmed(c.set, sent, set.renewalDelay())
+		s.held = s.held.confirmed(c.set, sent, c.r.delay(set.renewalSpread()))
 		c.leadLocked(now)
 		if lapsed && now < s.held.trusted {
 			c.log.Info("confirmed: the lease was held throughout", zap.Int64("epoch", int64(s.epoch)))
@@ -49,7 +49,7 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	case errors.Is(err, ErrLost):
 		c.lostLocked(err)
 	default:
-		s.held.renewAt = now + set.TTL/10 + jitter(set.TTL/20)
+		s.held.renewAt = now + set.TTL/10 + c.r.delay(set.TTL/20)
 		c.failedLocked("renew the lease", err)
 	}
 }

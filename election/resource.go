@@ -50,6 +50,7 @@ type services struct {
 	provider Provider
 	bearers  Bearers  // provider, if workers bring tokens; nil otherwise
 	presence Presence // nil: nothing is known of other proxies
+	together bool     // the leases of a proxy are renewed at the same time
 }
 
 // newResource returns a resource whose fence was opened by open. open is called again
@@ -65,6 +66,9 @@ func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(c
 	r.mu.news = make(chan struct{})
 	r.mu.roster = newRoster()
 	r.bearers, _ = p.(Bearers)
+	if g, ok := p.(gatherer); ok {
+		r.together = g.RenewsTogether()
+	}
 	return r
 }
 
@@ -176,6 +180,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 	r.mu.Unlock()
 	r.e.began(r.key.database)
 	poke(r.watcher.arrival)
+	r.e.sampleToo(c)
 	go c.run()
 	if _, err := r.e.known(r.key); err != nil { // Close may have missed c
 		c.end()
@@ -199,6 +204,7 @@ func (r *resource) forget(c *Candidacy) {
 
 // loopEnded is the last thing that a candidacy's loop calls.
 func (r *resource) loopEnded(c *Candidacy) {
+	r.e.sampler.remove(c)
 	r.mu.Lock()
 	delete(r.mu.loops, c)
 	r.mu.remove(c)
@@ -214,11 +220,11 @@ func (r *resource) loopEnded(c *Candidacy) {
 // settle records what has become of c's lease: whether it was vacated, and whether it
 // is still about to be released.
 func (r *resource) settle(c *Candidacy, vacated bool) {
-	now := r.e.cfg.Now()
 	r.mu.Lock()
 	departed := !c.closes() && r.mu.departed(c)
 	vacated = vacated && r.mu.vacate(c)
 	if vacated {
+		now := r.e.cfg.Now()
 		if at := c.ledUntil(); !r.followLocked(now).leads() && at != 0 {
 			r.mu.endedLeading(at)
 		}

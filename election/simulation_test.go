@@ -310,11 +310,11 @@ func joinBarred(t *testing.T, order *fencing.Barred) (f *barringFence, c *conn, 
 			return election.Backend{
 				Provider: provider{m, f.faults},
 				Fence:    func(context.Context, string) (election.Fence, error) { return f, nil },
-				Orders: func(_ context.Context, after int64) (int64, []fencing.Order, error) {
+				Orders: func(_ context.Context, after int64) (fencing.Ordered, error) {
 					if n := last.Load(); after < n {
-						return n, []fencing.Order{{ID: n, Kind: fencing.OrderResume, Resource: "r"}}, nil
+						return fencing.Ordered{LastOrder: n, Orders: []fencing.Order{{ID: n, Kind: fencing.OrderResume, Resource: "r"}}}, nil
 					}
-					return last.Load(), nil, nil
+					return fencing.Ordered{LastOrder: last.Load()}, nil
 				},
 			}, nil
 		},

@@ -161,12 +161,13 @@ func (r *resource) standing() ResourceStatus {
 }
 
 func (c *Candidacy) status() CandidacyStatus {
+	now := c.r.e.cfg.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st := CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
 		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0, Campaigns: c.campaignsLocked(),
-		WorkerTimeout: c.tolerated(), FalseAlarms: c.extension().alarms,
+		WorkerTimeout: c.tolerated(now), FalseAlarms: c.extension(now).alarms,
 		LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
 	}
 	if phi, ok := c.mu.liveness.heartbeats.Phi(c.mu.liveness.quiet); ok {

@@ -25,6 +25,9 @@ const (
 	// blindRead is how often, at least, the record is read while the lease service cannot be reached: what
 	// others do to the fence is then seen nowhere else.
 	blindRead = 5 * time.Second
+	// afterLeaving is when the first such look follows the end of the last candidacy. A worker that connects
+	// again before that spares the database a look that it would break off, with the connection that asks.
+	afterLeaving = 100 * time.Millisecond
 	// soonestLook is the shortest time between two such looks.
 	soonestLook = 500 * time.Millisecond
 )
@@ -135,7 +138,7 @@ func (r *resource) watch() {
 // when Elections is closed, or when the resource is forgotten because no candidacy has
 // started for a while.
 func (r *resource) idle() bool {
-	firstLook := time.Duration(0)
+	firstLook := afterLeaving
 	if r.lastObservation().State == Unseen { // a new resource, whose first candidacy is about to start
 		firstLook = idleLook
 	}
@@ -163,7 +166,7 @@ func (r *resource) idle() bool {
 		go func() {
 			defer close(looked)
 			r.look(ctx)
-			r.e.followInForce(ctx, r.key.database)
+			r.e.followInForce(ctx, r.key.database, true)
 		}()
 		select {
 		case <-r.watcher.arrival:

@@ -33,6 +33,17 @@ type Order struct {
 	AskedAt time.Time
 }
 
+// Ordered is what a database says of all its orders and guards, for which every proxy asks it again and
+// again.
+type Ordered struct {
+	LastOrder int64   // the highest id of an order; 0 if there is none
+	Orders    []Order // those that were asked for, oldest first
+	// Guards is how many tables each resource guards, without those that guard none.
+	Guards map[string]int
+	// Barred means that there are bars, some of which may have run out.
+	Barred bool
+}
+
 // Barred is the error of a grant that an operator's order forbids.
 type Barred struct {
 	// Refusal is what clients are told: a ZF002 that names the order.

@@ -303,7 +303,6 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Catalog:   st,
 		Orders:    st.Orders,
 		Tokens:    token.New(st.Pool()),
-		Guarded:   st.Guarded,
 		Fences:    st.Fences,
 		InForce:   st.InForce,
 		Handovers: handover.New(st.Pool(), s.id),

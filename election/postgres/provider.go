@@ -41,6 +41,9 @@ const (
 	recheckDown    = 2 * time.Second
 )
 
+// errClosed is returned after Close.
+var errClosed = errors.New("the elector is closed")
+
 // Config is the configuration of a Provider.
 type Config struct {
 	// Pool connects to the database as the control role. The provider keeps one of its
@@ -61,16 +64,19 @@ type Provider struct {
 	now     func() time.Duration
 	recheck time.Duration
 	teller  *teller
+	renewer *renewer
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	came    chan struct{} // cap 1; a watch has started
+	asked   chan struct{} // cap 1; a lease is to be read at once
 
 	mu struct {
 		sync.Mutex
-		watches map[string]map[chan struct{}]struct{} // by resource
-		looked  time.Duration                         // when the last watch ended
-		down    chan struct{}                         // not nil while notifications cannot be received; closed when they can again
-		seen    map[string]standstill                 // by resource
+		watching int                   // calls of Watch
+		looked   time.Duration         // when the last watch ended
+		watched  map[string]*watched   // by resource; those that the reader reads
+		down     chan struct{}         // not nil while notifications cannot be received; closed when they can again
+		seen     map[string]standstill // by resource
 	}
 }
 
@@ -90,7 +96,7 @@ func New(cfg Config) (*Provider, error) {
 		return nil, errors.New("postgres elector: Config.Pool is nil")
 	}
 	p := &Provider{
-		pool: cfg.Pool, log: cfg.Logger, now: cfg.Now, came: make(chan struct{}, 1),
+		pool: cfg.Pool, log: cfg.Logger, now: cfg.Now, came: make(chan struct{}, 1), asked: make(chan struct{}, 1),
 		recheck: cmp.Or(cfg.Recheck, DefaultRecheck),
 	}
 	if p.log == nil {
@@ -99,14 +105,16 @@ func New(cfg Config) (*Provider, error) {
 	if p.now == nil {
 		p.now = election.Boottime
 	}
-	p.mu.watches = map[string]map[chan struct{}]struct{}{}
+	p.mu.watched = map[string]*watched{}
 	p.mu.seen = map[string]standstill{}
-	p.teller = newTeller(p.pool, p.log)
+	p.teller, p.renewer = newTeller(p.pool, p.log), newRenewer(p.pool)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	p.wg.Add(1)
 	go p.listen(ctx)
 	p.wg.Go(func() { p.teller.run(ctx) })
+	p.wg.Go(func() { p.renewer.run(ctx) })
+	p.wg.Go(func() { p.readWatched(ctx) })
 	return p, nil
 }
 
@@ -186,19 +194,6 @@ func denied(err error) error {
 		Kind: faults.ControlLogin, Answer: pg.Code + " " + pg.Message, Err: err,
 		Remedy: "Make sure that the control role can log in: control.password (FENCEPOST_CONTROL_PASSWORD) and pg_hba.conf.",
 	}
-}
-
-// Renew implements election.Provider.
-func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
-	var held bool
-	err := p.pool.QueryRow(ctx, "SELECT fencepost.lease_renew($1, $2, $3, $4)", l.Resource, l.Index, l.Incarnation, l.TTL).Scan(&held)
-	switch {
-	case err != nil:
-		return fmt.Errorf("renew the lease of resource %q: %w", l.Resource, standby(denied(err)))
-	case !held:
-		return election.ErrLost
-	}
-	return nil
 }
 
 // Release implements election.Provider.

@@ -255,7 +255,13 @@ func TestANodeThatIsCutOffFromTheLeaderAsksAnother(t *testing.T) {
 	n, lead := c.nodes[cut], c.nodes[leader]
 	eventually(t, "the leader leads again, and the other node knows of none", patience, func() bool {
 		if l := c.leader(); l != lead {
-			_ = l.raft.LeadershipTransferToServer(lead.self().id(), lead.self().recorded()).Error()
+			to := lead
+			for name, other := range c.nodes {
+				if l == n && name != leader && name != cut { // n cannot hand over to a node that it does not reach
+					to = other
+				}
+			}
+			_ = l.raft.LeadershipTransferToServer(to.self().id(), to.self().recorded()).Error()
 			return false
 		}
 		_, known := n.raft.LeaderWithID()

@@ -14,7 +14,10 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.Yield()
+	pgtest.Main(m)
+}
 
 const (
 	stateDivision      = "22012" // of SELECT 1/0: everything before it ran

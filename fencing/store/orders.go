@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/unpinged"
 )
 
 // ErrNoResource means that the database has no resource of that name.
@@ -106,13 +107,13 @@ func (s *Store) orderBy(ctx context.Context, resource string, give func(f *Fence
 	if id == 0 {
 		return nil, nil
 	}
-	_, given, err := s.Orders(ctx, id-1)
+	st, err := s.Orders(ctx, id-1)
 	if err != nil {
 		return nil, err
 	}
-	for i := range given {
-		if given[i].ID == id {
-			return &given[i], nil
+	for i := range st.Orders {
+		if st.Orders[i].ID == id {
+			return &st.Orders[i], nil
 		}
 	}
 	return nil, fmt.Errorf("order %d to resource %q is gone: was the database replaced?", id, resource)
@@ -136,33 +137,46 @@ func (s *Store) tryOrder(ctx context.Context, resource string, give func(f *Fenc
 // Newest, as the parameter of Orders, asks for no order, only for the last id.
 const Newest = math.MaxInt64
 
-// Orders returns the orders with ids above after, oldest first, and the last id of all.
-func (s *Store) Orders(ctx context.Context, after int64) (last int64, orders []fencing.Order, err error) {
-	rows, err := s.free.Query(ctx, `SELECT m.last, coalesce(o.id, 0), coalesce(o.kind, ''), coalesce(o.resource, ''), coalesce(o.worker, ''), o.until,
-		coalesce(o.epoch, 0), coalesce(o.asked_by, ''), coalesce(o.role, ''), coalesce(o.reason, ''), o.asked_at
-		FROM (SELECT coalesce(max(id), 0) FROM fencepost.orders) m (last) LEFT JOIN fencepost.orders o ON o.id > $1 ORDER BY o.id`, after)
+// Orders returns the orders with ids above after, the last id of all, and what else stands there. It is one
+// statement, because every proxy asks it once a second.
+func (s *Store) Orders(ctx context.Context, after int64) (all fencing.Ordered, err error) {
+	err = unpinged.Run(ctx, func(ctx context.Context) error {
+		all, err = s.orders(ctx, after)
+		return err
+	})
 	if err != nil {
-		return 0, nil, fmt.Errorf("read the orders of database %q: %w", s.cfg.Database, s.explain(err))
+		return fencing.Ordered{}, fmt.Errorf("read the orders of database %q: %w", s.cfg.Database, s.explain(err))
 	}
-	orders, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (fencing.Order, error) {
-		var o fencing.Order
-		var until, asked *time.Time
-		err := row.Scan(&last, &o.ID, &o.Kind, &o.Resource, &o.Worker, &until, &o.Epoch, &o.AskedBy, &o.Role, &o.Reason, &asked)
+	return all, nil
+}
+
+func (s *Store) orders(ctx context.Context, after int64) (all fencing.Ordered, err error) {
+	rows, err := s.free.Query(ctx, `SELECT m.last, m.guards, m.barred, coalesce(o.id, 0), coalesce(o.kind, ''), coalesce(o.resource, ''), coalesce(o.worker, ''), o.until,
+		coalesce(o.epoch, 0), coalesce(o.asked_by, ''), coalesce(o.role, ''), coalesce(o.reason, ''), o.asked_at
+		FROM (SELECT (SELECT coalesce(max(id), 0) FROM fencepost.orders), EXISTS (SELECT FROM fencepost.bars),
+			(SELECT json_object_agg(f.resource, g.tables) FROM fencepost.guarded g JOIN fencepost.fence f ON f.id = g.fence)) m (last, barred, guards)
+		LEFT JOIN fencepost.orders o ON o.id > $1 ORDER BY o.id`, after)
+	if err != nil {
+		return all, err
+	}
+	var o fencing.Order
+	var until, asked *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&all.LastOrder, &all.Guards, &all.Barred, &o.ID, &o.Kind, &o.Resource, &o.Worker, &until,
+		&o.Epoch, &o.AskedBy, &o.Role, &o.Reason, &asked}, func() error {
+		if o.ID == 0 {
+			return nil // there is none
+		}
+		o.Until, o.AskedAt = time.Time{}, time.Time{}
 		if until != nil {
 			o.Until = *until
 		}
 		if asked != nil {
 			o.AskedAt = *asked
 		}
-		return o, err
+		all.Orders = append(all.Orders, o)
+		return nil
 	})
-	if err != nil {
-		return 0, nil, fmt.Errorf("read the orders of database %q: %w", s.cfg.Database, s.explain(err))
-	}
-	if len(orders) == 1 && orders[0].ID == 0 {
-		orders = nil
-	}
-	return last, orders, nil
+	return all, err
 }
 
 // InForce returns the orders that keep workers from leading now, in the words of the view status, by
@@ -180,21 +194,6 @@ func (s *Store) InForce(ctx context.Context) (map[string][]string, error) {
 		return nil, fmt.Errorf("read the orders that are in force in database %q: %w", s.cfg.Database, s.explain(err))
 	}
 	return all, nil
-}
-
-// Guarded returns how many tables each resource guards, without those that guard none.
-func (s *Store) Guarded(ctx context.Context) (map[string]int, error) {
-	rows, err := s.free.Query(ctx, "SELECT f.resource, g.tables FROM fencepost.guarded g JOIN fencepost.fence f ON f.id = g.fence")
-	if err != nil {
-		return nil, fmt.Errorf("read which resources of database %q guard tables: %w", s.cfg.Database, s.explain(err))
-	}
-	guarded := make(map[string]int)
-	var resource string
-	var tables int
-	if _, err := pgx.ForEachRow(rows, []any{&resource, &tables}, func() error { guarded[resource] = tables; return nil }); err != nil {
-		return nil, fmt.Errorf("read which resources of database %q guard tables: %w", s.cfg.Database, s.explain(err))
-	}
-	return guarded, nil
 }
 
 // Fences returns the fences of the database.

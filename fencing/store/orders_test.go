@@ -164,9 +164,9 @@ func TestPauseKeepsEverybodyFromLeadingUntilResume(t *testing.T) {
 func TestOrdersAreReadInOrder(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
-	last, orders, err := h.store.Orders(h.ctx(), store.Newest)
-	if err != nil || last != 0 || len(orders) != 0 {
-		t.Fatalf("before the first order: %d, %v, %v", last, orders, err)
+	st, err := h.store.Orders(h.ctx(), store.Newest)
+	if err != nil || st.LastOrder != 0 || len(st.Orders) != 0 || st.Barred || len(st.Guards) != 0 {
+		t.Fatalf("before the first order: %+v, %v", st, err)
 	}
 	for range 2 {
 		if _, err := h.store.Pause(h.ctx(), resource, operator); err != nil {
@@ -176,12 +176,16 @@ func TestOrdersAreReadInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	last, orders, err = h.store.Orders(h.ctx(), 1)
-	if err != nil || last != 4 || len(orders) != 3 || orders[0].ID != 2 || orders[0].Kind != fencing.OrderResume || orders[2].ID != 4 {
-		t.Errorf("after the first: %d, %+v, %v", last, orders, err)
+	st, err = h.store.Orders(h.ctx(), 1)
+	if err != nil || st.LastOrder != 4 || len(st.Orders) != 3 || st.Orders[0].ID != 2 || st.Orders[0].Kind != fencing.OrderResume || st.Orders[2].ID != 4 || st.Barred {
+		t.Errorf("after the first: %+v, %v", st, err)
 	}
-	if last, orders, err = h.store.Orders(h.ctx(), store.Newest); err != nil || last != 4 || len(orders) != 0 {
-		t.Errorf("the last: %d, %v, %v", last, orders, err)
+	if _, err := h.store.Pause(h.ctx(), resource, operator); err != nil {
+		t.Fatal(err)
+	}
+	h.server.Exec(t, pgtest.Control, h.db, "INSERT INTO fencepost.guarded SELECT f.id, 2 FROM fencepost.fence f")
+	if st, err = h.store.Orders(h.ctx(), store.Newest); err != nil || st.LastOrder != 5 || len(st.Orders) != 0 || !st.Barred || st.Guards[resource] != 2 {
+		t.Errorf("the last: %+v, %v", st, err)
 	}
 }
 
@@ -385,7 +389,8 @@ func TestPruneKeepsTheNewestGrantOfEachResource(t *testing.T) {
 	if left := ask[string](h, "SELECT string_agg(worker, ' ') FROM fencepost.grants"); left != "worker-three" {
 		t.Errorf("the ledger has %s", left)
 	}
-	_, orders, err := h.store.Orders(h.ctx(), 0)
+	st, err := h.store.Orders(h.ctx(), 0)
+	orders := st.Orders
 	if err != nil || len(orders) != 1 || orders[0].Kind != fencing.OrderPrune || orders[0].Resource != "" || orders[0].AskedBy != operator.AskedBy {
 		t.Errorf("the orders are %+v, %v", orders, err)
 	}
@@ -591,5 +596,18 @@ func TestAnOrderWhoseOutcomeIsUnknownSaysSo(t *testing.T) {
 			s.Crash(t)
 			mustContain(t, <-given, c.says, "fencepost status")
 		})
+	}
+}
+
+// TestOrdersAreReadAfterIdleConnectionsHaveEnded: nobody has asked whether they are still there.
+func TestOrdersAreReadAfterIdleConnectionsHaveEnded(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	if _, err := h.store.Orders(h.ctx(), store.Newest); err != nil {
+		t.Fatal(err)
+	}
+	h.server.Exec(t, pgtest.Superuser, "postgres", "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '"+h.db+"'")
+	if _, err := h.store.Orders(h.ctx(), store.Newest); err != nil {
+		t.Errorf("read the orders: %v", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/internal/unpinged"
 )
 
 // Defaults of Config.
@@ -214,7 +216,9 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 	}
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
 	pc.AfterConnect = finish
-	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > trustedIdle }
+	pc.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
+		return p.IdleDuration > trustedIdle && !unpinged.Marked(ctx)
+	}
 	return pgxpool.NewWithConfig(ctx, pc)
 }
 
