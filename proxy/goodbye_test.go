@@ -38,7 +38,7 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 		t.Errorf("behind the goodbye came %v", rest[0])
 	}
 	fixture.Eventually(t, "the session has left", func() bool {
-		return candidacy.Members() == 1 // the one that never spoke
+		return candidacy.Members() == 0
 	})
 }
 

@@ -35,35 +35,36 @@ var errOver = errors.New("session over")
 func (s *Server) session(ctx context.Context, client link, start *startup, until time.Time) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The startup has a goroutine of its own, because its calls are deep: this one keeps its stack for as long as
+	// the session lasts.
+	begun := make(chan *session)
+	go func() { begun <- s.startSession(ctx, cancel, client, start, until) }()
+	if x := <-begun; x != nil {
+		defer x.close()
+		x.run(ctx)
+	}
+}
+
+// startSession runs the startup of a session. It returns nil if there is none, and has refused the client then, unless
+// that has gone.
+func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, client link, start *startup, until time.Time) *session {
 	guard := guardStartup(ctx, client, until)
 	defer guard.stop()
 	server, primary, err := s.dialPrimary(guard, socketBelow(client).Loop())
 	if err != nil {
-		if !errors.Is(context.Cause(guard), errClientGone) {
-			s.failing.dial.Failed(zap.Error(err))
-			reason := refusedUpstream
-			if noDescriptor(err) {
-				reason = refusedLimit
-			}
-			s.cfg.Metrics.Refused(reason)
-			refuse(client, unreachable(err))
-		}
-		return
+		s.refuseUndialled(guard, client, err)
+		return nil
 	}
 	s.failing.dial.Passed()
 	x := newSession(s, client, server, start)
 	x.cancel, x.backend.server = cancel, primary
-	defer x.close()
-	x.log = s.cfg.Logger.With(zap.String("session", x.id), zap.String("database", start.database),
-		zap.String("user", start.user), zap.Stringer("client", client.RemoteAddr()))
 	if s.register(x) {
 		s.turnAway(client, shuttingDown)
-		return
+		x.close()
+		return nil
 	}
-	defer s.unregister(x)
-	defer x.endWith(primary.Tenure)()
+	x.stayed = x.endWith(primary.Tenure)
 	s.cfg.Metrics.Sessions(1)
-	defer s.cfg.Metrics.Sessions(-1)
 	unwake := guard.wake(server, client)
 	err = x.begin(guard)
 	if !unwake() && err == nil {
@@ -71,11 +72,25 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 	}
 	if err != nil {
 		x.refuse(x.refusalOf(err, guard))
+		x.close()
+		return nil
+	}
+	s.failing.answer.Passed()
+	return x
+}
+
+// refuseUndialled refuses a client because Postgres could not be reached.
+func (s *Server) refuseUndialled(guard context.Context, client link, err error) {
+	if errors.Is(context.Cause(guard), errClientGone) {
 		return
 	}
-	guard.stop()
-	s.failing.answer.Passed()
-	x.run(ctx)
+	s.failing.dial.Failed(zap.Error(err))
+	reason := refusedUpstream
+	if noDescriptor(err) {
+		reason = refusedLimit
+	}
+	s.cfg.Metrics.Refused(reason)
+	refuse(client, unreachable(err))
 }
 
 // refuse ends a session during its startup, and tells the client why unless err is errOver.
@@ -84,6 +99,7 @@ func (x *session) refuse(err error) {
 		return
 	}
 	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
+	_ = x.handshake.toClient.Flush() // what was sent before the reason, which is sent if this fails or not
 	x.end(err)
 	linger(x.client)
 	x.srv.countRefusal(err)
@@ -91,7 +107,7 @@ func (x *session) refuse(err error) {
 		x.srv.failing.answer.Failed()
 		return
 	}
-	x.log.Debug("session refused", zap.Error(err))
+	x.log().Debug("session refused", zap.Error(err))
 }
 
 // begin runs the startup, to the point where the client may send its first statement.
@@ -152,7 +168,7 @@ func (x *session) authenticate() error {
 		if typ == 'E' {
 			return x.refusedByServer(msg)
 		}
-		if _, err := x.client.Write(msg); err != nil {
+		if _, err := x.handshake.toClient.Write(msg); err != nil {
 			return errOver
 		}
 		switch ask {
@@ -245,7 +261,7 @@ func (x *session) settle() error {
 				return err
 			}
 		}
-		if _, err := x.client.Write(msg); err != nil {
+		if _, err := x.handshake.toClient.Write(msg); err != nil {
 			return errOver
 		}
 	}
@@ -260,7 +276,8 @@ func (x *session) refusedByServer(msg []byte) error {
 		return fencing.PoolerRefusal
 	}
 	x.srv.cfg.Metrics.Refused(reasonOf(e.Code, true))
-	_, _ = x.client.Write(msg) // the connection ends either way
+	_, _ = x.handshake.toClient.Write(msg) // the connection ends either way
+	_ = x.handshake.toClient.Flush()
 	return errOver
 }
 
@@ -301,7 +318,7 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 				failed = &pe
 			}
 		default:
-			if _, err := x.client.Write(msg); err != nil {
+			if _, err := x.handshake.toClient.Write(msg); err != nil {
 				return errOver
 			}
 		}
@@ -323,7 +340,10 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 	if b := &x.backend; b.keyPID != 0 {
 		out = wire.AppendBackendKeyData(out, b.keyPID, b.keySecret)
 	}
-	if _, err := x.client.Write(wire.AppendReadyForQuery(out, 'I')); err != nil {
+	if _, err := x.handshake.toClient.Write(wire.AppendReadyForQuery(out, 'I')); err != nil {
+		return errOver
+	}
+	if err := x.handshake.toClient.Flush(); err != nil {
 		return errOver
 	}
 	x.active.busy.Store(false)

@@ -80,8 +80,10 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 		return fencing.UncheckedRefusal(failed.Code, failed.Message)
 	}
 	x.StatusChanged() // an earlier call has done nothing
-	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
-		return startupRefusal(err)
+	if !x.backend.ordinary {
+		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
+			return startupRefusal(err)
+		}
 	}
 	if policy.Fence == FenceTables && !x.guards(ctx) {
 		return fencing.UnguardedRefusal(claim.Resource)
@@ -281,6 +283,9 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 		_ = x.member.candidacy().AwaitFirst(guard, x.srv.cfg.StartupWait) // the status says how it went
 		return nil
 	}
+	if x.member.candidacy().Status().CanWrite() { // mostly of a worker that has other connections, or had some just now
+		return nil
+	}
 	if err := x.timed(timelessSQL); err != nil {
 		return err
 	}
@@ -325,7 +330,8 @@ func (x *session) tellWaiting(led <-chan error) error {
 		notice := fencing.WaitNotice(x.start.own.resource, x.member.candidacy().Status(), x.member.candidacy().Trouble())
 		x.sending.Lock()
 		if x.life.phase() == phaseStarting {
-			_, _ = x.client.Write(protocol.AppendNotice(nil, notice)) // the guard notices that the client has gone
+			_, _ = x.handshake.toClient.Write(protocol.AppendNotice(nil, notice)) // the guard notices that the client has gone
+			_ = x.handshake.toClient.Flush()
 		}
 		x.sending.Unlock()
 	}

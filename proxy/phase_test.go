@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/netlooptest"
 	"github.com/fencepost/fencepost/proxy/protocol"
@@ -128,7 +130,7 @@ func TestARegistrationWithAnUnknownResultIsWithdrawn(t *testing.T) {
 	} {
 		fence := &failingFence{err: c.err}
 		client, server := netlooptest.Pair(t)
-		x := newSession(&Server{}, client, server, &startup{})
+		x := newSession(&Server{cfg: Config{Logger: zap.NewNop()}}, client, server, &startup{})
 		x.member.become(failingCandidacy{fence: fence})
 		x.backend.started = "00"
 		x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 18, Status: func() *fencing.Status { return &fencing.Status{} }})

@@ -135,7 +135,7 @@ func (d *downPump) received(n int) {
 // grow doubles the buffer. It reports false, and ends the session, if a message is too long.
 func (d *downPump) grow() bool {
 	if len(d.in.memory) >= maxServerMessage {
-		d.x.log.Error("session closed", zap.String("side", "server"), zap.Error(wire.ErrLength))
+		d.x.log().Error("session closed", zap.String("side", "server"), zap.Error(wire.ErrLength))
 		d.x.abort()
 		return false
 	}
@@ -149,7 +149,7 @@ func (d *downPump) process(ctx context.Context) bool {
 	d.audit()
 	if err != nil {
 		if !closedByPeer(err) {
-			d.x.log.Info("session closed", zap.Error(err))
+			d.x.log().Info("session closed", zap.Error(err))
 		}
 		d.x.abort()
 		return false

@@ -239,7 +239,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		}
 		switch {
 		case err != nil:
-			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
+			x.log().Info("session closed", zap.String("side", "client"), zap.Error(err))
 			reason := protocolError("%s", err)
 			if errors.Is(err, protocol.ErrBug) {
 				reason = protocol.BugRefusal
@@ -259,7 +259,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			x.choose(ctx, need.Join, u.since())
 		case need.Kind == protocol.NeedJoin:
 			if lower := x.rejoin(ctx, need.Join.Token); lower != nil {
-				x.log.Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
+				x.log().Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()
 				return u.serverGone(u.in.bytes()[u.off:])

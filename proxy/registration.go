@@ -99,7 +99,7 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 	entry, err := x.member.candidacy().Fence().RegisterBackend(adding, request)
 	cancel()
 	if err != nil {
-		x.log.Debug("registry refused", zap.Error(err))
+		x.log().Debug("registry refused", zap.Error(err))
 		x.withdraw(ctx, entry, err)
 		return fencing.FaultRefusal(err)
 	}
@@ -120,7 +120,7 @@ func (x *session) withdraw(ctx context.Context, entry fencing.Registration, fail
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	if err := x.member.candidacy().Fence().UnregisterBackend(ctx, entry); err != nil {
-		x.log.Warn("registry entry not deleted", zap.Error(err))
+		x.log().Warn("registry entry not deleted", zap.Error(err))
 	}
 }
 
@@ -149,7 +149,7 @@ func (x *session) unregister(ctx context.Context) {
 	x.mu.Unlock()
 	err := x.member.candidacy().Fence().UnregisterBackend(ctx, entry)
 	if err != nil {
-		x.log.Warn("registry entry not deleted", zap.Error(err))
+		x.log().Warn("registry entry not deleted", zap.Error(err))
 	}
 	x.mu.Lock()
 	x.registration.endDelete(err == nil)

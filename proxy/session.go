@@ -28,13 +28,13 @@ import (
 type session struct {
 	srv    *Server
 	id     string
-	log    *zap.Logger
 	start  *startup
 	client link
 	server link
 	// sockets are client and server if neither is under TLS, and nil otherwise.
 	sockets  *socketPair
 	cancel   context.CancelFunc // ends the context of the startup and of the pumps
+	stayed   func()             // ends endWith; nil if that was not called
 	observer Observer
 	// handshake is what is needed to read messages during the startup. It is nil after
 	// that.
@@ -84,15 +84,27 @@ func socketsOf(client, server link) *socketPair {
 
 func newSession(s *Server, client, server link, start *startup) *session {
 	x := &session{
-		srv: s, id: randomHex(6), start: start, client: client, server: server, log: zap.NewNop(), observer: nobody{},
+		srv: s, id: randomHex(6), start: start, client: client, server: server, observer: nobody{},
 		sockets: socketsOf(client, server), handshake: newHandshake(client, server),
 	}
 	x.active.busy.Store(true) // until the client is greeted
 	return x
 }
 
-// close frees the session's resources, in whatever phase it is.
+// log returns a logger that names the session. It is made when there is something to log, because few sessions
+// ever log anything.
+func (x *session) log() *zap.Logger {
+	return x.srv.cfg.Logger.With(zap.String("session", x.id), zap.String("database", x.start.database),
+		zap.String("user", x.start.user), zap.Stringer("client", x.client.RemoteAddr()))
+}
+
+// close frees the session's resources, in whatever phase it is. Its context ends after that.
 func (x *session) close() {
+	if x.stayed != nil {
+		x.srv.cfg.Metrics.Sessions(-1)
+		x.stayed()
+	}
+	x.srv.unregister(x)
 	_ = x.server.Close()
 	_ = x.client.Close()
 	x.member.shadow.end()

@@ -59,12 +59,13 @@ type startupReader struct {
 // end of a packet, because bytes in the clear after an SSLRequest need not come from the
 // client (CVE-2021-3935).
 func (r *startupReader) read() (*startup, *cancelRequest, error) {
-	var first [1]byte
-	if _, err := io.ReadFull(r.conn, first[:]); err != nil {
+	var first [4]byte // no packet, and no record of TLS, is shorter
+	n, err := r.conn.Read(first[:])
+	if err != nil {
 		return nil, nil, err
 	}
 	r.began = time.Now()
-	had, tlsDone, gssDone := first[:], false, false
+	had, tlsDone, gssDone := first[:n], false, false
 	if pgtls.BeginsTLS(first[0]) {
 		secured, err := r.tls.AcceptDirect(r.conn, had)
 		if err != nil {

@@ -29,6 +29,8 @@ type backend struct {
 	// them, or if that is not known.
 	uncheckable *wire.ServerError
 	version     gate.Version
+	// ordinary: its role was no superuser when it began, so that the control role can end it.
+	ordinary bool
 	// parameters are the bodies of its ParameterStatus messages.
 	parameters [][]byte
 	// keyPID and keySecret are the cancel key that the client gets; keyPID is 0 if there is
@@ -75,12 +77,15 @@ func (b *backend) addParameter(body []byte) error {
 // read-only and SERIALIZABLE waits with its first query until all other SERIALIZABLE
 // transactions have ended, which this query itself must not do. The two statements are one
 // transaction, so the first counts for the second, without a warning, and leaves no trace.
+// The last three columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
+// it unless the session has another role or another session_user, which a superuser's settings can bring about.
 const locateSQL = `SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
 	`SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex'),` +
-	` pg_catalog.current_setting('default_transaction_deferrable')`
+	` pg_catalog.current_setting('default_transaction_deferrable'),` +
+	` pg_catalog.current_setting('is_superuser'), pg_catalog.current_setting('role'), SESSION_USER`
 
-// locate asks the backend when its server was started, and whether its transactions are
-// deferrable. If the backend cannot tell, for example because of a short statement_timeout of
+// locate asks the backend when its server was started, whether its transactions are
+// deferrable, and whether its role is a superuser. If the backend cannot tell, for example because of a short statement_timeout of
 // the client, the session's statements that need the registry are refused, and all others are
 // not. trial, if not "", is a statement that shows whether a check can run.
 func (x *session) locate(trial string) error {
@@ -92,15 +97,16 @@ func (x *session) locate(trial string) error {
 	switch {
 	case err != nil:
 		return err
-	case len(values) == 2:
+	case len(values) == 5:
 		x.backend.started, x.backend.waitsForSnapshots = values[0], values[1] == "on"
+		x.backend.ordinary = values[2] == "off" && values[3] == "none" && values[4] == x.start.user
 		if failed != nil && uncheckable(failed.Code) {
 			x.backend.uncheckable = failed
 		}
 	case failed == nil:
 		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 	default:
-		x.log.Debug("the backend did not say when its server was started", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
+		x.log().Debug("the backend did not say when its server was started", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
 	}
 	return nil
 }
@@ -142,7 +148,7 @@ func (x *session) ask(sql string) (values []string, failed *wire.ServerError, er
 			}
 			failed = &e
 		default:
-			if _, err := x.client.Write(msg); err != nil {
+			if _, err := x.handshake.toClient.Write(msg); err != nil {
 				return nil, nil, errOver
 			}
 		}
@@ -166,20 +172,39 @@ func (x *session) timed(sql string) error {
 		case failed == nil:
 			return nil
 		default:
-			x.log.Debug("the backend did not change its idle_session_timeout", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
+			x.log().Debug("the backend did not change its idle_session_timeout", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
 		}
 	}
 	return nil
 }
 
-// handshake reads whole messages of both sides during the startup.
+// handshake reads whole messages of both sides during the startup. What it writes to the client is sent before
+// it waits for either side, and by Flush: a server sends a dozen messages at once, which the client then gets at
+// once too.
 type handshake struct {
 	fromClient, fromServer *bufio.Reader
+	toClient               *bufio.Writer
 	message                []byte // the last message of the server
 }
 
-func newHandshake(client, server io.Reader) *handshake {
-	return &handshake{fromClient: bufio.NewReader(client), fromServer: bufio.NewReader(server)}
+func newHandshake(client io.ReadWriter, server io.Reader) *handshake {
+	to := bufio.NewWriter(client)
+	return &handshake{
+		fromClient: bufio.NewReader(flushing{client, to}), fromServer: bufio.NewReader(flushing{server, to}), toClient: to,
+	}
+}
+
+// flushing flushes to before each read.
+type flushing struct {
+	from io.Reader
+	to   *bufio.Writer
+}
+
+func (f flushing) Read(p []byte) (int, error) {
+	if err := f.to.Flush(); err != nil {
+		return 0, err
+	}
+	return f.from.Read(p)
 }
 
 // serverMessage reads one message of the server. msg is valid until the next call.
