@@ -22,10 +22,13 @@ func (s *servers) startPostgres(ctx context.Context) (err error) {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("run initdb: %w\n%s", err, out)
 	}
-	if _, err := s.start(s.user, nil, filepath.Join(s.bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", s.pgPort, "-k", "",
+	if err := s.start(&process{name: "postgres", as: s.user, argv: []string{
+		filepath.Join(s.bin, "postgres"), "-D", data, "-h", loopback, "-p", s.pgPort, "-k", s.dir,
 		"-c", "shared_buffers=256MB", "-c", fmt.Sprint("max_connections=", most), "-c", "synchronous_commit=off", "-c", "fsync=off",
-		"-c", "checkpoint_timeout=1h", "-c", "max_wal_size=8GB", "-c", "autovacuum=off"); err != nil {
-		return fmt.Errorf("start PostgreSQL: %w", err)
+		"-c", "checkpoint_timeout=1h", "-c", "max_wal_size=8GB", "-c", "autovacuum=off",
+		"-c", "ssl=on", "-c", "ssl_cert_file=" + s.certificate(), "-c", "ssl_key_file=" + s.key(),
+	}}); err != nil {
+		return err
 	}
 	out, err := exec.CommandContext(ctx, filepath.Join(s.bin, "postgres"), "--version").Output()
 	if err != nil {
@@ -36,7 +39,7 @@ func (s *servers) startPostgres(ctx context.Context) (err error) {
 }
 
 func (s *servers) createTables(ctx context.Context) error {
-	ready := func() error { return s.exec(ctx, "postgres", s.pgPort, "SELECT 1") }
+	ready := func(ctx context.Context) error { return s.exec(ctx, "postgres", s.pgPort, "SELECT 1") }
 	if err := retry(ctx, ready); err != nil {
 		return fmt.Errorf("wait for PostgreSQL: %w", err)
 	}
@@ -48,7 +51,7 @@ func (s *servers) createTables(ctx context.Context) error {
 		statements = append(statements, fmt.Sprintf("CREATE TABLE %s (id int PRIMARY KEY, n int NOT NULL) WITH (fillfactor = 50)", table),
 			fmt.Sprintf("INSERT INTO %s SELECT i, 0 FROM generate_series(1, %d) i", table, rows), "ANALYZE "+table)
 	}
-	return s.execIn(ctx, role, s.pgPort, role, append(statements, "CREATE TABLE history (id int, n int)",
+	return s.execIn(ctx, role, s.pgPort, role, append(statements, "CREATE TABLE history (id int, n int)", "CREATE TABLE bulk (id int, filler text)",
 		"CREATE TABLE fences (resource text PRIMARY KEY, epoch bigint NOT NULL)", "INSERT INTO fences VALUES ('bench', 1)")...)
 }
 
@@ -61,51 +64,83 @@ func installed(name string) (string, error) {
 	return path, err
 }
 
+// startServer starts the server of a route if it has one of its own, and otherwise has it contend itself.
+func (s *servers) startServer(_ context.Context, p *plan, r route) error {
+	if !r.stub {
+		s.add(p, &contender{name: "direct", over: r, at: s.server(r)})
+		return nil
+	}
+	if err := allowFiles(2*p.connections + 500); err != nil {
+		return err
+	}
+	one, err := s.startStub(r)
+	if err != nil {
+		return fmt.Errorf("start a stub: %w", err)
+	}
+	s.stubs[r.name] = one
+	return nil
+}
+
 // startHAProxy starts a relay that knows nothing of the protocol.
-func (s *servers) startHAProxy(ctx context.Context, p *plan) error {
+func (s *servers) startHAProxy(ctx context.Context, p *plan, r route) error {
+	if r.name != plain {
+		return nil
+	}
 	path, err := installed("haproxy")
 	if err != nil {
 		return err
 	}
-	port, err := freePort()
+	at, err := s.listen(r)
 	if err != nil {
 		return err
 	}
 	file := filepath.Join(s.dir, "haproxy.cfg")
 	text := fmt.Sprintf("global\n  maxconn 1000\n  nbthread 1\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n"+
-		"listen postgres\n  bind 127.0.0.1:%s\n  server postgres 127.0.0.1:%s\n", port, s.pgPort)
+		"listen postgres\n  bind %s\n  server postgres %s\n", at.address(), s.server(r).address())
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
 	}
-	cmd, err := s.start(s.user, nil, path, "-db", "-f", file)
-	if err != nil {
-		return fmt.Errorf("start HAProxy: %w", err)
-	}
-	s.add(p, &contender{name: "haproxy", port: port, process: cmd})
-	return s.await(ctx, port, "haproxy")
+	one := &process{name: "haproxy", as: s.user, argv: []string{path, "-db", "-f", file}}
+	return s.contend(ctx, p, one, &contender{name: "haproxy", over: r, at: at})
 }
 
 // startPgBouncer starts PgBouncer in session mode. An application's own fence goes through it, too.
-func (s *servers) startPgBouncer(ctx context.Context, p *plan) error {
+func (s *servers) startPgBouncer(ctx context.Context, p *plan, r route) error {
 	path, err := installed("pgbouncer")
 	if err != nil {
 		return err
 	}
-	port, err := freePort()
+	at, err := s.listen(r)
 	if err != nil {
 		return err
 	}
-	ini, users := filepath.Join(s.dir, "pgbouncer.ini"), filepath.Join(s.dir, "users.txt")
-	text := fmt.Sprintf("[databases]\nbench = host=127.0.0.1 port=%s dbname=bench\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %s\n"+
-		"unix_socket_dir =\nauth_type = trust\nauth_file = %s\npool_mode = session\ndefault_pool_size = %d\nmax_client_conn = %d\n", s.pgPort, port, users, most-50, most)
+	name := r.named("pgbouncer")
+	ini, users := filepath.Join(s.dir, name+".ini"), filepath.Join(s.dir, "users.txt")
+	text := s.pgbouncerConfig(r, at, users, p.most(r))
 	if err := errors.Join(os.WriteFile(ini, []byte(text), 0o644), os.WriteFile(users, []byte("\"bench\" \"\"\n"), 0o644)); err != nil {
 		return err
 	}
-	cmd, err := s.start(s.user, nil, path, "-q", ini)
-	if err != nil {
-		return fmt.Errorf("start PgBouncer: %w", err)
+	one := &process{name: name, as: s.user, argv: []string{path, "-q", ini}}
+	all := []*contender{{name: "pgbouncer", over: r, at: at}}
+	if r.name == plain {
+		all = append(all, &contender{name: "own fence", over: r, at: at, own: true})
 	}
-	s.add(p, &contender{name: "pgbouncer", port: port, process: cmd})
-	s.add(p, &contender{name: "own fence", port: port, process: cmd, own: true})
-	return s.await(ctx, port, "pgbouncer")
+	return s.contend(ctx, p, one, all...)
+}
+
+// contend starts a proxy, and has it take part as all that it contends as.
+func (s *servers) contend(ctx context.Context, p *plan, one *process, all ...*contender) error {
+	if err := s.start(one); err != nil {
+		return err
+	}
+	for _, c := range all {
+		c.process = one
+		s.add(p, c)
+	}
+	for _, c := range all {
+		if err := s.await(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
 }

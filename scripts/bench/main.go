@@ -1,11 +1,13 @@
 // Command bench compares Fencepost with PgBouncer, with HAProxy, with no proxy, and with a fence that
 // an application makes itself. The rounds of all contenders are interleaved, so that what else happens
-// on the machine affects all of them. It prints medians and ratios, and writes them to
-// docs/benchmarks.md with a picture if it is told to.
+// on the machine affects all of them. It prints medians and ratios. With -write, it keeps all rounds in
+// docs/benchmarks.csv in the place of older ones of the same cells, and writes docs/benchmarks.md and its
+// picture from that file.
 //
 //	go run ./scripts/bench -quick
 //	go run ./scripts/bench -loads "update select" -clients "8 32" -rounds 5 -seconds 6
-//	go run ./scripts/bench -program before=/tmp/old,after=bin/fencepost -only "before fenced,after fenced"
+//	go run ./scripts/bench -write -loads "idle idle-tls"
+//	go run ./scripts/bench -program before=old/fencepost,after=bin/fencepost -only "before fenced,after fenced"
 package main
 
 import (
@@ -29,14 +31,17 @@ const mainProgram = "fenced"
 
 // plan is what is measured.
 type plan struct {
-	rounds   int
-	duration time.Duration // of one run of pgbench
-	clients  []int
-	loads    []string
-	modes    []string
-	only     []string // names of contenders; none are all
-	programs []program
-	write    bool
+	rounds      int
+	duration    time.Duration // of one run; a bulk load is repeated until it is over
+	clients     []int
+	loads       []string
+	modes       []string
+	only        []string // names of contenders; none are all
+	programs    []program
+	size        int // of a COPY, in MB
+	connections int // that are idle
+	write       bool
+	page        bool // measure nothing
 }
 
 func main() {
@@ -67,24 +72,29 @@ func names(list string) []string {
 // parseArgs reads the command line.
 func parseArgs(args []string) (*plan, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	quick := flags.Bool("quick", false, "three minutes: two rounds of single reads and writes with 8 and 32 clients")
-	rounds := flags.Int("rounds", 4, "how often everything is run")
+	quick := flags.Bool("quick", false, "three minutes: two rounds of single reads and writes with 8 and 32 clients, and of small bulk loads")
+	rounds := flags.Int("rounds", 3, "how often everything is run")
 	seconds := flags.Int("seconds", 3, "how long one run takes")
 	clients := flags.String("clients", "1 8 32 128", "numbers of connections")
-	loads := flags.String("loads", "select update tpcb pipeline reconnect", "what is run, by name")
+	loads := flags.String("loads", loadNames(" "), "what is run, by name")
 	modes := flags.String("modes", "simple prepared", "pgbench's query modes")
 	only := flags.String("only", "", "contenders, by name, with commas between several (default: all)")
 	programs := flags.String("program", "bin/fencepost", "`path` of fencepost, or name=path, with commas between several")
-	write := flags.Bool("write", false, "write docs/benchmarks.md and its picture")
+	size := flags.Int("size", 1000, "how much copy-out and copy-in copy, in `MB`")
+	connections := flags.Int("connections", 5000, "how many connections are idle")
+	write := flags.Bool("write", false, "replace what was measured in docs/benchmarks.csv, and write docs/benchmarks.md and its picture")
+	page := flags.Bool("page", false, "measure nothing, and write the page and its picture from docs/benchmarks.csv")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
 	p := &plan{
 		rounds: *rounds, duration: time.Duration(*seconds) * time.Second, loads: strings.Fields(*loads), modes: strings.Fields(*modes),
-		only: names(*only), write: *write,
+		only: names(*only), size: *size, connections: *connections, write: *write, page: *page,
 	}
 	if *quick {
-		p.rounds, *clients, p.loads, p.only = 2, "8 32", []string{"select", "update"}, []string{"pgbouncer", "unfenced", "proven", "fenced"}
+		p.rounds, p.duration, p.size = 2, 2*time.Second, 200
+		*clients, p.loads = "8 32", []string{"select", "update", "copy-out", "copy-in", "rows"}
+		p.only = []string{"pgbouncer", "unfenced", "proven", "fenced"}
 	}
 	for _, n := range strings.Fields(*clients) {
 		count, err := strconv.Atoi(n)
@@ -100,50 +110,65 @@ func parseArgs(args []string) (*plan, error) {
 		}
 		p.programs = append(p.programs, program{name, path})
 	}
+	return p, p.valid()
+}
+
+// valid returns an error if the plan cannot be measured.
+func (p *plan) valid() error {
+	if p.rounds < 1 || p.duration < time.Second || p.size < 1 || p.connections < 1 || len(p.clients) == 0 || len(p.loads) == 0 || len(p.modes) == 0 {
+		return errors.New("give at least one round, second, MB, connection, number of clients, load and mode")
+	}
 	for _, name := range p.loads {
-		if loadNamed(name) == nil {
-			return nil, fmt.Errorf("-loads has %q: there are %s", name, loadNames())
+		l := loadNamed(name)
+		if l == nil {
+			return fmt.Errorf("-loads has %q: there are %s", name, loadNames(", "))
+		}
+		if len(l.cells(p)) == 0 {
+			return fmt.Errorf("%s runs in none of these modes with none of these numbers of clients", name)
 		}
 	}
-	if p.rounds < 1 || p.duration < time.Second || len(p.clients) == 0 || len(p.loads) == 0 || len(p.modes) == 0 {
-		return nil, errors.New("give at least one round, second, number of clients, load and mode")
+	if p.write && (len(p.only) > 0 || len(p.programs) > 1 || p.programs[0].name != mainProgram) {
+		return errors.New("-write needs all contenders, which are compared in the same rounds, and one program: leave out -only, -quick and names of programs")
 	}
-	return p, nil
+	return nil
 }
 
 func run(ctx context.Context, p *plan) error {
+	if p.page {
+		return write(&results{})
+	}
+	from, err := newOrigin(ctx, p)
+	if err != nil {
+		return err
+	}
 	s, err := startServers(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer s.stop()
-	all, err := measure(ctx, p, s)
-	if err != nil {
-		return err
+	from.machine += ", PostgreSQL " + s.version
+	all, err := measure(ctx, p, s, from)
+	fmt.Print("\n", all.tables())
+	if p.write {
+		err = errors.Join(err, write(all))
 	}
-	fmt.Print("\n", all.table())
-	if !p.write {
-		return nil
-	}
-	return all.writePage(s.version, strings.Join(os.Args[1:], " "))
+	return err
 }
 
-// measure runs each cell in rounds, in which the contenders take turns.
-func measure(ctx context.Context, p *plan, s *servers) (*results, error) {
-	all := &results{plan: p}
+// measure runs each cell in rounds, in which the contenders take turns. The cells that were measured before an
+// error are results as well.
+func measure(ctx context.Context, p *plan, s *servers, from origin) (*results, error) {
+	all := &results{}
 	for _, name := range p.loads {
-		load := loadNamed(name)
-		for _, mode := range load.in(p.modes) {
-			for _, clients := range p.clients {
-				c := &cell{load: load, mode: mode, clients: clients, runs: map[string][]sample{}}
-				all.cells = append(all.cells, c)
-				for range p.rounds {
-					if err := c.round(ctx, p, s); err != nil {
-						return nil, err
-					}
+		for _, c := range loadNamed(name).cells(p) {
+			c.from = from
+			for range p.rounds {
+				if err := c.round(ctx, p, s); err != nil {
+					return all, err
 				}
-				fmt.Println(c.line())
 			}
+			all.cells = append(all.cells, c)
+			fmt.Println(c.line())
 		}
 	}
 	return all, nil
@@ -155,14 +180,11 @@ func (c *cell) round(ctx context.Context, p *plan, s *servers) error {
 		if !c.load.suits(by) {
 			continue
 		}
-		one, err := s.pgbench(ctx, by, c.load, c.mode, c.clients, p.duration)
+		one, err := c.load.run(ctx, s, p, by, c)
 		if err != nil {
 			return fmt.Errorf("%s through %s: %w", c.name(), by.name, err)
 		}
-		if c.runs[by.name] == nil {
-			c.names = append(c.names, by.name)
-		}
-		c.runs[by.name] = append(c.runs[by.name], one)
+		c.add(by.name, one)
 	}
 	return nil
 }

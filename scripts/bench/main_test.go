@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/xml"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -22,14 +20,14 @@ func TestWhatPgbenchSays(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "log.1"), []byte(log.String()+"0 1"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	one, err := read(out, dir, usage{user: 6 * time.Millisecond, system: 14 * time.Millisecond, switches: 500, resident: 4096})
+	one, err := read(out, dir, usage{user: 6 * time.Millisecond, system: 14 * time.Millisecond, switches: 500, peak: 4096})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (sample{tps: 1000.5, p50: 1, p99: 11, cpu: 10, switches: 0.25, resident: 4096}); one != want {
+	if want := (sample{rate: 1000.5, p50: 1, p99: 11, cpu: 10, switches: 0.25, resident: 4.096}); one != want {
 		t.Errorf("read %+v, want %+v", one, want)
 	}
-	for _, bad := range []string{"", strings.Replace(out, "failed transactions: 0", "failed transactions: 3", 1), strings.Replace(out, "tps", "tpm", 1)} {
+	for _, bad := range []string{"", strings.Replace(out, "failed transactions: 0", "failed transactions: 3", 1), strings.Replace(out, "tps", "tpm", 1), strings.Replace(out, "2000", "0", 1)} {
 		if one, err := read(bad, dir, usage{}); err == nil {
 			t.Errorf("%q is read as %+v", bad, one)
 		}
@@ -48,47 +46,8 @@ func TestUsage(t *testing.T) {
 	if _, err := parseStat("42 (cat) S 1"); err == nil {
 		t.Error("half a line was read")
 	}
-	if u, err = usageOf(os.Getpid()); err != nil || u.resident == 0 || u.switches == 0 {
+	if u, err = usageOf(os.Getpid()); err != nil || u.resident == 0 || u.peak < u.resident || u.switches == 0 {
 		t.Errorf("this process has used %+v, %v", u, err)
-	}
-}
-
-// measured is a cell in which Fencepost has half the throughput of PgBouncer.
-func measured() *results {
-	c := &cell{load: loads[0], mode: "simple", clients: 8, names: []string{"direct", base, "fenced"}, runs: map[string][]sample{
-		"direct": {{tps: 400, p50: 1}, {tps: 100, p50: 1}, {tps: 300, p50: 1}},
-		base:     {{tps: 200, cpu: 10, switches: 1}, {tps: 300, cpu: 20, switches: 1}},
-		"fenced": {{tps: 125, cpu: 30, switches: 2}},
-	}}
-	return &results{plan: &plan{rounds: 3, duration: time.Second}, cells: []*cell{c}}
-}
-
-// TestThePage: the table has medians and ratios, and the page stays as it was around it.
-func TestThePage(t *testing.T) {
-	all := measured()
-	page, err := insert("before\n"+begin+"old\n"+end+"after\n", all.table())
-	if err != nil {
-		t.Fatal(err)
-	}
-	const rows = "| select, simple, 8 clients | direct | 300 | 1.20 | 1.00 | 0.00 | – | – |\n" +
-		"|  | pgbouncer | 250 | 1.00 | 0.00 | 0.00 | 15.0 | 1.00 |\n" +
-		"|  | fenced | 125 | 0.50 | 0.00 | 0.00 | 30.0 | 2.00 |\n"
-	if !strings.HasPrefix(page, "before\n"+begin) || !strings.HasSuffix(page, rows+end+"after\n") || strings.Contains(page, "old") {
-		t.Errorf("the page is %s", page)
-	}
-	if _, err := insert("no marks", ""); err == nil {
-		t.Error("a page without marks was written")
-	}
-	picture := all.picture()
-	for d := xml.NewDecoder(strings.NewReader(picture)); ; {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatalf("the picture: %v\n%s", err, picture)
-		}
-	}
-	if !strings.Contains(picture, ">0.50</text>") || !strings.Contains(picture, "select, simple, 8 clients") {
-		t.Errorf("the picture does not show the ratio: %s", picture)
 	}
 }
 
@@ -102,6 +61,8 @@ func TestWhoTakesPart(t *testing.T) {
 	}{
 		{"update", contender{own: true}, true}, {"select", contender{own: true}, false}, {"tpcb", contender{guarded: true}, false},
 		{"select", contender{reads: true}, true}, {"update", contender{reads: true}, false}, {"pipeline", contender{}, true},
+		{"select-tls", contender{}, false}, {"select-tls", contender{over: route{name: "tls"}}, true}, {"select", contender{over: route{name: "tls"}}, false},
+		{"copy-in", contender{reads: true}, false}, {"rows", contender{reads: true}, true}, {"rows", contender{own: true}, false},
 	} {
 		if got := loadNamed(c.load).suits(&c.by); got != c.want {
 			t.Errorf("%s, %+v: takes part is %v", c.load, c.by, got)
@@ -111,8 +72,65 @@ func TestWhoTakesPart(t *testing.T) {
 	if !strings.Contains(guarded, "UPDATE guarded") || strings.Contains(guarded, "counters") {
 		t.Errorf("the guarded table is written by %s", guarded)
 	}
-	if in := loadNamed("pipeline").in([]string{"simple", "prepared"}); len(in) != 1 || in[0] != "prepared" {
-		t.Errorf("a pipeline runs in %v", in)
+}
+
+// TestCells: a load is measured in the modes and with the numbers of clients that it has, or once.
+func TestCells(t *testing.T) {
+	p := &plan{modes: []string{"simple", "prepared"}, clients: []int{1, 8}, size: 10, connections: 20}
+	for load, want := range map[string]string{
+		"select":     "simple, 1 client; simple, 8 clients; prepared, 1 client; prepared, 8 clients",
+		"pipeline":   "prepared, 1 client; prepared, 8 clients",
+		"update-tls": "simple, 8 clients; prepared, 8 clients",
+		"copy-in":    "10 MB",
+		"rows":       "1000000 rows",
+		"idle":       "20 connections",
+	} {
+		var got []string
+		for _, c := range loadNamed(load).cells(p) {
+			got = append(got, c.setting())
+		}
+		if strings.Join(got, "; ") != want {
+			t.Errorf("%s is measured with %q, want %q", load, got, want)
+		}
+	}
+}
+
+// TestRoutes: only those are started that a load takes, and TLS or a socket is on both sides of a proxy.
+func TestRoutes(t *testing.T) {
+	p := &plan{loads: []string{"update-tls", "select-tls", "select-socket"}}
+	all := p.routes()
+	if len(all) != 2 || all[0].name != "tls" || all[1].name != "socket" {
+		t.Fatalf("the routes are %+v", all)
+	}
+	s := &servers{dir: "/bench", pgPort: "1"}
+	for _, c := range []struct {
+		text string
+		want []string
+	}{
+		{s.pgbouncerConfig(all[0], place{loopback, "2"}, "users", 9), []string{"\nclient_tls_sslmode = require\n", "\nserver_tls_sslmode = require\n", "host=127.0.0.1 port=1\n", "\nmax_client_conn = 9\n"}},
+		{s.pgbouncerConfig(all[1], place{"/bench", "2"}, "users", 9), []string{"host=/bench port=1\n", "\nunix_socket_dir = /bench\n"}},
+		{s.fencepostConfig(all[0], place{loopback, "2"}, "3", "r", 9), []string{"\ntls:\n  mode: require\n", "\n  tls:\n    mode: require\n", "listen: 127.0.0.1:2\n", "max_connections: 9\n"}},
+		{s.fencepostConfig(all[1], place{"/bench", "2"}, "3", "r", 9), []string{"listen: /bench/.s.PGSQL.2\n", "  address: /bench/.s.PGSQL.1\n"}},
+	} {
+		for _, want := range c.want {
+			if !strings.Contains(c.text, want) {
+				t.Errorf("the configuration lacks %q:\n%s", want, c.text)
+			}
+		}
+	}
+	if dsn := (&contender{over: all[0], at: place{loopback, "2"}, options: "-c a=b"}).dsn(); !strings.Contains(dsn, "sslmode=require") || !strings.Contains(dsn, "options='-c a=b'") {
+		t.Errorf("a client connects with %s", dsn)
+	}
+	if dsn := (&contender{at: place{loopback, "2"}}).dsn(); !strings.Contains(dsn, "sslmode=disable") || strings.Contains(dsn, "options") {
+		t.Errorf("a client connects with %s", dsn)
+	}
+}
+
+// TestRepeated: a COPY gets as many bytes as it asks for, in whole lines.
+func TestRepeated(t *testing.T) {
+	got, err := io.ReadAll(&repeated{block: []byte("one\ntwo\n"), left: 20})
+	if err != nil || string(got) != "one\ntwo\none\ntwo\none\n" {
+		t.Errorf("read %q, %v", got, err)
 	}
 }
 
@@ -122,9 +140,19 @@ func TestTheCommandLine(t *testing.T) {
 	if err != nil || len(p.clients) != 2 || len(p.programs) != 2 || p.programs[0] != (program{"before", "old"}) {
 		t.Errorf("read %+v, %v", p, err)
 	}
-	for _, args := range [][]string{{"-clients", "0"}, {"-clients", "many"}, {"-loads", "none"}, {"-rounds", "0"}, {"-modes", ""}, {"-clients", ""}} {
+	for _, args := range [][]string{
+		{"-clients", "0"}, {"-clients", "many"}, {"-loads", "none"}, {"-rounds", "0"}, {"-modes", ""}, {"-clients", ""},
+		{"-size", "0"}, {"-connections", "0"}, {"-loads", "select-tls", "-clients", "1"}, {"-loads", "pipeline", "-modes", "simple"},
+		{"-write", "-only", "fenced"}, {"-write", "-quick"}, {"-write", "-program", "before=old"}, {"-write", "-program", "a,b"},
+	} {
 		if p, err := parseArgs(args); err == nil {
 			t.Errorf("%v is read as %+v", args, p)
 		}
+	}
+	if p, err := parseArgs([]string{"-quick"}); err != nil || p.rounds != 2 || p.size >= 1000 {
+		t.Errorf("-quick is %+v, %v", p, err)
+	}
+	if p, err := parseArgs(nil); err != nil || len(p.loads) != len(loads) || p.write {
+		t.Errorf("without arguments, %+v, %v", p, err)
 	}
 }

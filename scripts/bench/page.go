@@ -1,39 +1,53 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"os/exec"
-	"runtime"
+	"slices"
 	"strings"
-	"time"
 )
 
 const (
+	rawFile = "docs/benchmarks.csv"
 	page    = "docs/benchmarks.md"
 	drawing = "docs/benchmarks.svg"
 	// begin and end enclose what is written into the page.
 	begin, end = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 )
 
-// writePage puts what was measured into docs/benchmarks.md, and draws its ratios.
-func (all *results) writePage(postgres, args string) error {
+// write puts newer results in the place of older ones, and makes the page and its picture of all.
+func write(newer *results) error {
+	all := &results{}
+	switch older, err := os.ReadFile(rawFile); {
+	case err == nil:
+		if all, err = readCSV(bytes.NewReader(older)); err != nil {
+			return fmt.Errorf("read %s: %w", rawFile, err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	all.replace(newer)
+	raw, err := all.csv()
+	if err != nil {
+		return err
+	}
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
-	commit, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
-	if err != nil {
-		return fmt.Errorf("ask git for the commit: %w", err)
-	}
-	how := fmt.Sprintf("Medians of %d rounds of %v, on %s, with %d processors (%s), PostgreSQL %s and commit %s: `go run ./scripts/bench %s`.",
-		all.plan.rounds, all.plan.duration, time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), processor(), postgres, strings.TrimSpace(string(commit)), args)
-	written, err := insert(string(text), how+"\n\n"+all.table())
+	written, err := insert(string(text), all.sections())
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(page, []byte(written), 0o644), os.WriteFile(drawing, []byte(all.picture()), 0o644))
+	return errors.Join(os.WriteFile(rawFile, raw, 0o644), os.WriteFile(page, []byte(written), 0o644), os.WriteFile(drawing, []byte(all.picture()), 0o644))
+}
+
+// sections is what is written into the page.
+func (all *results) sections() string {
+	return "## Bars\n\n" + all.bars() + "\n## Figures\n\n" + all.tables()
 }
 
 // insert replaces what stands between the marks of the page.
@@ -46,16 +60,41 @@ func insert(page, text string) (string, error) {
 	return before + begin + text + end + after, nil
 }
 
-// processor is the name of the machine's processor, as far as the system says it.
-func processor() string {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
+// measured says when and of what the cells of a load were measured, and how to do it again.
+func measured(cells []*cell) string {
+	var b strings.Builder
+	var origins []string
+	in := map[string][]string{} // the settings of each origin
+	for _, c := range cells {
+		from := c.origin()
+		if in[from] == nil {
+			origins = append(origins, from)
+		}
+		in[from] = append(in[from], c.setting())
 	}
-	for line := range strings.Lines(string(text)) {
-		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
+	for _, from := range origins {
+		if len(origins) > 1 {
+			fmt.Fprintf(&b, "%s: ", strings.Join(in[from], "; "))
+		}
+		b.WriteString(from + ".\n")
+	}
+	fmt.Fprintf(&b, "Again: `make bench ARGS=\"-write -loads %s\"`.\n", cells[0].load.name)
+	return b.String()
+}
+
+// origin says of which rounds the cell's figures are.
+func (c *cell) origin() string {
+	n, kept := 0, ""
+	for _, runs := range c.runs {
+		n = max(n, len(runs))
+		if slices.ContainsFunc(runs, func(s sample) bool { return s.medianOf > 0 }) {
+			n, kept = runs[0].medianOf, ", of which only the medians were kept"
+			break
 		}
 	}
-	return runtime.GOARCH
+	s := "s"
+	if n == 1 {
+		s = ""
+	}
+	return fmt.Sprintf("%d round%s of %d s%s, on %s, commit %s, with %s", n, s, c.from.seconds, kept, c.from.date, c.from.commit, c.from.machine)
 }

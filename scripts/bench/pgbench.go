@@ -12,36 +12,36 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // sample is what one run has shown.
 type sample struct {
-	tps      float64 // transactions of pgbench per second
-	p50, p99 float64 // of a transaction, in milliseconds
+	rate     float64 // in the unit of the load
+	p50, p99 float64 // of a transaction, in milliseconds; 0 if it was not measured
 	cpu      float64 // of the proxy per transaction, in microseconds; 0 if there is none
 	switches float64 // voluntary context switches of the proxy per transaction
-	resident int     // of the proxy at most, in kB
+	resident float64 // of the proxy at most, in MB; 0 if it was not measured
+	medianOf int     // of how many rounds these are medians; 0 for those of one round
 }
 
-// pgbench runs a load through a contender.
-func (s *servers) pgbench(ctx context.Context, by *contender, l *load, mode string, clients int, d time.Duration) (sample, error) {
+// pgbench runs pgbench for the duration of the plan.
+func pgbench(ctx context.Context, s *servers, p *plan, by *contender, c *cell) (sample, error) {
 	dir, err := os.MkdirTemp(s.dir, "run-")
 	if err != nil {
 		return sample{}, err
 	}
 	defer os.RemoveAll(dir)
 	script := filepath.Join(dir, "script.sql")
-	if err := os.WriteFile(script, []byte(l.scriptFor(by)), 0o644); err != nil {
+	if err := os.WriteFile(script, []byte(c.load.scriptFor(by)), 0o644); err != nil {
 		return sample{}, err
 	}
 	args := append([]string{
-		"-n", "-h", "127.0.0.1", "-p", by.port, "-U", role, "-M", mode, "-c", strconv.Itoa(clients), "-j", strconv.Itoa(min(2, clients)),
-		"-T", strconv.Itoa(int(d.Seconds())), "-f", script, "--log", "--log-prefix=" + filepath.Join(dir, "log"), "--sampling-rate=0.1",
-	}, append(l.args, role)...)
+		"-n", "-h", by.at.host, "-p", by.at.port, "-U", role, "-M", c.mode, "-c", strconv.Itoa(c.clients), "-j", strconv.Itoa(min(2, c.clients)),
+		"-T", strconv.Itoa(int(p.duration.Seconds())), "-f", script, "--log", "--log-prefix=" + filepath.Join(dir, "log"), "--sampling-rate=0.1",
+	}, append(slices.Clone(c.load.args), role)...)
 	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "pgbench"), args...)
-	cmd.Env = append(os.Environ(), "PGOPTIONS="+by.options)
-	before, err := by.usage()
+	cmd.Env = append(os.Environ(), "PGOPTIONS="+by.options, "PGSSLMODE="+by.over.sslmode())
+	before, err := by.startUsage()
 	if err != nil {
 		return sample{}, err
 	}
@@ -56,34 +56,35 @@ func (s *servers) pgbench(ctx context.Context, by *contender, l *load, mode stri
 	return read(string(out), dir, after.since(before))
 }
 
-// usage is what the contender's process has used; nothing if it has none.
-func (by *contender) usage() (usage, error) {
-	if by.process == nil {
-		return usage{}, nil
-	}
-	return usageOf(by.process.Process.Pid)
-}
-
 // read makes a sample of what pgbench has said and logged.
 func read(out, dir string, used usage) (one sample, err error) {
 	n, err := number(out, `number of transactions actually processed: (\d+)`)
 	if err != nil {
 		return one, err
 	}
+	if n == 0 {
+		return one, fmt.Errorf("there was no transaction, because the connections took too long: give more -seconds\n%s", out)
+	}
 	if failed, err := number(out, `number of failed transactions: (\d+)`); err != nil || failed > 0 {
 		return one, errors.Join(fmt.Errorf("%v transactions have failed:\n%s", failed, out), err)
 	}
-	if one.tps, err = number(out, `tps = ([0-9.]+)`); err != nil {
+	if one.rate, err = number(out, `tps = ([0-9.]+)`); err != nil {
 		return one, err
 	}
-	one.cpu = float64((used.user + used.system).Microseconds()) / n
-	one.switches, one.resident = float64(used.switches)/n, used.resident
+	one = one.with(used, n)
 	took, err := latencies(dir)
 	if err != nil {
 		return one, err
 	}
 	one.p50, one.p99 = took[len(took)/2], took[len(took)*99/100]
 	return one, nil
+}
+
+// with adds what the proxy has used for n units.
+func (one sample) with(used usage, n float64) sample {
+	one.cpu = float64((used.user + used.system).Microseconds()) / n
+	one.switches, one.resident = float64(used.switches)/n, float64(used.peak)/1000
+	return one
 }
 
 func number(text, pattern string) (float64, error) {

@@ -9,7 +9,7 @@ import (
 const (
 	left, right = 210, 60 // beside the bars
 	unit        = 420     // the length of a ratio of 1
-	bar, gap    = 12, 14  // the height of a bar, and what is free between cells
+	thick, gap  = 12, 14  // the height of a bar, and what is free between cells
 	head        = 50      // above the bars
 
 	mostDrawn = 1.25 // the longest bar, as a ratio
@@ -23,18 +23,18 @@ func (all *results) picture() string {
 	var bars strings.Builder
 	y := head
 	for _, c := range all.cells {
-		if c.ratio("fenced") == 0 {
+		if c.load.less || c.ratio("fenced", base, rate) == 0 {
 			continue
 		}
 		top := y
 		for _, d := range drawn {
-			r := c.ratio(d.name)
+			r := c.ratio(d.name, base, rate)
 			if r == 0 {
 				continue
 			}
 			fmt.Fprintf(&bars, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/><text x="%.1f" y="%d">%.2f</text>`+"\n",
-				left, y, min(r, mostDrawn)*unit, bar-2, d.colour, left+min(r, mostDrawn)*unit+5, y+bar-3, r)
-			y += bar
+				left, y, min(r, mostDrawn)*unit, thick-2, d.colour, left+min(r, mostDrawn)*unit+5, y+thick-3, r)
+			y += thick
 		}
 		fmt.Fprintf(&bars, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", left-8, (top+y)/2+3, c.name())
 		y += gap

@@ -21,18 +21,31 @@ import (
 // role is who runs the loads, and also the name of the database and of the resource.
 const role = "bench"
 
-// most is how many connections the servers allow.
-const most = 300
+// most is how many connections Postgres allows: each PgBouncer keeps those that it has opened.
+const most = 500
+
+// loopback is where all servers listen.
+const loopback = "127.0.0.1"
 
 // contender is one way to reach Postgres.
 type contender struct {
 	name    string
-	port    string
-	process *exec.Cmd // what is in between; nil if nothing is
-	options string    // of libpq
-	own     bool      // the application has its own fence
-	reads   bool      // it differs from another one in reads only
-	guarded bool      // its table is guarded and stamped
+	over    route
+	at      place
+	process *process // what is in between; nil if nothing is
+	options string   // of libpq
+	own     bool     // the application has its own fence
+	reads   bool     // it differs from another one in reads only
+	guarded bool     // its table is guarded and stamped
+}
+
+// process is a program that was started, and that can be started again.
+type process struct {
+	name string // of its log
+	as   *syscall.Credential
+	env  []string
+	argv []string
+	cmd  *exec.Cmd
 }
 
 // servers are the processes that one run of this program has started.
@@ -43,12 +56,13 @@ type servers struct {
 	version    string // of Postgres
 	pgPort     string
 	contenders []*contender
-	running    []*exec.Cmd
+	running    []*process
+	stubs      map[string]*stub // by the name of the route
 }
 
 // startServers starts Postgres and everything that contends.
 func startServers(ctx context.Context, p *plan) (_ *servers, err error) {
-	s := &servers{}
+	s := &servers{stubs: map[string]*stub{}}
 	defer func() {
 		if err != nil {
 			s.stop()
@@ -60,13 +74,20 @@ func startServers(ctx context.Context, p *plan) (_ *servers, err error) {
 	if err := errors.Join(os.Chmod(s.dir, 0o755), s.findUser(), s.findPostgres(ctx)); err != nil {
 		return nil, err
 	}
+	if err := s.writeCertificate(); err != nil {
+		return nil, fmt.Errorf("make a certificate: %w", err)
+	}
 	if err := s.startPostgres(ctx); err != nil {
 		return nil, err
 	}
-	s.add(p, &contender{name: "direct", port: s.pgPort})
-	for _, start := range []func(context.Context, *plan) error{s.startHAProxy, s.startPgBouncer, s.startFencepost} {
-		if err := start(ctx, p); err != nil {
-			return nil, err
+	if err := s.migrate(ctx, p); err != nil {
+		return nil, err
+	}
+	for _, r := range p.routes() {
+		for _, start := range []func(context.Context, *plan, route) error{s.startServer, s.startHAProxy, s.startPgBouncer, s.startFencepost} {
+			if err := start(ctx, p, r); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if len(s.contenders) == 0 {
@@ -84,13 +105,25 @@ func (s *servers) add(p *plan, c *contender) {
 
 // stop ends what was started, the last first, and waits for it.
 func (s *servers) stop() {
-	for _, cmd := range slices.Backward(s.running) {
-		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
-		_ = cmd.Wait()                       // by that signal
+	for _, one := range slices.Backward(s.running) {
+		one.stop()
+	}
+	for _, one := range s.stubs {
+		one.stop()
 	}
 	if err := os.RemoveAll(s.dir); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 	}
+}
+
+// stop ends the program, and waits for it.
+func (p *process) stop() {
+	if p.cmd == nil {
+		return
+	}
+	_ = p.cmd.Process.Signal(os.Interrupt) // it may have ended
+	_ = p.cmd.Wait()                       // by that signal
+	p.cmd = nil
 }
 
 // findUser finds a user without privileges if this is root: Postgres and PgBouncer do not run as root.
@@ -118,30 +151,59 @@ func (s *servers) findPostgres(ctx context.Context) error {
 }
 
 // start starts a program, whose log is in the directory of s.
-func (s *servers) start(as *syscall.Credential, env []string, path string, args ...string) (*exec.Cmd, error) {
-	log, err := os.Create(filepath.Join(s.dir, filepath.Base(path)+".log"))
+func (s *servers) start(one *process) error {
+	log, err := os.Create(s.log(one.name))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer log.Close() // the child has its own
-	cmd := exec.Command(path, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Setpgid: true}
+	cmd := exec.Command(one.argv[0], one.argv[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), one.env...), log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: one.as, Setpgid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return fmt.Errorf("start %s: %w", one.name, err)
 	}
-	s.running = append(s.running, cmd)
-	return cmd, nil
+	if one.cmd = cmd; !slices.Contains(s.running, one) {
+		s.running = append(s.running, one)
+	}
+	return nil
 }
 
-// await waits until a query is answered at a port.
-func (s *servers) await(ctx context.Context, port, log string) error {
-	err := retry(ctx, func() error { return s.exec(ctx, role, port, "SELECT 1") })
+// restart ends the proxy of a contender, and starts it again.
+func (s *servers) restart(ctx context.Context, by *contender) error {
+	by.process.stop()
+	if err := s.start(by.process); err != nil {
+		return err
+	}
+	return s.await(ctx, by)
+}
+
+func (s *servers) log(name string) string { return filepath.Join(s.dir, name+".log") }
+
+// await waits until a contender lets a client in. What it has to prepare for the first one, such as a grant, is
+// done then.
+func (s *servers) await(ctx context.Context, by *contender) error {
+	err := retry(ctx, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, by.dsn())
+		if err != nil {
+			return err
+		}
+		return conn.Close(ctx)
+	})
 	if err == nil {
 		return nil
 	}
-	text, _ := os.ReadFile(filepath.Join(s.dir, log+".log")) // as much as there is
-	return fmt.Errorf("wait for the server at port %s: %w\n%s", port, err, text)
+	text, _ := os.ReadFile(s.log(by.process.name)) // as much as there is
+	return fmt.Errorf("wait for %s at %s: %w\n%s", by.process.name, by.at.address(), err, text)
+}
+
+// dsn is how a client reaches the contender.
+func (by *contender) dsn() string {
+	dsn := fmt.Sprintf("host=%s port=%s user=%s dbname=%s sslmode=%s", by.at.host, by.at.port, role, role, by.over.sslmode())
+	if by.options == "" {
+		return dsn // PgBouncer refuses even empty options
+	}
+	return dsn + " options='" + by.options + "'"
 }
 
 // exec runs statements.
@@ -179,11 +241,11 @@ func freePort() (string, error) {
 }
 
 // retry calls try until it succeeds, for at most a minute.
-func retry(ctx context.Context, try func() error) error {
+func retry(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
-		err := try()
+		err := try(ctx)
 		if err == nil {
 			return nil
 		}

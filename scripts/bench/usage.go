@@ -13,7 +13,8 @@ import (
 type usage struct {
 	user, system time.Duration
 	switches     int // voluntary context switches of all threads: each is a wait
-	resident     int // the most that was in memory so far, in kB
+	resident     int // what is in memory, in kB
+	peak         int // the most that was in memory since startUsage, in kB
 }
 
 // tick is the unit of the times in /proc: USER_HZ is 100 on all architectures that Go supports.
@@ -33,8 +34,10 @@ func usageOf(pid int) (usage, error) {
 	if err != nil {
 		return usage{}, err
 	}
-	if u.resident, err = statusField(string(status), "VmHWM"); err != nil {
-		return usage{}, err
+	for name, into := range map[string]*int{"VmRSS": &u.resident, "VmHWM": &u.peak} {
+		if *into, err = statusField(string(status), name); err != nil {
+			return usage{}, err
+		}
 	}
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil {
@@ -81,7 +84,28 @@ func statusField(text, name string) (int, error) {
 	return 0, fmt.Errorf("/proc has no %s", name)
 }
 
-// since is what was used since before; resident stays the most so far.
+// since is what was used since before; what is in memory stays as it is.
 func (u usage) since(before usage) usage {
-	return usage{u.user - before.user, u.system - before.system, u.switches - before.switches, u.resident}
+	u.user, u.system, u.switches = u.user-before.user, u.system-before.system, u.switches-before.switches
+	return u
+}
+
+// usage is what the contender's process has used; nothing if it has none.
+func (by *contender) usage() (usage, error) {
+	if by.process == nil {
+		return usage{}, nil
+	}
+	return usageOf(by.process.cmd.Process.Pid)
+}
+
+// startUsage is usage at the start of a run, from which the process's peak counts.
+func (by *contender) startUsage() (usage, error) {
+	if by.process == nil {
+		return usage{}, nil
+	}
+	const forgetPeak = "5" // see proc(5)
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", by.process.cmd.Process.Pid), []byte(forgetPeak), 0); err != nil {
+		return usage{}, fmt.Errorf("reset the peak of a process's memory: %w", err)
+	}
+	return by.usage()
 }

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// stub is a server that runs nothing: it answers logins, and each statement with no rows. So it bears more
+// connections than Postgres. It relays those of the control role to Postgres, because the grants of a
+// fenced resource are real.
+type stub struct {
+	at       place
+	postgres string
+	version  string
+	tls      *tls.Config // nil without TLS
+	listener net.Listener
+	all      sync.WaitGroup // what serves
+}
+
+// startStub starts the server of a route.
+func (s *servers) startStub(r route) (*stub, error) {
+	to := place{loopback, s.pgPort}
+	one := &stub{postgres: to.address(), version: s.version}
+	if r.tls {
+		cert, err := tls.LoadX509KeyPair(s.certificate(), s.key())
+		if err != nil {
+			return nil, err
+		}
+		one.tls = &tls.Config{Certificates: []tls.Certificate{cert}}
+	}
+	listener, err := net.Listen("tcp", loopback+":0")
+	if err != nil {
+		return nil, err
+	}
+	one.listener = listener
+	if one.at.host, one.at.port, err = net.SplitHostPort(listener.Addr().String()); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	one.all.Go(one.accept)
+	return one, nil
+}
+
+// stop waits for the connections to end: whoever has them was stopped before.
+func (s *stub) stop() {
+	_ = s.listener.Close() // which is all that it could fail to do
+	s.all.Wait()
+}
+
+func (s *stub) accept() {
+	for {
+		conn, err := s.listener.Accept()
+		if err != nil {
+			return // it is closed
+		}
+		s.all.Go(func() { s.serve(conn) })
+	}
+}
+
+// serve answers a connection until it ends. What the stub cannot answer ends it, too, so that the client sees
+// a failure.
+func (s *stub) serve(conn net.Conn) {
+	defer conn.Close()
+	for {
+		backend := pgproto3.NewBackend(conn, conn)
+		first, err := backend.ReceiveStartupMessage()
+		if err != nil {
+			return
+		}
+		switch m := first.(type) {
+		case *pgproto3.SSLRequest:
+			answer := "N"
+			if s.tls != nil {
+				answer = "S"
+			}
+			if _, err := io.WriteString(conn, answer); err != nil {
+				return
+			}
+			if s.tls != nil {
+				conn = tls.Server(conn, s.tls)
+			}
+		case *pgproto3.StartupMessage:
+			if m.Parameters["user"] != role {
+				s.relay(conn, m)
+				return
+			}
+			s.greet(backend)
+			for backend.Flush() == nil {
+				if m, err := backend.Receive(); err != nil || !answer(backend, m) {
+					return
+				}
+			}
+			return
+		default:
+			return
+		}
+	}
+}
+
+// relay connects a client with Postgres, until either ends.
+func (s *stub) relay(conn net.Conn, m *pgproto3.StartupMessage) {
+	server, err := net.Dial("tcp", s.postgres)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	first, err := m.Encode(nil)
+	if err != nil {
+		return
+	}
+	if _, err := server.Write(first); err != nil {
+		return
+	}
+	var up sync.WaitGroup
+	up.Go(func() {
+		_, _ = io.Copy(server, conn) // its end is that of the relay
+		_ = server.Close()
+	})
+	_, _ = io.Copy(conn, server)
+	_ = conn.Close()
+	up.Wait()
+}
+
+// noBackend is a process id that no backend of Postgres has.
+const noBackend = 1 << 30
+
+func (s *stub) greet(to *pgproto3.Backend) {
+	to.Send(&pgproto3.AuthenticationOk{})
+	for _, p := range [][2]string{
+		{"server_version", s.version}, {"server_encoding", "UTF8"}, {"client_encoding", "UTF8"}, {"standard_conforming_strings", "on"},
+		{"integer_datetimes", "on"}, {"DateStyle", "ISO, MDY"}, {"TimeZone", "UTC"}, {"in_hot_standby", "off"}, {"application_name", ""},
+	} {
+		to.Send(&pgproto3.ParameterStatus{Name: p[0], Value: p[1]})
+	}
+	to.Send(&pgproto3.BackendKeyData{ProcessID: noBackend, SecretKey: []byte{0, 0, 0, 1}})
+	to.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+}
+
+// answer answers a message, and reports whether it could.
+func answer(to *pgproto3.Backend, m pgproto3.FrontendMessage) bool {
+	switch m := m.(type) {
+	case *pgproto3.Query:
+		if strings.Contains(m.String, "pg_postmaster_start_time") { // Fencepost asks when the server was started, and for one setting
+			to.Send(&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{{Name: []byte("started")}, {Name: []byte("deferrable")}}})
+			to.Send(&pgproto3.DataRow{Values: [][]byte{[]byte("0000000000000001"), []byte("off")}})
+		}
+		to.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 0")})
+		to.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	case *pgproto3.Parse:
+		to.Send(&pgproto3.ParseComplete{})
+	case *pgproto3.Bind:
+		to.Send(&pgproto3.BindComplete{})
+	case *pgproto3.Describe:
+		to.Send(&pgproto3.NoData{})
+	case *pgproto3.Execute:
+		to.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 0")})
+	case *pgproto3.Close:
+		to.Send(&pgproto3.CloseComplete{})
+	case *pgproto3.Sync:
+		to.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	case *pgproto3.Flush:
+	default:
+		return false
+	}
+	return true
+}
+
+// allowFiles raises the limit of open files of this program, and of those that it starts, to n.
+func allowFiles(n int) error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	if limit.Max < uint64(n) {
+		return errors.New("the limit of open files is too low for so many idle connections: raise it (ulimit -Hn), or give fewer -connections")
+	}
+	limit.Cur = limit.Max
+	return os.NewSyscallError("setrlimit", syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+}

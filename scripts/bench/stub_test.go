@@ -1,0 +1,97 @@
+package main
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// TestStub: the stub lets clients in, with TLS if its route has it, answers both protocols, and ends with its
+// connections. A bulk load takes no short answer for a whole one.
+func TestStub(t *testing.T) {
+	s := &servers{dir: t.TempDir(), version: "15.1"}
+	if err := s.writeCertificate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []route{{name: "stub", stub: true}, {name: "stub-tls", stub: true, tls: true}} {
+		one, err := s.startStub(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := t.Context()
+		conn, err := pgconn.Connect(ctx, (&contender{over: r, at: one.at}).dsn())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, is := conn.Conn().(*tls.Conn); is != r.tls {
+			t.Errorf("%s: with TLS is %v", r.name, is)
+		}
+		if err := conn.ExecParams(ctx, "SELECT 1", nil, nil, nil, nil).Read().Err; err != nil {
+			t.Errorf("%s: a statement: %v", r.name, err)
+		}
+		if err := receive(ctx, conn, "SELECT 1", 1); err != nil {
+			t.Errorf("%s: a query: %v", r.name, err)
+		}
+		if err := receive(ctx, conn, "SELECT 1", 1000); err == nil || !strings.Contains(err.Error(), "instead of 1000") {
+			t.Errorf("%s: a short answer: %v", r.name, err)
+		}
+		if err := conn.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		one.stop()
+	}
+}
+
+// TestTheStubRelaysOthers: who is not the role of the loads reaches Postgres with the startup packet and all that follows.
+func TestTheStubRelaysOthers(t *testing.T) {
+	postgres, err := net.Listen("tcp", loopback+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer postgres.Close()
+	_, port, err := net.SplitHostPort(postgres.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &servers{pgPort: port}
+	one, err := s.startStub(route{name: "stub", stub: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.stop()
+	client, err := net.Dial("tcp", one.at.address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const startup = "\x00\x00\x00\x14\x00\x03\x00\x00user\x00other\x00\x00"
+	if _, err := io.WriteString(client, startup); err != nil {
+		t.Fatal(err)
+	}
+	server, err := postgres.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(server, "answer"); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len("answer"))
+	if _, err := io.ReadFull(client, got); err != nil || string(got) != "answer" {
+		t.Errorf("the client got %q, %v", got, err)
+	}
+	if _, err := io.WriteString(client, "more"); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(server); err != nil || string(got) != startup+"more" {
+		t.Errorf("Postgres got %q, %v", got, err)
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
