@@ -81,6 +81,7 @@ type Server struct {
 func newServer(opts []Option) *Server {
 	s := &Server{settings: map[string]string{
 		"fsync":                     "off",
+		"autovacuum":                "off", // it starts a process for each database in turn
 		"log_checkpoints":           "off",
 		"full_page_writes":          "off",
 		"max_connections":           "200",

@@ -11,7 +11,10 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.Yield()
+	pgtest.Main(m)
+}
 
 // cluster is two proxies in front of a real Postgres, with the same elections.
 type cluster struct {

@@ -11,7 +11,10 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.Yield()
+	pgtest.Main(m)
+}
 
 // schema has whatever an executed statement would leave a trace in: triggers, defaults, and
 // functions that are called.

@@ -3,7 +3,11 @@ package failover
 import (
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	process.LimitParallel()
+	pgtest.Main(m)
+}

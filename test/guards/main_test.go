@@ -11,7 +11,10 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.Yield()
+	pgtest.Main(m)
+}
 
 // add guards a table by the resource r, with a stamp.
 func add(c *fixture.Cluster, table string) {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,10 +23,15 @@ import (
 
 const resource = "billing"
 
-// providers are the lease services that the cases run with.
-var providers = []string{"postgres", "consul", "etcd", "raft", "redis", "zookeeper"}
+// allProviders are the lease services. What depends on the database alone runs with two of them, of which one is
+// reached through election/kv.
+var (
+	allProviders = append(slices.Clone(providers), "consul", "raft", "redis", "zookeeper")
+	providers    = []string{"postgres", "etcd"}
+)
 
 func TestMain(m *testing.M) {
+	process.LimitParallel()
 	pgtest.Main(m, etcdtest.StopShared, redistest.StopShared, zookeepertest.StopShared)
 }
 
@@ -52,6 +58,7 @@ func newClusterOn(t *testing.T, pg *pgtest.Server, provider string, settings ...
 	all := []string{ // The grace is for what a slow test commits; no case waits for it.
 		"LISTEN=127.0.0.1:0", "ADMIN=127.0.0.1:0", "UPSTREAM_ADDRESS=" + h.pg.Addr(), "CONTROL_USER=" + pgtest.Control,
 		"LEASE_TTL=60s", "LEASE_GRACE=60s", "DRAIN_TIMEOUT=2s",
+		"CONTROL_PROBE_DATABASE=" + h.db, // or each proxy looks at the databases of all other cases first
 	}
 	prefix := "fencepost-" + strings.ToLower(rand.Text()[:8])
 	switch provider {
@@ -73,8 +80,8 @@ func newClusterOn(t *testing.T, pg *pgtest.Server, provider string, settings ...
 	return h
 }
 
-// forProviders runs a case over each lease service, with two proxies.
-func forProviders(t *testing.T, test func(h *cluster, one, two *process.Server)) {
+// forProviders runs a case over each of these lease services, with two proxies.
+func forProviders(t *testing.T, providers []string, test func(h *cluster, one, two *process.Server)) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()

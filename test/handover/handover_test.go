@@ -17,7 +17,7 @@ const ample = "2m"
 // has begun is drained, what it begins is refused.
 func TestTheChosenWorkerLeads(t *testing.T) {
 	t.Parallel()
-	forProviders(t, func(h *cluster, one, two *process.Server) {
+	forProviders(t, allProviders, func(h *cluster, one, two *process.Server) {
 		ctx := t.Context()
 		a := h.join(one, "a", "campaign", "wait")
 		busy := h.join(one, "a")
@@ -96,7 +96,7 @@ func TestATransactionThatOutlastsTheGraceIsEnded(t *testing.T) {
 // stopped.
 func TestAnOfferIsTakenByWhomItNamesAndByAnybodyAfterItRanOut(t *testing.T) {
 	t.Parallel()
-	forProviders(t, func(h *cluster, one, two *process.Server) {
+	forProviders(t, allProviders, func(h *cluster, one, two *process.Server) {
 		h.join(one, "a", "campaign", "wait")
 		b := h.join(two, "b")
 		h.join(two, "c")
@@ -139,7 +139,7 @@ func TestAnOfferIsTakenByWhomItNamesAndByAnybodyAfterItRanOut(t *testing.T) {
 // is refused, and whoever is said to lead was granted an epoch.
 func TestTwoOperatorsAtOnce(t *testing.T) {
 	t.Parallel()
-	forProviders(t, func(h *cluster, one, two *process.Server) {
+	forProviders(t, providers, func(h *cluster, one, two *process.Server) {
 		h.join(one, "a", "campaign", "wait")
 		h.join(one, "b")
 		h.join(two, "c")
@@ -167,7 +167,7 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 // proxy that is gone, long before it expires, while the former leader, at another proxy, has to leave it.
 func TestTheLeadersProxyDies(t *testing.T) {
 	t.Parallel()
-	forProviders(t, func(h *cluster, one, two *process.Server) {
+	forProviders(t, allProviders, func(h *cluster, one, two *process.Server) {
 		h.join(one, "a", "campaign", "wait")
 		h.join(two, "b")
 		h.join(two, "c")
@@ -223,7 +223,7 @@ func TestTheLeadersProxyHangs(t *testing.T) {
 // TestAHandoverOfWhatNobodyLeads offers a lease that is free.
 func TestAHandoverOfWhatNobodyLeads(t *testing.T) {
 	t.Parallel()
-	forProviders(t, func(h *cluster, one, two *process.Server) {
+	forProviders(t, providers, func(h *cluster, one, two *process.Server) {
 		a := h.join(one, "a", "campaign", "wait", "worker_timeout", "300ms")
 		lively := h.join(one, "a") // it may be silent for as long as it likes
 		h.join(two, "b")

@@ -18,10 +18,10 @@ const (
 	// connections is how many connections of each worker write.
 	connections = 3
 	// look is how often a worker that does not lead asks for its role.
-	look = 10 * time.Millisecond
+	look = 20 * time.Millisecond
 	// pause is between two writes of a connection. Without one, the writers of all lease services
 	// would use all the processors, and the gaps would be those of a busy machine.
-	pause = 3 * time.Millisecond
+	pause = 10 * time.Millisecond
 )
 
 // done is an acknowledged write.
@@ -157,7 +157,7 @@ func (w *writers) gaps() (gaps []time.Duration) {
 // worker, and no acknowledged row is missing.
 func TestHandoversUnderLoad(t *testing.T) {
 	t.Parallel()
-	forProviders(t, func(h *cluster, one, two *process.Server) {
+	forProviders(t, providers, func(h *cluster, one, two *process.Server) {
 		w := &writers{h: h, stop: make(chan struct{}), states: map[string]int{}}
 		stop := sync.OnceFunc(func() { close(w.stop); w.all.Wait() })
 		h.Cleanup(stop)

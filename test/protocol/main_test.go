@@ -6,4 +6,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.Yield()
+	pgtest.Main(m)
+}

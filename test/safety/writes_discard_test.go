@@ -50,25 +50,17 @@ func TestSafetyWritePathsUnderDiscard(t *testing.T) {
 // ledDiscarding opens a connection per form, each of a worker that led and does no more.
 func (h *writesCluster) ledDiscarding(t *testing.T, p writePath, forms []form) (conns []*wiretest.Conn) {
 	t.Helper()
-	open := func(worker string) *wiretest.Conn {
-		c, _ := wiretest.Connect(t, h.Addr, h.params(p, h.fenced, "fencepost.resource", discarding, "fencepost.worker", worker)...)
-		return c
-	}
 	for i, f := range forms {
 		worker := fmt.Sprintf("w%d.%d", i, h.Elector.Next())
-		first := open(worker)
-		h.Candidacy(h.fenced.db, discarding, worker).Grant()
-		c := open(worker)
-		leaveNow(first)
+		h.Elector.Enter(h.fenced.db, discarding, worker).Grant()
+		c, _ := wiretest.Connect(t, h.Addr, h.params(p, h.fenced, "fencepost.resource", discarding, "fencepost.worker", worker)...)
 		before, ended := sendPieces(t, c, append(queries(p.before, func(sql string) string { return h.fill(sql, h.fenced) }), f.first...)...)
 		if state := wiretest.ErrorOf(before); state != "" || ended {
 			t.Fatalf("%s: what comes before fails: %v", f.name, before)
 		}
 		conns = append(conns, c)
 	}
-	successor := fmt.Sprintf("successor%d", h.Elector.Next())
-	leaveNow(open(successor))
-	h.Candidacy(h.fenced.db, discarding, successor).Grant()
+	h.Elector.Enter(h.fenced.db, discarding, fmt.Sprintf("successor%d", h.Elector.Next())).Grant()
 	return conns
 }
 

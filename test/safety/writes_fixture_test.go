@@ -22,6 +22,7 @@ type writesCluster struct {
 	*fixture.Proxy
 	t      *testing.T
 	major  int
+	second bool   // its server is not the default one
 	dir    string // where the server may write files
 	direct *side
 	fenced *side
@@ -134,12 +135,12 @@ var writesGlobals = []string{
 
 func newWritesCluster(t *testing.T, major int) *writesCluster {
 	t.Helper()
-	opts := []pgtest.Option{pgtest.WithConfig(map[string]string{"autovacuum": "off", "max_wal_senders": "5", "checkpoint_timeout": "1h", "log_min_error_statement": "panic"})}
+	opts := []pgtest.Option{pgtest.WithConfig(map[string]string{"max_wal_senders": "5", "checkpoint_timeout": "1h", "log_min_error_statement": "panic"})}
 	if major > 0 {
 		opts = append(opts, pgtest.WithBinaries(pgtest.Binaries(t, major)))
 	}
 	pg := pgtest.Start(t, opts...)
-	h := &writesCluster{t: t, Proxy: fixture.NewProxy(t, pg, func(c *proxy.Config) {
+	h := &writesCluster{t: t, second: major > 0, Proxy: fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		c.Policy = discards // every user may connect, and read
 	})}
 	h.Elector.ControlAs(pgtest.Superuser)

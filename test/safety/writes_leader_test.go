@@ -20,9 +20,17 @@ func eachWritesCluster(t *testing.T, test func(h *writesCluster)) {
 	}
 }
 
-// paths are the paths that the cluster's server knows.
+// paths are the paths that the cluster's server knows. On another server than the default one, they are a third of
+// those that each server knows, unless all forms are to run: make test-matrix runs all paths on each version.
 func (h *writesCluster) paths() []writePath {
-	return slices.DeleteFunc(writePaths(), func(p writePath) bool { return p.since > h.major })
+	n := 0
+	return slices.DeleteFunc(writePaths(), func(p writePath) bool {
+		if h.second && !allForms && p.since == 0 {
+			n++
+			return n%3 != 0
+		}
+		return p.since > h.major
+	})
 }
 
 func (h *writesCluster) params(p writePath, x *side, more ...string) []string {

@@ -101,10 +101,8 @@ func (h *writesCluster) led(t *testing.T, s *fixture.Cluster, p writePath, forms
 	for i, f := range forms {
 		worker := fmt.Sprintf("w%d.%d", i, s.Elector.Next())
 		params := h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)
-		first, _ := wiretest.Connect(t, h.Addr, params...)
 		s.Grant(worker)
 		c, _ := wiretest.Connect(t, h.Addr, params...)
-		leaveNow(first)
 		before, ended := sendPieces(t, c, append(queries(p.before, fill), f.first...)...)
 		if state := wiretest.ErrorOf(before); state != "" || ended {
 			t.Fatalf("%s: what comes before fails: %v", f.name, before)

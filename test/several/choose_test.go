@@ -44,8 +44,8 @@ func TestATransactionChooses(t *testing.T) {
 		if s.Rows("outside") != 0 || s.Rows("undone") != 0 {
 			t.Error("what was refused or undone has rows")
 		}
-		if n := s.Elector.Members(s.DB, "b", "w"); n != 2 { // and the one of chooser
-			t.Errorf("%d connections belong to the candidacy, want 2", n)
+		if n := s.Elector.Members(s.DB, "b", "w"); n != 1 {
+			t.Errorf("%d connections belong to the candidacy, want 1", n)
 		}
 	})
 }

@@ -11,7 +11,10 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.Yield()
+	pgtest.Main(m)
+}
 
 // chooser returns a connection of worker w, whose own resource is r, and which has not named any
 // other. The worker leads these.

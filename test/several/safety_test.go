@@ -358,7 +358,7 @@ func TestAChosenResourceIsTakenOver(t *testing.T) {
 		if s.Rows("stale") != 0 || s.Rows("goes on") != 2 {
 			t.Errorf("%d stale rows and %d others, want 0 and 2", s.Rows("stale"), s.Rows("goes on"))
 		}
-		fixture.Eventually(t, "the session leaves its candidacy", func() bool { return s.Elector.Members(s.DB, "b", worker) == 1 })
+		fixture.Eventually(t, "the session leaves its candidacy", func() bool { return s.Elector.Members(s.DB, "b", worker) == 0 })
 	})
 }
 

@@ -13,7 +13,10 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.Yield()
+	pgtest.Main(m)
+}
 
 const insert = "insert into t (v) values ('stale')"
 

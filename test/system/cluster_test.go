@@ -79,7 +79,8 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 	for _, opt := range opts {
 		opt(h)
 	}
-	if h.pg == nil {
+	shared := h.pg == nil
+	if shared {
 		h.pg = pgtest.Shared(t)
 	}
 	own := h.settings
@@ -104,8 +105,11 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 			more(h)
 		}
 	}
-	h.settings = append(h.settings, own...)
 	h.db = h.pg.Database(t)
+	if shared { // or each proxy looks at the databases of all other cases first
+		h.settings = append(h.settings, "FENCEPOST_CONTROL_PROBE_DATABASE="+h.db)
+	}
+	h.settings = append(h.settings, own...)
 	h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
 	return h
 }
@@ -247,6 +251,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerVariable) != "" {
 		os.Exit(workerMain(os.Stdin, os.Stdout))
 	}
+	process.LimitParallel()
 	pgtest.Main(m, stopServers...)
 }
 

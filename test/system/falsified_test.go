@@ -34,11 +34,8 @@ func TestSafetyAFalseDetector(t *testing.T) {
 	}
 	c.hireAll()
 	outlasted := fault{"the leader is frozen until another worker leads", (*chaos).outlast}
-	c.run(12*time.Second, []fault{workerFaults[0], outlasted, outlasted, workerFaults[3]})
+	c.runUntilSuperseded(12*time.Second, []fault{workerFaults[0], outlasted, outlasted, workerFaults[3]})
 	t.Logf("%d epochs were granted", c.epoch())
-	if fencing.Checking && c.r.refusals(fencing.StateSuperseded) == 0 {
-		t.Error("no worker was superseded, so the run proves nothing")
-	}
 }
 
 // outlast freezes the leader until another worker has been granted an epoch, so that what it
@@ -181,6 +178,6 @@ func (c *chaos) backend(ctx context.Context, database string) (election.Backend,
 		return election.Backend{}, err
 	}
 	return election.Backend{
-		Fence: fenceOf(st), Catalog: st, Provider: leases, Guarded: st.Guarded, Orders: st.Orders, InForce: st.InForce, Close: st.Close,
+		Fence: fenceOf(st), Catalog: st, Provider: leases, Orders: st.Orders, InForce: st.InForce, Close: st.Close,
 	}, nil
 }

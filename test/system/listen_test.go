@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,9 +41,7 @@ func TestServeOnUnixSockets(t *testing.T) {
 			postgres := filepath.Join(h.pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", h.pg.Port()))
 			p := h.proxy("LISTEN=127.0.0.1:0, unix:"+path, "LISTEN_MODE=0700", "UPSTREAM_ADDRESS="+postgres)
 			tcp, p.Address = p.Address, path
-			if code, body := p.Get(t, "/readyz"); code != http.StatusOK {
-				t.Errorf("/readyz with Postgres at a Unix socket: %d %s", code, body)
-			}
+			awaitOK(t, p, "/readyz")
 			if info, err := os.Stat(path); err != nil || info.Mode() != fs.ModeSocket|0o700 {
 				t.Errorf("the socket: %v, %v", info.Mode(), err)
 			}

@@ -69,9 +69,7 @@ func (h *cluster) audited(line process.LogLine, proxy string) {
 func (h *cluster) shows(p *process.Server, epoch int, leader string, refused int) {
 	h.t.Helper()
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if code, body := p.Get(h.t, path); code != http.StatusOK {
-			h.t.Errorf("%s: %d %s", path, code, body)
-		}
+		awaitOK(h.t, p, path)
 	}
 	lines := []string{
 		fmt.Sprintf("fencepost_epoch{database=%q,resource=%q} %d\n", h.db, resource, epoch),
@@ -101,6 +99,17 @@ func (h *cluster) shows(p *process.Server, epoch int, leader string, refused int
 		}
 		return view.Leader == leader && view.Epoch == epoch && view.Refused == refused
 	})
+}
+
+// awaitOK waits until a path of the admin address answers 200. A server that gets no processor for seconds makes its
+// proxy unready for as long.
+func awaitOK(t testing.TB, p *process.Server, path string) {
+	t.Helper()
+	var code int
+	var body string
+	if !process.Holds(process.Patience, func() bool { code, body = p.Get(t, path); return code == http.StatusOK }) {
+		t.Errorf("%s: %d %s", path, code, body)
+	}
 }
 
 // lists checks the table of the status command, which queries a proxy or reads the
