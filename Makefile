@@ -27,7 +27,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build test test-race test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -38,11 +38,15 @@ build: setup ## Build bin/fencepost
 test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
 	go test -race -count=1 $(TESTFLAGS) $(PKG)
 
+# make test builds the program without -race, and the tests that start it with.
+test-race: setup pgbouncer redis consul etcd zookeeper postgres-18 ## Run the safety tests of whole systems with a program that is built with -race, too
+	FENCEPOST_TEST_RACE=1 go test -race -count=1 $(TESTFLAGS) -run 'Safety|TheChosenWorkerLeads|BothProxiesFollow' ./test/system ./test/handover ./test/failover
+
 test-unfenced: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)
 
-test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern)
-	go run -buildvcs=false ./scripts/mutations $(if $(RUN),-run '$(RUN)')
+test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern, LIMIT=10m for as many as that allows)
+	go run -buildvcs=false ./scripts/mutations $(if $(RUN),-run '$(RUN)') $(if $(filter-out 0,$(LIMIT)),-limit $(LIMIT))
 
 # With the tag, test/system has one more lease service, and other packages have tests of their own.
 test-kubernetes: setup kubernetes ## Run the tests of Kubernetes leases on a real kube-apiserver (built once, several minutes)
@@ -108,7 +112,7 @@ playground-test: build ## Test the playground's page in Chromium (SHOTS=docs tak
 	@scripts/browser.sh
 	@scripts/browser.sh test --program bin/fencepost $(if $(SHOTS),--shots "$(SHOTS)")
 
-bench: build ## Compare with PgBouncer, HAProxy and no proxy, and write docs/benchmarks.md (an hour; ARGS="-loads update")
+bench: build ## Compare with PgBouncer, HAProxy and no proxy, and write docs/benchmarks.md (an hour; ARGS="-write -loads update")
 	@scripts/setup.sh pgbouncer haproxy
 	go run -buildvcs=false ./scripts/bench $(or $(ARGS),-write)
 

@@ -5,6 +5,7 @@
 //
 //	go run ./scripts/mutations              # all of them
 //	go run ./scripts/mutations -run commit  # those whose name matches
+//	go run ./scripts/mutations -limit 10m   # in random order, none that would begin later than that
 //
 // A fault is a row of the table in table.go. It is planted in one of several copies of
 // the tree; they share the caches of go build.
@@ -16,9 +17,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -36,6 +39,7 @@ func main() {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("mutations", flag.ContinueOnError)
 	pattern := flags.String("run", "", "plant only those whose name matches this `pattern`")
+	limit := flags.Duration("limit", 0, "plant them in random order, and none after this `time`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -57,7 +61,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 		triers = append(triers, t)
 	}
-	return runAll(ctx, table, wanted, triers, out)
+	all := slices.Clone(table)
+	if *limit > 0 {
+		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	}
+	return runAll(ctx, all, wanted, *limit, triers, out)
 }
 
 // trees is the number of copies of the tree: mutants are built while the tests of others
@@ -80,8 +88,8 @@ const (
 )
 
 // runAll tries the wanted mutations and prints the result of each. All of them must be
-// caught.
-func runAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers []trier, out io.Writer) error {
+// caught. If there is a limit, those whose turn has not come by then are left out, but for the first.
+func runAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, limit time.Duration, triers []trier, out io.Writer) error {
 	if err := distinct(all); err != nil {
 		return err
 	}
@@ -95,18 +103,24 @@ func runAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers [
 		return errors.New("no mutation matches the pattern")
 	}
 	var (
-		work    = make(chan mutation, len(due))
 		workers sync.WaitGroup
-		mu      sync.Mutex // guards out and bad
+		mu      sync.Mutex // guards what follows, and out
 		bad     int
+		tried   int
+		start   = time.Now()
 	)
-	for _, m := range due {
-		work <- m
+	next := func() (m mutation, ok bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if tried == len(due) || limit > 0 && tried > 0 && time.Since(start) > limit {
+			return mutation{}, false
+		}
+		tried++
+		return due[tried-1], true
 	}
-	close(work)
 	for _, t := range triers {
 		workers.Go(func() {
-			for m := range work {
+			for m, ok := next(); ok; m, ok = next() {
 				began := time.Now()
 				what, said, err := t.try(ctx, m)
 				if ctx.Err() != nil {
@@ -125,9 +139,12 @@ func runAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers [
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case bad > 0:
-		return fmt.Errorf("%d of %d mutations were not caught", bad, len(due))
+		return fmt.Errorf("%d of %d mutations were not caught", bad, tried)
+	case tried < len(due):
+		fmt.Fprintf(out, "mutations: %d of %d were tried within %s, and all of these were caught\n", tried, len(due), limit)
+	default:
+		fmt.Fprintf(out, "mutations: all %d were caught\n", tried)
 	}
-	fmt.Fprintf(out, "mutations: all %d were caught\n", len(due))
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // trial replaces a tree.
@@ -30,6 +31,7 @@ func TestAllMustBeCaught(t *testing.T) {
 		name, said, wrong string
 		all               []mutation
 		pattern           string
+		limit             time.Duration
 		trial             trial
 	}{
 		{name: "caught", said: "all 2 were caught", all: []mutation{row("x"), row("y")}},
@@ -38,6 +40,9 @@ func TestAllMustBeCaught(t *testing.T) {
 		{name: "one does not compile", said: "PROVES NOTHING", wrong: "1 of 1", all: []mutation{row("x")}, trial: trial{"x": {what: unfit}}},
 		{name: "one does not apply", said: "DOES NOT APPLY", wrong: "1 of 1", all: []mutation{row("x")}, trial: trial{"x": {err: errAbsent}}},
 		{name: "some of them", said: "all 1 were caught", all: []mutation{row("x"), row("y")}, pattern: "x", trial: trial{"y": {what: survived}}},
+		{name: "within a limit", said: "all 2 were caught", all: []mutation{row("x"), row("y")}, limit: time.Hour},
+		{name: "after the limit", said: "1 of 2 were tried within 1ns, and all", all: []mutation{row("x"), row("y")}, limit: 1},
+		{name: "survives after the limit", wrong: "1 of 1", all: []mutation{row("x"), row("y")}, limit: 1, trial: trial{"x": {what: survived}}},
 		{name: "none of that name", wrong: "no mutation", all: []mutation{row("x")}, pattern: "z"},
 		{name: "a name twice", wrong: "needs a unique name", all: []mutation{row("x"), row("x")}},
 		{name: "no change", wrong: "differs", all: []mutation{{name: "x", old: "a", text: "a", tests: "T"}}},
@@ -45,7 +50,7 @@ func TestAllMustBeCaught(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			err := runAll(t.Context(), c.all, regexp.MustCompile(c.pattern), []trier{c.trial, c.trial}, &out)
+			err := runAll(t.Context(), c.all, regexp.MustCompile(c.pattern), c.limit, []trier{c.trial, c.trial}, &out)
 			if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 				t.Errorf("error %v, want %q", err, c.wrong)
 			}
