@@ -16,16 +16,16 @@ import (
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-const (
-	// ttl is the TTL of the leases in these tests. Consul waits up to twice as long before it
-	// ends a session.
-	ttl       = 3 * time.Second
-	lockDelay = 100 * time.Millisecond
-)
+// ttl is the TTL of the leases in these tests. Consul waits up to twice as long before it
+// ends a session.
+var ttl = stopwatch.TTL(3 * time.Second)
+
+const lockDelay = 100 * time.Millisecond
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

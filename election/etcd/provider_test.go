@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared) }
 
 // ttl is the TTL of the leases in these tests.
-const ttl = 3 * time.Second
+var ttl = stopwatch.TTL(3 * time.Second)
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

@@ -21,12 +21,13 @@ import (
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/kubernetestest"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kubernetestest.StopShared) }
 
 // ttl is the TTL of the leases in the suite.
-const ttl = 4 * time.Second
+var ttl = stopwatch.TTL(4 * time.Second)
 
 const allLeases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 

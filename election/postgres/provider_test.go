@@ -12,12 +12,13 @@ import (
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // ttl is the TTL of the leases in these tests.
-const ttl = 3 * time.Second
+var ttl = stopwatch.TTL(3 * time.Second)
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m, zookeepertest.StopShared) }
 
 // ttl is the TTL of the leases in these tests.
-const ttl = 4 * time.Second
+var ttl = stopwatch.TTL(4 * time.Second)
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

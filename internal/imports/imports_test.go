@@ -92,7 +92,7 @@ var ours = map[string][]string{
 	"internal/kubernetestest":  {"internal/child", "internal/etcdtest", "internal/ports"},
 	"internal/fixture":         {"cmd/fencepost/guard", "fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/machinetest", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/zookeepertest":   {"internal/child", "internal/ports"},
-	"internal/fixture/process": {"fencing", "internal/child", "internal/pgtest"},
+	"internal/fixture/process": {"fencing", "internal/child", "internal/pgtest", "internal/stopwatch"},
 	"internal/stopwatch":       {},
 	"internal/unpinged":        {},
 	"internal/wiretest":        {},

@@ -73,9 +73,12 @@ func startCrowd(t *testing.T, dsn string, sessions int) *crowd {
 	c := &crowd{over: over, failed: make(chan error, sessions)}
 	var connected sync.WaitGroup
 	connected.Add(sessions)
+	connecting := make(chan struct{}, 10) // more would be refused where a process takes long to start
 	for i := range sessions {
 		c.ended.Go(func() {
+			connecting <- struct{}{}
 			conn, err := connectLong(ctx, dsn)
+			<-connecting
 			connected.Done()
 			if err == nil {
 				connected.Wait()
