@@ -59,9 +59,10 @@ const (
 	ResetSettings
 	// TakeVerdict: a verdict was sent before, and everything is answered.
 	TakeVerdict
-	// EndBatch: Sync, Query or FunctionCall, after which only ReadyForQuery says
-	// what holds.
+	// EndBatch: Query or FunctionCall, after which only ReadyForQuery says what holds.
 	EndBatch
+	// EndBySync: Sync. So is it then, unless the server ignores it among COPY data.
+	EndBySync
 )
 
 // Answered is something that the server said and that matters to the
@@ -77,6 +78,7 @@ const (
 	SettingsReset                    // the tag of what may reset a setting that the check has made
 	Skipping                         // an error after which everything is skipped up to a Sync
 	PerhapsSkipping                  // the same, if the Syncs that were sent already were ignored, as it seems
+	SyncIgnored                      // the Syncs that were sent last were ignored, and all before them is answered
 	Idle                             // ReadyForQuery, by its status
 	Block
 	FailedBlock
@@ -103,15 +105,20 @@ const (
 	skips
 )
 
-// Txn is what is known of a session's transaction. The zero Txn is at rest.
-// Send and Answer alone change it, one for each side.
-type Txn struct {
-	// What was sent.
-	begun     bool // state and cover hold for the batch in hand
+// sent is what the messages of a batch say that were sent.
+type sent struct {
+	begun     bool // state and coverage hold for the batch in hand
 	uncertain bool // that batch began while replies were pending
 	state     State
 	coverage  Coverage
-	pending   bool // a message was sent since the ReadyForQuery that left none pending
+}
+
+// Txn is what is known of a session's transaction. The zero Txn is at rest.
+// Send and Answer alone change it, one for each side.
+type Txn struct {
+	sent
+	synced  sent // what was sent before the last Syncs; none if another message has ended the last batch
+	pending bool // a message was sent since the ReadyForQuery that left none pending
 
 	// What was answered.
 	ready    status // by the last ReadyForQuery
@@ -201,8 +208,13 @@ func (t *Txn) send(s Sent, pending bool) (fresh bool) {
 		}
 	case TakeVerdict:
 		t.coverage = t.answered
+	case EndBySync:
+		if t.begun {
+			t.synced = t.sent
+		}
+		t.sent = sent{}
 	case EndBatch:
-		t.begun, t.uncertain, t.state, t.coverage = false, false, Unknown, Uncovered
+		t.synced, t.sent = sent{}, sent{}
 	}
 	return false
 }
@@ -253,6 +265,10 @@ func (t *Txn) Answer(a Answered, pending bool) {
 		if t.skipping == runs {
 			t.skipping = skips
 		}
+	case SyncIgnored:
+		if !t.begun {
+			t.sent = t.synced
+		}
 	case Idle:
 		t.ready, t.answered = idle, Uncovered
 	case Block:
@@ -261,7 +277,9 @@ func (t *Txn) Answer(a Answered, pending bool) {
 		t.ready = failedBlock
 	}
 	if a >= Idle {
-		t.carried, t.skipping, t.pending = t.answered, runs, pending
+		if t.carried, t.skipping, t.pending = t.answered, runs, pending; !pending {
+			t.synced = sent{}
+		}
 	}
 }
 

@@ -53,6 +53,12 @@ func TestTxn(t *testing.T) {
 		{"in a stale block", []step{answer(VerdictStale), ready(Block), starts(false)}, InBlock, Discarded},
 		{"a check and RELEASE", []step{answer(CheckPassed), answer(ReadOnlyUndone), ready(Block), starts(false)}, InBlock, Checked},
 		{"a check and ROLLBACK", []step{answer(CheckPassed), answer(TransactionEnded), ready(Block), starts(false)}, InBlock, Uncovered},
+		{"a Sync that was ignored", []step{starts(false), send(RunCheck), send(Message), send(EndBySync), answer(SyncIgnored), starts(false)}, Outside, Checked},
+		{"Syncs that were ignored in a block", []step{ready(Block), starts(false), send(RunCheck), send(Message), send(EndBySync), send(EndBySync), answer(SyncIgnored), starts(false)}, InBlock, Checked},
+		{"a Sync that was ignored, behind the end of a block", []step{answer(CheckPassed), ready(Block), starts(false), send(Message), send(MayEnd), send(EndBySync), answer(SyncIgnored), starts(false)}, Unknown, Uncovered},
+		{"a Sync that was ignored, behind a Query", []step{starts(false), send(RunCheck), send(Message), send(EndBatch), send(EndBySync), answer(SyncIgnored)}, Unknown, Uncovered},
+		{"a Sync that was ignored, and what was sent since", []step{starts(false), send(RunCheck), send(Message), send(EndBySync), starts(true), answer(SyncIgnored)}, Unknown, Uncovered},
+		{"a Sync that was ignored, after one that was not", []step{starts(false), send(RunCheck), send(Message), send(EndBySync), ready(Idle), starts(false), send(EndBySync), answer(SyncIgnored)}, AtRest, Uncovered},
 		{"idle ends cover", []step{answer(CheckPassed), ready(Idle), ready(Block), starts(false)}, InBlock, Uncovered},
 	} {
 		var txn Txn

@@ -242,7 +242,7 @@ func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan
 		m.staysReadOnly(p)
 		e := m.push(syncing, fromClient)
 		e.early, e.malformed = !m.copy.data, len(body) > 0
-		m.endBatch()
+		m.endBatchBySync()
 		m.batch.synced()
 	case 'H':
 		if len(body) > 0 {

@@ -112,9 +112,18 @@ func (m *Machine) copyCompleted(tag []byte) {
 	m.copyDone()
 }
 
-// copyDone: a COPY was read to its end, so the Syncs inside it were ignored.
+// copyDone: a COPY was read to its end, so the Syncs inside it were ignored. If nothing was sent since, the batch
+// goes on that they seemed to end.
 func (m *Machine) copyDone() {
 	m.copy.end()
+	m.removeIgnored()
+	if m.pendingReplies.len() == 1 { // the COPY
+		m.txn.Answer(gate.SyncIgnored, false)
+	}
+}
+
+// removeIgnored takes out what was sent among the data of a COPY that was read to its end.
+func (m *Machine) removeIgnored() {
 	for i := 1; i < m.pendingReplies.len(); {
 		switch e := m.pendingReplies.at(i); {
 		case e.kind == copyEnd:
@@ -177,7 +186,7 @@ func (m *Machine) copyMessage(typ byte, n, avail, more int, p *gate.Plan) bool {
 	case 'S':
 		e := m.push(syncing, fromClient)
 		e.certainty, e.early, e.malformed = m.copy.certainty(), !m.copy.data, malformed
-		m.endBatch()
+		m.endBatchBySync()
 	case 'c', 'f':
 		m.push(copyEnd, fromClient)
 		m.copy.close(0)

@@ -186,10 +186,16 @@ func (m *Machine) push(k kind, from origin) *reply {
 	return e
 }
 
-// endBatch forgets what covered the messages up to now: after a Sync or a
-// Query only ReadyForQuery says what holds.
+// endBatch forgets what covered the messages up to now: after a Query or a fast path call only
+// ReadyForQuery says what holds.
 func (m *Machine) endBatch() {
 	m.txn.Send(gate.EndBatch, false)
+	m.batch.end()
+}
+
+// endBatchBySync is endBatch for a Sync.
+func (m *Machine) endBatchBySync() {
+	m.txn.Send(gate.EndBySync, false)
 	m.batch.end()
 }
 

@@ -100,9 +100,14 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 }
 
 // awaitAnswers has a message wait until what came before it is answered, where what becomes of it
-// depends on that.
+// depends on that. A server that has ignored a Sync among COPY data keeps what it answers to the COPY, so that
+// a Flush follows the end of the data.
 func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	if m.inHand.wait != noWait && m.pendingReplies.certain() && !m.copy.stalls() {
+		if m.inHand.wait == waitsForReplies && m.pendingReplies.endsCopy() {
+			m.inHand.wait.answered()
+			m.flushFor(waitsForOwn, p)
+		}
 		return NeedRoom
 	}
 	m.inHand.wait.answered()
@@ -112,7 +117,11 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	case (typ == 'Q' || typ == 'F') && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
 		return m.awaitFlush(p)
 	case !m.batch.open() && m.pendingReplies.certain() && m.awaitsReplies(typ, body):
-		m.inHand.wait.begin(waitsForReplies)
+		if m.pendingReplies.endsCopy() {
+			m.flushFor(waitsForOwn, p)
+		} else {
+			m.inHand.wait.begin(waitsForReplies)
+		}
 		return NeedRoom
 	case m.checks.claims && m.claimMayFail(typ):
 		return m.awaitBatch(p)

@@ -231,6 +231,16 @@ func (r *replyQueue) runsBeforeSync() bool {
 	return false
 }
 
+// endsCopy reports whether the end of COPY data was sent behind something that is pending.
+func (r *replyQueue) endsCopy() bool {
+	for i := range r.n {
+		if r.at(i).kind == copyEnd {
+			return true
+		}
+	}
+	return false
+}
+
 // certain reports whether anything will be answered for sure.
 func (r *replyQueue) certain() bool { return r.certainIn(r.n) }
 
