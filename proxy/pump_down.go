@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -151,7 +152,14 @@ func (d *downPump) process(ctx context.Context) bool {
 		if !closedByPeer(err) {
 			d.x.log().Info("session closed", zap.Error(err))
 		}
-		d.x.abort()
+		switch {
+		case errors.Is(err, protocol.ErrSurprise):
+			d.x.endAtOnce(protocol.SurpriseRefusal)
+		case errors.Is(err, protocol.ErrBug):
+			d.x.endAtOnce(protocol.BugRefusal)
+		default:
+			d.x.abort()
+		}
 		return false
 	}
 	return d.after(ctx)

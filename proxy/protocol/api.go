@@ -281,6 +281,13 @@ var ErrBug = errors.New("bug in the proxy")
 // BugRefusal is what the client is told; the log has the rest.
 var BugRefusal = &fencing.Refusal{SQLState: "XX000", Message: "Fencepost ran into a bug, see its log"}
 
+// SurpriseRefusal is what the client is told after ErrSurprise; the log has the rest.
+var SurpriseRefusal = &fencing.Refusal{
+	SQLState: "08P01",
+	Message:  "the server's reply does not fit what was sent, so Fencepost ends the session",
+	Hint:     "Whether the last statements were run is not known. The log of Fencepost says what was expected. A COPY that a function executes is not supported.",
+}
+
 // caught turns a panic of the machine into an error, deferred by those who
 // enter it: whatever a peer found ends its own session and no other.
 func caught(p interface{ Reset([]byte) }, err *error) {

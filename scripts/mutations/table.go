@@ -52,6 +52,7 @@ const (
 	theJudge    = "proxy/protocol/decide.go"
 	theQueries  = "proxy/protocol/inject_query.go"
 	theMessages = "proxy/protocol/extended.go"
+	theCopies   = "proxy/protocol/copy.go"
 	theFollower = "proxy/protocol/follow.go"
 	theVerdicts = "proxy/protocol/verdict.go"
 	theChosen   = "proxy/protocol/chosen.go"
@@ -138,8 +139,12 @@ var table = []mutation{
 		old: "	case t.AtRest() && (!t.begun || t.state == Outside):", text: "	case t.ready == idle:"},
 	{name: "COMMIT leaves the check in force", file: theTxn, tests: staleAll + "with_a_commit|^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(behind_a_commit|behind_a_rollback)",
 		old: "	case MayEnd:\n		t.coverage = Uncovered\n", text: "	case MayEnd:\n"},
-	{name: "Sync leaves the check in force", file: theTxn, tests: staleAll + "(simple|extended|pipeline)",
-		old: "t.begun, t.uncertain, t.state, t.coverage = false, false, Unknown, Uncovered", text: "t.uncertain, t.state = false, Outside"},
+	{name: "Sync leaves the check in force", file: theTxn, tests: staleAll + "(extended|pipeline)",
+		old: "		}\n		t.sent = sent{}", text: "		}\n		t.uncertain, t.state = false, Outside"},
+	{name: "a Query leaves the check in force", file: theTxn, tests: staleAll + "(simple|pipeline)",
+		old: "t.synced, t.sent = sent{}, sent{}", text: "t.synced, t.uncertain, t.state = sent{}, false, Outside"},
+	{name: "a Sync behind COPY data leaves the check in force", file: theCopies, tests: staleAll + "(simple|extended),_behind_a_copy",
+		old: "	if m.pendingReplies.len() == 1 {", text: "	if m.pendingReplies.len() > 0 {"},
 	{name: "RESET leaves read-only mode in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
 		old: "		if t.coverage.IsReadOnly() {\n			t.coverage = Uncovered", text: "		if t.coverage == Checked {\n			t.coverage = Uncovered"},
 	// A leak.

@@ -95,7 +95,7 @@ func manyRows(n int) [][]byte {
 }
 
 // TestProtocolSyncBehindBadCopyData: a Sync that the server may have read as part
-// of a COPY leaves open what it skipped, so the session ends; Postgres goes on.
+// of a COPY leaves open what it skipped, so the session ends, with an error that says so; Postgres goes on.
 func TestProtocolSyncBehindBadCopyData(t *testing.T) {
 	t.Parallel()
 	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
@@ -106,8 +106,11 @@ func TestProtocolSyncBehindBadCopyData(t *testing.T) {
 		for name, conn := range map[string]*wiretest.Conn{"Postgres": direct, "Fencepost": c} {
 			conn.Send(sent)
 			said := conn.Rest()
-			if want := map[string]string{"Postgres": "12GEZ12nCZ", "Fencepost": "12GE"}[name]; fixture.Types(said) != want {
+			if want := map[string]string{"Postgres": "12GEZ12nCZ", "Fencepost": "12GEE"}[name]; fixture.Types(said) != want {
 				t.Errorf("%s said %v; want %s", name, said, want)
+			}
+			if last := said[len(said)-1].Fields(); name == "Fencepost" && (last['V'] != "FATAL" || last['C'] != "08P01") {
+				t.Errorf("the session ended with %v", last)
 			}
 		}
 	})

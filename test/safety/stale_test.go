@@ -43,6 +43,12 @@ func call(oid int) []byte {
 	return wiretest.Msg('F', oidBytes(oid), []byte{0, 0, 0, 0, 0, 0})
 }
 
+// copyWithSyncs copies into a table of its own, with Syncs among the data, which the server ignores, and sends the
+// rest behind that.
+func copyWithSyncs(rest ...[]byte) []byte {
+	return Cat(Run("create temp table mine (v text)"), Run("copy mine from stdin"), Sync(), wiretest.CopyData("x\n"), Sync(), wiretest.CopyDone(), Cat(rest...))
+}
+
 func staleCases(s *fixture.Cluster) []staleCase {
 	domain := oidOf(s, "'wd'::regtype")
 	return []staleCase{
@@ -92,6 +98,10 @@ func staleCases(s *fixture.Cluster) []staleCase {
 		late("fast path call in a block", Cat(call(oidOf(s, "'wstale'::regproc")), Q("commit")), Q("begin")),
 		late("copy", Cat(Q("copy t (v) from stdin"), wiretest.CopyData("stale\n"), wiretest.CopyDone())),
 		late("copy, extended", Batch(Run("copy t (v) from stdin"), wiretest.CopyData("stale\n"), wiretest.CopyDone())),
+		late("extended, behind a copy with syncs", Batch(Run(stale)), copyWithSyncs(Sync())),
+		late("simple, behind a copy with syncs", Q(stale), copyWithSyncs(Sync(), Flush())),
+		late("simple, behind a copy with syncs and a commit", Q(stale), copyWithSyncs(Q("commit"))),
+		late("simple, behind a copy with syncs in a block", Q(stale), Q("begin"), copyWithSyncs(Run("commit"), Sync())),
 		late("explain analyze", Q("explain analyze "+stale)),
 		late("create table as", Q("create table stale as select 1")),
 		traced("lock table", "select count(*) from pg_locks where relation = 'c'::regclass", Q("lock table c"), Q("begin")),
