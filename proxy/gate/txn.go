@@ -61,7 +61,7 @@ const (
 	TakeVerdict
 	// EndBatch: Query or FunctionCall, after which only ReadyForQuery says what holds.
 	EndBatch
-	// EndBySync: Sync. So is it then, unless the server ignores it among COPY data.
+	// EndBySync: Sync, which does the same unless the server ignores it among COPY data.
 	EndBySync
 )
 
@@ -220,12 +220,12 @@ func (t *Txn) send(s Sent, pending bool) (fresh bool) {
 }
 
 // starts takes over what the last ReadyForQuery said for the messages that
-// follow, if that still holds.
+// follow, if nothing was sent since.
 func (t *Txn) starts(pending bool) (fresh bool) {
 	if t.begun {
 		return false
 	}
-	if t.begun = true; pending {
+	if t.begun = true; pending || t.pending { // or it was answered without a ReadyForQuery
 		t.uncertain = true
 		return false
 	}

@@ -59,6 +59,7 @@ func TestTxn(t *testing.T) {
 		{"a Sync that was ignored, behind a Query", []step{starts(false), send(RunCheck), send(Message), send(EndBatch), send(EndBySync), answer(SyncIgnored)}, Unknown, Uncovered},
 		{"a Sync that was ignored, and what was sent since", []step{starts(false), send(RunCheck), send(Message), send(EndBySync), starts(true), answer(SyncIgnored)}, Unknown, Uncovered},
 		{"a Sync that was ignored, after one that was not", []step{starts(false), send(RunCheck), send(Message), send(EndBySync), ready(Idle), starts(false), send(EndBySync), answer(SyncIgnored)}, AtRest, Uncovered},
+		{"answered without a ReadyForQuery", []step{answer(CheckPassed), ready(Block), starts(false), send(Message), send(EndBatch), starts(false)}, Unknown, Uncovered},
 		{"idle ends cover", []step{answer(CheckPassed), ready(Idle), ready(Block), starts(false)}, InBlock, Uncovered},
 	} {
 		var txn Txn

@@ -100,14 +100,10 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 }
 
 // awaitAnswers has a message wait until what came before it is answered, where what becomes of it
-// depends on that. A server that has ignored a Sync among COPY data keeps what it answers to the COPY, so that
-// a Flush follows the end of the data.
+// depends on that. A server that has ignored the Syncs among COPY data keeps what it answers to the COPY, so a
+// Flush follows the end of the data.
 func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	if m.inHand.wait != noWait && m.pendingReplies.certain() && !m.copy.stalls() {
-		if m.inHand.wait == waitsForReplies && m.pendingReplies.endsCopy() {
-			m.inHand.wait.answered()
-			m.flushFor(waitsForOwn, p)
-		}
 		return NeedRoom
 	}
 	m.inHand.wait.answered()
