@@ -78,8 +78,9 @@ func (d *database) enter() {
 }
 
 // closeIdleAfter is how long a database must have no candidacy before its connections
-// are closed. Workers that connect again within that time find them open. DROP, ALTER … RENAME and CREATE DATABASE … TEMPLATE fail while anyone is
-// connected to the database; Postgres waits 5 s for connections to close.
+// are closed. Workers that connect again within that time find them open. DROP, ALTER …
+// RENAME and CREATE DATABASE … TEMPLATE fail while anyone is connected to the database;
+// Postgres waits 5 s for connections to close.
 const closeIdleAfter = time.Second
 
 var _ fencing.Candidates = (*Elections)(nil)
@@ -398,9 +399,9 @@ func (e *Elections) rest(name string) {
 	}
 }
 
-// closeIdle closes the connections of a database that still has no candidacy, and stops reading its orders. A candidacy
-// that starts at the same time finds its connections closed and opens new ones. It also
-// reopens its fence, because the database may have been replaced.
+// closeIdle closes the connections of a database that still has no candidacy, and stops
+// reading its orders. A candidacy that starts at the same time finds its connections closed
+// and opens new ones. It also reopens its fence, because the database may have been replaced.
 func (e *Elections) closeIdle(name string, d *database) {
 	if !e.begin() {
 		return

@@ -20,6 +20,15 @@ func bidFor(i int) election.AcquireRequest {
 	return b
 }
 
+// acquireMany acquires the leases of n resources, from r-0 on.
+func acquireMany(t *testing.T, p election.Provider, n int) (leases []*election.Lease) {
+	t.Helper()
+	for i := range n {
+		leases = append(leases, mustAcquire(t, p, bidFor(i)))
+	}
+	return leases
+}
+
 // renewAll renews leases at the same time, and returns the errors.
 func renewAll(ctx context.Context, p election.Provider, leases ...*election.Lease) []error {
 	errs := make([]error, len(leases))
@@ -112,10 +121,7 @@ func TestEachRenewalHasItsOwnResult(t *testing.T) {
 	server := pgtest.Shared(t)
 	db := server.Database(t)
 	p := provider(t, server, db, nil, nil)
-	var leases []*election.Lease
-	for i := range 20 {
-		leases = append(leases, mustAcquire(t, p, bidFor(i)))
-	}
+	leases := acquireMany(t, p, 20)
 	server.Exec(t, pgtest.Control, db, "DELETE FROM fencepost.lease WHERE resource = 'r-7'", "UPDATE fencepost.lease SET renewals = 0")
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -140,10 +146,7 @@ func TestAnErrorReachesEachRenewal(t *testing.T) {
 	server := pgtest.Shared(t)
 	db := server.Database(t)
 	p := provider(t, server, db, nil, nil)
-	var leases []*election.Lease
-	for i := range 5 {
-		leases = append(leases, mustAcquire(t, p, bidFor(i)))
-	}
+	leases := acquireMany(t, p, 5)
 	server.Exec(t, pgtest.Control, db, "ALTER TABLE fencepost.lease RENAME TO elsewhere")
 	for i, err := range renewAll(within(t, patience), p, leases...) {
 		if err == nil || errors.Is(err, election.ErrLost) {
