@@ -133,7 +133,7 @@ var table = []mutation{
 	{name: "at rest while replies are pending", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
 		old: "return t.ready == idle && !t.pending }", text: "return t.ready == idle }"},
 	{name: "a batch that begins while replies are pending is outside", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
-		old: "t.begun = true; pending {", text: "t.begun = true; pending && t.ready != idle {"},
+		old: "t.begun = true; pending || t.pending {", text: "t.begun = true; (pending || t.pending) && t.ready != idle {"},
 	// A leak.
 	{name: "outside a block is what the last ReadyForQuery said", file: theTxn, tests: flushed, says: uncovered,
 		old: "	case t.AtRest() && (!t.begun || t.state == Outside):", text: "	case t.ready == idle:"},
