@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"time"
 
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
@@ -118,24 +119,37 @@ func (x *session) wakeUpPumpAndUnlock() {
 }
 
 // awaitRoom waits until the server has answered enough that more can be sent to it. It
-// reports false if the server will answer nothing more.
-func (x *session) awaitRoom() bool {
+// returns errServerGone if the server will answer nothing more, and errClientGone if it has not
+// answered goneWait after the client has ended its output: a worker that has died keeps neither
+// its lease nor its session for as long as the server takes for what it was sent.
+func (x *session) awaitRoom() error {
 	if x.downHasEnded() {
-		return false
+		return errServerGone
 	}
 	x.mu.Lock()
 	if x.m.Is(protocol.Ready) {
 		x.mu.Unlock()
-		return true
+		return nil
 	}
 	room := x.pumps.wantRoom()
 	x.mu.Unlock()
 	defer while(&x.active.busy)()
-	select {
-	case <-room:
-	case <-x.downGone:
+	departed, late := socketBelow(x.client).PeerEnded(), (<-chan time.Time)(nil)
+	for {
+		select {
+		case <-room:
+		case <-x.downGone:
+		case <-departed:
+			departed, late = nil, time.After(goneWait)
+			continue
+		case <-late:
+			return errClientGone
+		}
+		if x.downHasEnded() {
+			return errServerGone
+		}
+		return nil
 	}
-	return !x.downHasEnded()
 }
 
 func (x *session) downHasEnded() bool {
@@ -153,5 +167,5 @@ func (x *session) retries() bool {
 	x.mu.Lock()
 	repeats := x.m.Is(protocol.ReplayPending)
 	x.mu.Unlock()
-	return repeats && x.awaitRoom()
+	return repeats && x.awaitRoom() == nil
 }

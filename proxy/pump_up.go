@@ -252,7 +252,12 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			u.keep()
 			return false, false
 		case need.Kind == protocol.NeedRoom:
-			if !x.awaitRoom() {
+			switch err := x.awaitRoom(); err {
+			case nil:
+			case errClientGone:
+				x.log().Info("session closed", zap.String("side", "client"), zap.Error(err))
+				return true, false
+			default:
 				return u.serverGone(u.in.bytes()[u.off:])
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
