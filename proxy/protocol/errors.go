@@ -28,10 +28,11 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		m.skip(e)
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
-	if m.copy.under() && ofCopyRead(pe) && pe.Code == queryCanceled {
+	began := m.copy.under() // so the server has passed all that was sent before
+	if began && ofCopyRead(pe) && pe.Code == queryCanceled {
 		m.copyDone() // it was read up to the client's CopyFail
 		e, skipping = m.front(), gate.PerhapsSkipping
-	} else if m.copy.under() && ofCopyData(pe.Where) {
+	} else if began && ofCopyData(pe.Where) {
 		removed := m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
 		e, skipping = m.front(), gate.PerhapsSkipping
 		if removed && !m.skipsByWords(pe) {
@@ -46,7 +47,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	if e == nil {
 		return false, fmt.Errorf("%w: an error while nothing is owed", ErrSurprise)
 	}
-	if e.unowed == strayUnowed && pe.Code == queryCanceled {
+	if e.unowed == strayUnowed && pe.Code == queryCanceled && !began {
 		return false, fmt.Errorf("%w: an error that may answer a message of COPY outside a COPY", ErrSurprise)
 	}
 	if m.unknownCheck(e, pe) {
