@@ -27,6 +27,7 @@ var searches = map[string]string{
 	"intruded":      "the message of an error",
 	"copyLine":      "the context of an error",
 	"ofCopyData":    "the context of an error",
+	"inCopy":        "the context of an error",
 	"guardLines":    "the context of an error",
 	"ofClient":      "the message of an error",
 	"mentioned":     "the message of an error",

@@ -252,3 +252,26 @@ func TestNothingFollowsAnUnknownType(t *testing.T) {
 		}
 	}
 }
+
+// TestASyncBehindACopyThatReadNothing: a COPY has failed in a trigger before it read anything, so the server answers
+// the Sync behind it. What the client sends before it has that answer is not taken for what the server skips.
+func TestASyncBehindACopyThatReadNothing(t *testing.T) {
+	t.Parallel()
+	for context, runs := range map[string]bool{
+		"PL/pgSQL function no() line 1 at RAISE":                      true,
+		"PL/pgSQL function no() line 1 at RAISE\x00CP0001":            true,
+		"PL/pgSQL function no() line 1 at RAISE\nCOPY t, line 0":      false, // it may have read the Sync
+		"PL/pgSQL function no() line 1 at RAISE\x00C57014":            false, // so may this one, in the binary format
+		"COPY t, line 1, column id: \"x\"\nSQL function \"f\" line 1": false,
+	} {
+		m := leading(15)
+		pumpUp(t, m, join(wiretest.Parse("", "copy t from stdin"), wiretest.Bind("", ""), wiretest.Execute("", 0), wiretest.Sync()), 1<<20)
+		pumpDown(t, m, join(
+			wiretest.Msg('2'), wiretest.Msg('C', []byte("SELECT 1\x00")), wiretest.Msg('3'), wiretest.Msg('1'), wiretest.Msg('2'), wiretest.Msg('G', []byte{0, 0, 0}),
+			wiretest.Msg('E', []byte("SERROR\x00VERROR\x00Mno\x00W"+context+"\x00\x00")),
+		), 1<<20)
+		if sent := pumpUp(t, m, wiretest.Query("select 1"), 1<<20); bytes.Contains(sent, []byte("select 1")) != runs {
+			t.Errorf("after an error with the context %q, %q is sent; want the Query: %t", context, sent, runs)
+		}
+	}
+}

@@ -29,14 +29,13 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
 	began := m.copy.under() // so the server has passed all that was sent before
-	if began && ofCopyRead(pe) && pe.Code == queryCanceled {
-		m.copyDone() // it was read up to the client's CopyFail
-		e, skipping = m.front(), gate.PerhapsSkipping
-	} else if began && ofCopyData(pe.Where) {
-		removed := m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
-		e, skipping = m.front(), gate.PerhapsSkipping
-		if removed && !m.skipsByWords(pe) {
-			return false, fmt.Errorf("%w: an error in COPY data, of which it is not sure where the server goes on", ErrSurprise)
+	if began {
+		ignored, err := m.copyFails(pe)
+		if err != nil {
+			return false, err
+		}
+		if ignored {
+			e, skipping = m.front(), gate.PerhapsSkipping
 		}
 	}
 	if e == nil && skipping == gate.Skipping && m.batch.flushMayFail() {
@@ -68,7 +67,36 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		m.ownFails()
 	}
 	m.fail(e, skipping)
+	if began && !drop && m.inDoubt(pe) {
+		p.Insert(msg)
+		return true, fmt.Errorf("%w: an error behind COPY data, of which it is not sure where the server goes on", ErrSurprise)
+	}
 	return drop, nil
+}
+
+// copyFails follows an error while a COPY is under way, and reports whether that has ignored what may be
+// pending in front of its data.
+func (m *Machine) copyFails(pe wire.ServerError) (ignored bool, err error) {
+	switch {
+	case ofCopyRead(pe) && pe.Code == queryCanceled:
+		m.copyDone() // it was read up to the client's CopyFail
+		return true, nil
+	case ofCopyData(pe.Where):
+		if m.pendingReplies.removeEarly() && !m.skipsByWords(pe) { // it has read data, and so the Syncs before them
+			return false, fmt.Errorf("%w: an error in COPY data, of which it is not sure where the server goes on", ErrSurprise)
+		}
+		return true, nil
+	case m.readNothing(pe):
+		m.pendingReplies.answersSyncs()
+	}
+	return false, nil
+}
+
+// inDoubt reports that the server may have ignored a Sync in front of COPY data, or may go on with it: a message
+// behind it that may run something was skipped, or will be answered. No reply shows which.
+func (m *Machine) inDoubt(pe wire.ServerError) bool {
+	e := m.pendingReplies.front()
+	return e != nil && e.early && e.certainty == perhapsInBatch && !endsCopyRead(pe) && m.pendingReplies.runsBeforeSync()
 }
 
 // fatal ends the session by a FATAL error. With exit_on_error, which every role may set, the server
@@ -116,6 +144,16 @@ func (m *Machine) skipsByWords(pe wire.ServerError) bool {
 	return !m.copy.unsure || !m.registration.Held()
 }
 
+// readNothing reports that this is the error of a COPY which has read no message, not even a Sync: the client has
+// sent neither data nor their end, so only a cancellation can come from where it reads. Of that, the context says
+// nothing in the binary format.
+func (m *Machine) readNothing(pe wire.ServerError) bool {
+	return m.copy.reading() && !m.copy.data && pe.Code != queryCanceled && inCopy(pe.Where) < 0
+}
+
+// inCopy returns where the outermost line about a COPY begins in the context of an error, or -1.
+func inCopy(where string) int { return strings.LastIndex("\n"+where, "\nCOPY ") }
+
 // endsCopyRead reports whether an error answers a message that has no place among COPY data.
 func endsCopyRead(pe wire.ServerError) bool { return ofCopyRead(pe) && pe.Code == protocolViolation }
 
@@ -129,7 +167,7 @@ var copyLine = regexp.MustCompile(`(?s)^COPY [^\n]*, (\S+) [1-9][0-9]*(?:[ ,:\n]
 // function after its own. Those can be recognized in English only. In another language
 // any further line counts as one, also if it is part of the data.
 func ofCopyData(where string) bool {
-	at := strings.LastIndex("\n"+where, "\nCOPY ")
+	at := inCopy(where)
 	if at < 0 {
 		return false
 	}

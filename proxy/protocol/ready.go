@@ -86,21 +86,16 @@ func readyStatus(b byte) gate.Answered {
 
 // maybeNext follows a ReadyForQuery that may have been that of a later Sync, because the
 // one it was taken for may have been ignored in COPY data: the next one that is owed for
-// sure may have been answered by it, if nothing stands in between but other Syncs that may
-// have been ignored. If the COPY had been executed, what stands in between was skipped
-// then: whether it was cannot be told, and the session ends. If it was a Query, it would
-// have been answered by now.
+// sure may have been answered by it, if nothing stands in between but what may have been
+// ignored or skipped as well. If the COPY had been executed, what else stands in between was
+// skipped then: whether it was cannot be told, and the session ends. If it was a Query, it
+// would have been answered by now.
 func (m *Machine) maybeNext(c certainty) {
-	doubtful := false // a Sync that may have been ignored comes next
 	for i := range m.pendingReplies.len() {
 		switch e := m.pendingReplies.at(i); {
-		case e.kind == copyEnd:
-		case e.kind == syncing && e.maybe():
-			doubtful = true
+		case e.kind == copyEnd, e.maybe():
 		case e.kind == syncing:
 			e.certainty = c
-			return
-		case doubtful:
 			return
 		default:
 			m.endsInDoubt(c)

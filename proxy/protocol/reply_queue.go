@@ -217,6 +217,15 @@ func (r *replyQueue) removeEarly() (found bool) {
 	return found
 }
 
+// answersSyncs: no COPY has read the Syncs that are pending, so the server answers them.
+func (r *replyQueue) answersSyncs() {
+	for i := range r.n {
+		if e := r.at(i); e.kind == syncing {
+			e.certainty = answered
+		}
+	}
+}
+
 // runsBeforeSync reports whether a message that may run something is pending behind the entry in front, before the
 // next Sync that is answered for sure.
 func (r *replyQueue) runsBeforeSync() bool {

@@ -19,6 +19,9 @@ func TestProtocolCopy(t *testing.T) {
 	copyIn := Cat(Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0))
 	ins := Run("insert into t values (10, 'x')")
 	count := at("Z", Q("select count(*) from t"))
+	failsAt := func(when string) step {
+		return at("Z", Q("create function no() returns trigger language plpgsql as $$begin raise exception 'no'; end$$; create trigger no "+when+" insert on t for each statement execute function no()"))
+	}
 	compareScripts(t,
 		newScript("in, whole", at("G", Q("copy t from stdin")), at("Z", data("80\tx\n81\ty\n"), done()), count),
 		newScript("in, data in odd pieces", at("G", Q("copy t from stdin")), at("", data("8")), at("", data("0\t")), at("", data(""), data("x\n81")), at("Z", data("\ty\n\\.\n"), done()), count),
@@ -68,6 +71,11 @@ func TestProtocolCopy(t *testing.T) {
 		newScript("in, sync right behind execute, then an insert", at("G", ins, copyIn, Sync()), at("C", data("80\tx\n"), done(), Flush()), at("Z", Run("insert into t values (11, 'y')"), Sync()), count),
 		newScript("in, sync right behind execute, committed by messages, then a query", at("Z", Q("begin")), at("G", ins, copyIn, Sync()), at("CC", data("80\tx\n"), done(), Run("commit"), Flush()), at("Z", Q("insert into t values (11, 'y')")), at("Z", Q("rollback")), count),
 		newScript("in, twice, sync right behind execute, then a query", at("G", copyIn, Sync()), at("G", data("80\tx\n"), done(), copyIn, Sync()), at("Z", data("81\tx\n"), done(), Q("insert into t values (10, 'x')")), at("Z", Q("rollback")), count),
+		newScript("in, syncs right behind execute, fails after its data, then a portal", failsAt("after"), at("G", copyIn, Sync(), Sync()), at("E", done()), at("Z", wiretest.Close('S', ""), Sync()), at("Z", Exec("p", 0), Sync()), count),
+		newScript("in, sync right behind execute, fails after its data, then a close", failsAt("after"), at("G", copyIn, Sync()), at("E", data("80\tx\n"), done()), at("Z", wiretest.Close('S', ""), Sync()), at("Z", Q("select 1")), at("Z", ins, Sync()), count),
+		newScript("in, sync right behind execute, fails before its data, then a close", failsAt("before"), at("GEZ", copyIn, Sync()), at("Z", data("80\tx\n"), done(), wiretest.Close('S', ""), Sync()), at("Z", Q("select 1")), count),
+		newScript("in, syncs right behind execute, fails before its data", failsAt("before"), at("GEZZ", copyIn, Sync(), Sync()), at("Z", ins, Sync()), count),
+		newScript("in, sync behind a query, fails before its data", failsAt("before"), at("GEZZ", Q("copy t from stdin"), Sync()), at("Z", ins, Sync()), count),
 		newScript("in, a query inside", at("G", Q("copy t from stdin")), at("$", data("80\tx\n"), Q("select 1"))),
 		newScript("in, a parse inside", at("G", copyIn, Flush()), at("$", data("80\tx\n"), Parse("", "select 1"), Sync())),
 		newScript("in, a batch inside, sent ahead", at("$", copyIn, ins, Sync())),
