@@ -154,6 +154,9 @@ func reuse(b []byte) []byte {
 // message handles one client message of which in[n:n+avail] is there.
 func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) NeedKind {
 	m.inHand.status, m.inHand.aim = m.config.Status(), nil
+	if m.epochs.number == 0 {
+		m.epochs.begins() // no transaction has begun before
+	}
 	m.aim()
 	if m.config.Mode == ModeFenced { // in shadow, nothing is added to what the client sends
 		m.checks.follow(m.inHand.status)

@@ -141,13 +141,18 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 // after what takes the claim away. No ROLLBACK and no failure undoes that claim, so a
 // statement that goes by the registry finds it wherever it stands.
 func (m *Machine) claimAtRest(p *gate.Plan) {
-	if m.checks.claims && m.inHand.aim == nil && m.checks.claimed != m.inHand.status.Epoch {
+	if m.claimIsDue() {
 		m.claimIfAtRest(p)
 	}
 }
 
+// claimIsDue reports whether a leader's session has not claimed its epoch at rest, or may have lost that claim.
+func (m *Machine) claimIsDue() bool {
+	return m.checks.claims && m.inHand.aim == nil && m.checks.claimed != m.inHand.status.Epoch && m.leads()
+}
+
 func (m *Machine) claimIfAtRest(p *gate.Plan) {
-	if !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
+	if !m.inFront() || m.batch.mayBeSkipped() {
 		return
 	}
 	m.checks.claimed = m.inHand.status.Epoch

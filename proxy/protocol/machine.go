@@ -157,9 +157,6 @@ const (
 // beginBatch takes what the last ReadyForQuery said of the transaction over for the
 // message in hand, if it still holds.
 func (m *Machine) beginBatch() {
-	if m.epochs.number == 0 {
-		m.epochs.begins() // no transaction has begun before
-	}
 	if !m.pendingReplies.certain() {
 		m.chain.had = m.pendingReplies.had
 	}

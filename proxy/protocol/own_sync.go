@@ -75,6 +75,9 @@ func (m *Machine) stillOpen() bool {
 // the statement: what is not known goes by the registry, which takes longer, and fails in a block
 // that has failed, where the end of the block does not.
 //
+// A claim of the session at rest has to be made before a batch begins: on 18, none can be made inside it before
+// something was executed.
+//
 // In a block that has failed, Postgres still looks for the portal of an Execute before it
 // says that the block has failed: it may answer that there is none, or that its Bind left
 // it empty. A check in front would fail first.
@@ -83,6 +86,8 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 	case m.config.Mode == ModePassing, m.copy.stalls():
 		return false
 	case (m.epochs.choices.changes || m.epochs.unconfirmed()) && strings.IndexByte("QPBDEFC", typ) >= 0: // whether that has failed decides
+		return true
+	case m.claimIsDue() && strings.IndexByte("PBDC", typ) >= 0:
 		return true
 	case typ == 'E', (m.chain.imported || m.config.Discards) && strings.IndexByte("QPBDFC", typ) >= 0:
 		return true

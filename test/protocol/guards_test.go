@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
@@ -34,6 +35,21 @@ func guarded() []script {
 			at("Z", Q(insert)), at("Z", Sync())),
 		newScript("guarded, a block that fails unseen", at("ZZZ", Q("begin"), Q("declare c cursor with hold for select 1"), Q("declare c cursor for select 1")), at("Z", Q("rollback"))),
 		newScript("guarded, a call in a block that fails unseen", at("ZZZ", Parse("", "show application_name"), Q("begin"), Q("e"), fnCall(1610)), at("Z", Q("rollback"))),
+		newScript("guarded, prepared by SQL, bound by messages", at("ZZZ", Q("prepare s as insert into t values (100, 'x')"), Bind("", "s"), Exec("", 0), Sync(), Q("select count(*) from t"))),
+		newScript("guarded, prepared by SQL, bound in an own block", at("Z", Q("prepare s as insert into t values (100, 'x')")), at("Z", Q("begin")), at("Z", Bind("", "s"), Exec("", 0), Sync()), at("Z", Q("commit")), at("Z", Q("select count(*) from t"))),
+		newScript("guarded, prepared by SQL, bound in a block, at once", at("ZZZZZ", Q("prepare s as insert into t values (100, 'x')"), Q("begin"), Bind("", "s"), Exec("", 0), Sync(), Q("commit"), Q("select count(*) from t"))),
+		newScript("guarded, prepared and begun by SQL in one text, bound", at("ZZZ", Q("begin; prepare s as insert into t values (100, 'x')"), Bind("", "s"), Exec("", 0), Sync(), Q("commit")), at("Z", Q("select count(*) from t"))),
+		newScript("guarded, a DO first, at once", at("ZZ", Q("show work_mem"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
+		newScript("guarded, a DO first, behind a Parse, at once", at("ZZ", Q("show work_mem"), Parse("x", "select 1"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
+		newScript("guarded, a DO in a block, behind a Parse, at once", at("ZZZ", Q("begin"), Parse("x", "select 1"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync(), Q("commit"))),
+		newScript("guarded, a DO behind a Close, at once", at("ZZ", Q("show work_mem"), wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
+		newScript("guarded, a DO behind a Sync and a Close", at("ZZ", Sync(), wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
+		newScript("guarded, a call of a function first, at once", at("ZZ", Q("show work_mem"), Parse("x", "select 1"), fnCall(1610), Sync())),
+		newScript("guarded, a DO behind settings and a Close", at("ZZ", Q("reset all"), wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
+		newScript("guarded, a DO behind settings by messages and a Close", at("ZZ", Run("reset all"), Sync(), wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
+		newScript("guarded, a DO in a block behind settings and a Close", at("Z", Q("begin")), at("Z", Q("reset all")), at("Z", wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync()), at("Z", Q("commit"))),
+		newScript("guarded, a DO in a block behind settings and a Close, at once", at("ZZZZ", Q("begin"), Q("reset all"), wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync(), Q("commit"))),
+		newScript("guarded, a DO behind settings that are discarded and a Close", at("ZZ", Q("discard all"), wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
 		newScript("guarded, settings", at("Z", Q("begin; "+insert+"; reset all; insert into t values (101, 'x'); commit")), at("Z", Q("discard all")), at("Z", Q("call twice(102)"))),
 	}
 }
