@@ -141,14 +141,14 @@ compose-test: setup consul prometheus ## Play docker-compose.yml on Docker; stan
 bench-takeover: setup kubernetes consul etcd redis zookeeper ## Measure takeovers with each lease service, and write docs/electors.md (half an hour)
 	go run -buildvcs=false ./scripts/takeover
 
-lint: ## Check format, vet, sizes, and who imports whom
+lint: ## Check format, vet, sizes, who imports whom, and that the planted faults apply
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
 	go vet ./...
 	go vet -tags fencepost_unfenced ./...
 	go vet -tags fencepost_plainnet ./proxy/netloop
 	go vet -tags kubernetes ./election/kubernetes ./test/system
 	GOOS=darwin CGO_ENABLED=0 go vet $$(GOOS=darwin CGO_ENABLED=0 scripts/portable.sh)
-	go test ./internal/imports
+	go test ./internal/imports ./scripts/mutations
 	cd test/drivers/go && go vet ./...
 
 fmt: ## Format the code
