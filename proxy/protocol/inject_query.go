@@ -218,6 +218,7 @@ func (m *Machine) sendAsMessages(s *statement, late bool, p *gate.Plan, r gate.R
 // whether it fails or not. Behind a message that fails, the server would skip it.
 func (m *Machine) closeLeftovers(p *gate.Plan) {
 	m.beginBatch() // while nothing is owed
+	m.claimAtRest(p)
 	at := len(m.scratch)
 	m.scratch = wire.AppendClosePortal(wire.AppendCloseStatement(m.scratch, ""), "")
 	p.Own(m.scratch[at:])
