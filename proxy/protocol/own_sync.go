@@ -113,8 +113,12 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	}
 	m.inHand.wait.answered()
 	switch {
-	case m.copy.unsure && gate.Runs(typ):
+	case m.copy.unsure && (gate.Runs(typ) || typ == 'C'):
 		return m.awaitSkip(p)
+	case m.awaitsDoubtful(typ):
+		m.parseNothing(p)
+		m.inHand.wait.begin(waitsForOwn)
+		return NeedRoom
 	case (typ == 'Q' || typ == 'F') && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
 		return m.awaitFlush(p)
 	case !m.batch.open() && m.pendingReplies.certain() && m.awaitsReplies(typ, body):
@@ -187,6 +191,26 @@ func (m *Machine) awaitSkip(p *gate.Plan) NeedKind {
 	m.closeNothing(p)
 	m.flushFor(waitsForOwn, p)
 	return NeedRoom
+}
+
+// awaitsDoubtful reports whether a message has to wait until it is known which of the messages that the server may
+// have skipped, or taken for COPY data, it answers. Otherwise their replies could be taken for those of what is sent
+// now. A server that skips messages answers nothing before a Sync.
+func (m *Machine) awaitsDoubtful(typ byte) bool {
+	return m.front() != nil && m.batch.fresh() && !m.pendingReplies.certain() && !m.txn.Skips() && !m.copy.under() &&
+		m.config.Mode != ModePassing && (gate.Runs(typ) && typ != 'd' || typ == 'C' || typ == 'S')
+}
+
+// parseNothing has the server answer a batch of Fencepost's alone, whose first reply is like none of those that are
+// in doubt: these can be CloseComplete and ReadyForQuery only. The empty text can be parsed in a block that has failed.
+func (m *Machine) parseNothing(p *gate.Plan) {
+	at, name := len(m.scratch), m.checks.ownName()
+	m.scratch = wire.AppendCloseStatement(wire.AppendParse(m.scratch, name, ""), name)
+	p.Own(m.scratch[at:])
+	m.push(parse, ownAhead)
+	m.push(closing, ownAhead)
+	m.batch.checked()
+	m.syncAhead(p)
 }
 
 // closeNothing sends a message whose reply is like no other's that can be pending: it closes a portal that need
