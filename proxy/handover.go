@@ -119,9 +119,8 @@ func (x *session) wakeUpPumpAndUnlock() {
 }
 
 // awaitRoom waits until the server has answered enough that more can be sent to it. It
-// returns errServerGone if the server will answer nothing more, and errClientGone if it has not
-// answered goneWait after the client has ended its output: a worker that has died keeps neither
-// its lease nor its session for as long as the server takes for what it was sent.
+// returns errServerGone if the server will answer nothing more, and errClientGone if the
+// client has departed.
 func (x *session) awaitRoom() error {
 	if x.downHasEnded() {
 		return errServerGone
@@ -134,22 +133,43 @@ func (x *session) awaitRoom() error {
 	room := x.pumps.wantRoom()
 	x.mu.Unlock()
 	defer while(&x.active.busy)()
-	departed, late := socketBelow(x.client).PeerEnded(), (<-chan time.Time)(nil)
-	for {
-		select {
-		case <-room:
-		case <-x.downGone:
-		case <-departed:
-			departed, late = nil, time.After(goneWait)
-			continue
-		case <-late:
-			return errClientGone
-		}
-		if x.downHasEnded() {
-			return errServerGone
-		}
+	switch {
+	case x.departs(room, x.downGone):
+		return errClientGone
+	case x.downHasEnded():
+		return errServerGone
+	default:
 		return nil
 	}
+}
+
+// departs waits until one of the channels is closed. It reports true, and no longer waits, if
+// the client has ended its output and nothing has moved for goneWait: a worker that has died
+// keeps neither its lease nor its session for as long as the server takes for what it was
+// sent. A client that is slow to read its replies is not gone.
+func (x *session) departs(done, gone <-chan struct{}) bool {
+	ended, late := socketBelow(x.client).PeerEnded(), (<-chan time.Time)(nil)
+	moved := x.moved()
+	for {
+		select {
+		case <-done:
+			return false
+		case <-gone:
+			return false
+		case <-ended:
+			ended = nil
+		case <-late:
+			if moved == x.moved() && !x.active.writing.Load() {
+				return true
+			}
+		}
+		moved, late = x.moved(), time.After(goneWait)
+	}
+}
+
+// moved grows with each byte that the client or the server takes.
+func (x *session) moved() uint64 {
+	return socketBelow(x.client).Written() + socketBelow(x.server).Written()
 }
 
 func (x *session) downHasEnded() bool {

@@ -230,7 +230,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		}
 		u.taken = false
 		if err := x.toServer(u.step.out, u.step.rest); err != nil {
-			return u.serverGone(in)
+			return u.ends(err, in)
 		}
 		u.off += u.step.n
 		need, err := u.step.need, u.step.err
@@ -252,13 +252,8 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			u.keep()
 			return false, false
 		case need.Kind == protocol.NeedRoom:
-			switch err := x.awaitRoom(); err {
-			case nil:
-			case errClientGone:
-				x.log().Info("session closed", zap.String("side", "client"), zap.Error(err))
-				return true, false
-			default:
-				return u.serverGone(u.in.bytes()[u.off:])
+			if err := x.awaitRoom(); err != nil {
+				return u.ends(err, u.in.bytes()[u.off:])
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
 			x.choose(ctx, need.Join, u.since())
@@ -275,15 +270,35 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	}
 }
 
-// toServer writes out to the server, and then the segments in rest.
+// toServer writes out to the server, and then the segments in rest. It returns errClientGone
+// if the server takes nothing, and the client has departed.
 func (x *session) toServer(out []byte, rest [][]byte) error {
+	if plain, ok := x.server.(netloop.Conn); ok && len(out) > 0 {
+		n, err := plain.TryWrite(out)
+		if err != nil && err != netloop.ErrAgain {
+			return err
+		}
+		out = out[n:]
+	}
 	if len(out) == 0 && len(rest) == 0 {
 		return nil
 	}
 	defer while(&x.active.busy)()
+	written, departed := make(chan struct{}), make(chan bool, 1)
+	go func() {
+		departs := x.departs(written, nil)
+		if departs {
+			_ = x.server.SetWriteDeadline(aLongTimeAgo)
+		}
+		departed <- departs
+	}()
 	_, err := x.server.Write(out)
 	for i := 0; i < len(rest) && err == nil; i++ {
 		_, err = x.server.Write(rest[i])
+	}
+	close(written)
+	if <-departed {
+		return errClientGone
 	}
 	return err
 }
@@ -304,6 +319,16 @@ func (u *upPump) keep() {
 	case u.in.shrink():
 		u.scratch = nil
 	}
+}
+
+// ends ends the pump because nothing more can be sent to the server. in is what the client has
+// sent.
+func (u *upPump) ends(err error, in []byte) (done, orderly bool) {
+	if err != errClientGone {
+		return u.serverGone(in)
+	}
+	u.x.log().Info("session closed: its client ended it while the server was busy", zap.String("side", "client"))
+	return true, false
 }
 
 // serverGone ends the session when the server accepts no more bytes. The down pump relays

@@ -1,9 +1,11 @@
 package connection
 
 import (
-	"fmt"
+	"bytes"
 	"net"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -11,44 +13,80 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
-// TestADeadClientWaitsForNoAnswer: the client dies while a message of its own waits for the answer
-// to an earlier one, on which the server works for long. Its candidacy does not wait for that.
+// TestADeadClientWaitsForNoAnswer: the client dies while the server works on a message of its own
+// for long, and another one waits for the answer to that, or for the server to read. Its candidacy
+// does not wait for it.
 func TestADeadClientWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
-	for _, reset := range []bool{false, true} {
-		t.Run(fmt.Sprintf("reset=%v", reset), func(t *testing.T) {
+	const much = 20 << 20 // more than the buffers between the client and the server hold
+	for name, c := range map[string]struct {
+		then  []byte
+		reset bool
+	}{
+		"a message that waits":              {Cat(wiretest.Execute("p", 0), wiretest.Sync()), false},
+		"a message that waits, reset":       {Cat(wiretest.Execute("p", 0), wiretest.Sync()), true},
+		"a message that is not read, reset": {Q("select '" + strings.Repeat("x", much) + "'"), true},
+		"many that are not read, reset":     {bytes.Repeat(Q("select '"+strings.Repeat("x", 1<<20)+"'"), much>>20), true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pg := pgtest.Shared(t)
 			p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 			admin := pg.Connect(t, pgtest.Superuser, db)
-			exec := func(sql string) {
-				t.Helper()
-				if _, err := admin.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
+			count := func(sql string, want int) func() bool {
+				return func() bool {
+					var n int
+					err := admin.QueryRow(t.Context(), sql).Scan(&n)
+					return err == nil && n == want
 				}
 			}
-			exec("select pg_advisory_lock(1)")
+			if _, err := admin.Exec(t.Context(), "select pg_advisory_lock(1)"); err != nil {
+				t.Fatal(err)
+			}
 			conn := fixture.LeaderConn(t, p, db)
-			conn.Send(Q("select pg_advisory_lock(1)"), wiretest.Execute("p", 0), wiretest.Sync())
-			fixture.Eventually(t, "the server to work on the first message", func() bool {
-				var n int
-				err := admin.QueryRow(t.Context(), "select count(*) from pg_locks where locktype = 'advisory' and not granted").Scan(&n)
-				return err == nil && n == 1
-			})
+			conn.Send(Q("select pg_advisory_lock(1)"))
+			fixture.Eventually(t, "the server to work on the first message", count("select count(*) from pg_locks join pg_database d on d.oid = database where datname = current_database() and not granted", 1))
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				_ = conn.Conn.SetWriteDeadline(time.Now().Add(2 * time.Second)) // by then the buffers are full
+				_, _ = conn.Conn.Write(c.then)
+			}()
+			<-sent
 			if p.Elector.Members(db, "r", "w") == 0 {
 				t.Fatal("the leader has no session")
 			}
-			if reset {
+			if c.reset {
 				_ = conn.Conn.(*net.TCPConn).SetLinger(0)
 			}
 			_ = conn.Close()
 			fixture.Eventually(t, "the dead worker to leave its candidacy", func() bool { return p.Elector.Members(db, "r", "w") == 0 })
-			exec("select pg_advisory_unlock(1)")
-			fixture.Eventually(t, "the backend to end", func() bool {
-				var n int
-				err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and usename = 'app'").Scan(&n)
-				return err == nil && n == 0
-			})
+			if _, err := admin.Exec(t.Context(), "select pg_advisory_unlock(1)"); err != nil {
+				t.Fatal(err)
+			}
+			fixture.Eventually(t, "the backend to end", count("select count(*) from pg_stat_activity where datname = current_database() and usename = 'app'", 0))
 		})
+	}
+}
+
+// TestAClientThatReadsLateIsNotGone: a client that has ended its output, and takes its time to read
+// the replies, gets all of them, also those to what had to wait.
+func TestAClientThatReadsLateIsNotGone(t *testing.T) {
+	t.Parallel()
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	conn := fixture.LeaderConn(t, p, p.PG.Database(t))
+	conn.Send(Q("select repeat('x', 10000) from generate_series(1, 10000)"), wiretest.Execute("p", 0), wiretest.Sync())
+	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(8 * time.Second) // longer than a message waits for a server
+	var said strings.Builder
+	for _, m := range conn.Rest() {
+		if m.Type != 'D' {
+			said.WriteByte(m.Type)
+		}
+	}
+	if said.String() != "TCZEZ" {
+		t.Errorf("the client is told %s, want the replies to both messages, TCZEZ", said.String())
 	}
 }
