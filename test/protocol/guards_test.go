@@ -51,6 +51,8 @@ func guarded() []script {
 		newScript("guarded, a DO in a block behind settings and a Close, at once", at("ZZZZ", Q("begin"), Q("reset all"), wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync(), Q("commit"))),
 		newScript("guarded, a DO behind settings that are discarded and a Close", at("ZZ", Q("discard all"), wiretest.Close('S', "x"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
 		newScript("guarded, prepared by SQL behind settings, executed, and bound", at("Z", Q("show work_mem")), at("ZZZZ", Q("discard all"), Q("prepare s2 as insert into t values (100, 'x')"), Q("execute s2"), Bind("", "s2"), Exec("", 0), Sync())),
+		newScript("guarded, a DO behind settings and a query", at("ZZZ", Q("reset all"), Q("prepare q as insert into t values (100, 'x')"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
+		newScript("guarded, a DO behind settings that are discarded by messages and a query", at("ZZZ", Run("discard all"), Sync(), Q("prepare q as insert into t values (100, 'x')"), Run("do $$begin insert into t values (101, 'x'); end$$"), Sync())),
 		newScript("guarded, settings", at("Z", Q("begin; "+insert+"; reset all; insert into t values (101, 'x'); commit")), at("Z", Q("discard all")), at("Z", Q("call twice(102)"))),
 	}
 }
