@@ -92,11 +92,14 @@ func (m *Machine) copyFails(pe wire.ServerError) (ignored bool, err error) {
 	return false, nil
 }
 
-// inDoubt reports that the server may have ignored a Sync in front of COPY data or among them, or may go on with it: a message
-// behind it that may run something was skipped, or will be answered. No reply shows which.
+// inDoubt reports that the server may have ignored a Sync in front of COPY data or among them, or may go on with
+// it: a message behind it that may run something was skipped, or will be answered. No reply shows which.
 func (m *Machine) inDoubt(pe wire.ServerError) bool {
 	e := m.pendingReplies.front()
-	return e != nil && e.kind == syncing && e.certainty == perhapsInBatch && (e.early || inCopy(pe.Where) < 0) && !endsCopyRead(pe) && m.pendingReplies.runsBeforeSync()
+	if e == nil || e.kind != syncing || e.certainty != perhapsInBatch || endsCopyRead(pe) {
+		return false
+	}
+	return (e.early || inCopy(pe.Where) < 0) && m.pendingReplies.runsBeforeSync()
 }
 
 // fatal ends the session by a FATAL error. With exit_on_error, which every role may set, the server

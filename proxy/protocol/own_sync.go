@@ -197,7 +197,7 @@ func (m *Machine) awaitSkip(p *gate.Plan) NeedKind {
 // have skipped, or taken for COPY data, it answers. Otherwise their replies could be taken for those of what is sent
 // now. A server that skips messages answers nothing before a Sync.
 func (m *Machine) awaitsDoubtful(typ byte) bool {
-	return m.front() != nil && m.batch.fresh() && !m.pendingReplies.certain() && !m.txn.Skips() && !m.copy.under() &&
+	return m.front() != nil && m.batch.fresh() && !m.stillOpen() && !m.pendingReplies.certain() && !m.txn.Skips() && !m.copy.under() &&
 		m.config.Mode != ModePassing && (gate.Runs(typ) && typ != 'd' || typ == 'C' || typ == 'S')
 }
 
