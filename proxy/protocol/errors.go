@@ -29,14 +29,11 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
 	began := m.copy.under() // so the server has passed all that was sent before
-	if began {
-		ignored, err := m.copyFails(pe)
-		if err != nil {
-			return false, err
-		}
-		if ignored {
-			e, skipping = m.front(), gate.PerhapsSkipping
-		}
+	if ignored, err := m.copyFails(pe); err != nil {
+		p.Insert(msg)
+		return true, err
+	} else if ignored {
+		e, skipping = m.front(), gate.PerhapsSkipping
 	}
 	if e == nil && skipping == gate.Skipping && m.batch.flushMayFail() {
 		m.txn.Answer(gate.Skipping, false)
@@ -74,10 +71,11 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	return drop, nil
 }
 
-// copyFails follows an error while a COPY is under way, and reports whether that has ignored what may be
-// pending in front of its data.
+// copyFails follows an error that ends a COPY, if one is under way, and reports whether that has ignored what may
+// be pending in front of its data.
 func (m *Machine) copyFails(pe wire.ServerError) (ignored bool, err error) {
 	switch {
+	case !m.copy.under():
 	case ofCopyRead(pe) && pe.Code == queryCanceled:
 		m.copyDone() // it was read up to the client's CopyFail
 		return true, nil
