@@ -90,6 +90,10 @@ func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need NeedKin
 		return len(in) - n, NeedNothing
 	}
 	f, ok, err := wire.PeekClientFrame(in[n:])
+	if err != nil && m.maySendAgain() {
+		m.inHand.wait.begin(waitsForReplies) // it ends the session
+		return 0, NeedRoom
+	}
 	if err != nil {
 		// The server ends the connection over that header, in its own words.
 		r, _ := gate.Malformed(err)
