@@ -90,6 +90,9 @@ type Config struct {
 	DialTimeout time.Duration
 	// WaitNotice is how often a client that waits to lead is told why: 10 s.
 	WaitNotice time.Duration
+	// DepartedWait bounds how long what a client has sent waits for the server after the
+	// client has ended its output, while no byte moves: one minute.
+	DepartedWait time.Duration
 	// MaxConnections bounds the number of clients at one time: 10000.
 	MaxConnections int
 	// ResourcesPerConnection returns how many resources a client may choose on one connection,
@@ -127,6 +130,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 5 * time.Second
+	}
+	if c.DepartedWait == 0 {
+		c.DepartedWait = time.Minute
 	}
 	if c.WaitNotice == 0 {
 		c.WaitNotice = 10 * time.Second

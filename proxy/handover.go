@@ -144,9 +144,10 @@ func (x *session) awaitRoom() error {
 }
 
 // departs waits until one of the channels is closed. It reports true, and no longer waits, if
-// the client has ended its output and nothing has moved for goneWait: a worker that has died
-// keeps neither its lease nor its session for as long as the server takes for what it was
-// sent. A client that is slow to read its replies is not gone.
+// the client has ended its output and nothing has moved for DepartedWait: a worker that has
+// died keeps neither its lease nor its session for as long as the server takes for what it was
+// sent. It is long, because a client may send everything at once, and end. One that is slow to
+// read its replies is not gone.
 func (x *session) departs(done, gone <-chan struct{}) bool {
 	ended, late := socketBelow(x.client).PeerEnded(), (<-chan time.Time)(nil)
 	moved := x.moved()
@@ -163,7 +164,7 @@ func (x *session) departs(done, gone <-chan struct{}) bool {
 				return true
 			}
 		}
-		moved, late = x.moved(), time.After(goneWait)
+		moved, late = x.moved(), time.After(x.srv.cfg.DepartedWait)
 	}
 }
 

@@ -20,10 +20,10 @@ var (
 // request.
 var errNoAnswer = errors.New("no answer to the authentication request")
 
-// goneWait is how long a startup, the candidacy that a SET joins, or a message behind others that
-// are unanswered is waited for after the client has ended its output. The client may have sent
-// everything at once and may still read the replies, as it could with Postgres, which does not look
-// at it meanwhile. A server under load needs seconds to start a backend.
+// goneWait is how long a startup, or the candidacy that a SET joins, is waited for after the client has
+// ended its output. The client may have sent everything at once and may still read the replies, as it
+// could with Postgres, which does not look at it meanwhile. A server under load needs seconds to start
+// a backend.
 const goneWait = 5 * time.Second
 
 // startupGuard bounds a session's startup, from the client's first byte to the first

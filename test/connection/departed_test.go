@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // TestADeadClientWaitsForNoAnswer: the client dies while the server works on a message of its own
@@ -31,7 +32,8 @@ func TestADeadClientWaitsForNoAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pg := pgtest.Shared(t)
-			p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+			p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.DepartedWait = time.Second })
+			db := pg.Database(t)
 			admin := pg.Connect(t, pgtest.Superuser, db)
 			count := func(sql string, want int) func() bool {
 				return func() bool {
@@ -73,13 +75,13 @@ func TestADeadClientWaitsForNoAnswer(t *testing.T) {
 // the replies, gets all of them, also those to what had to wait.
 func TestAClientThatReadsLateIsNotGone(t *testing.T) {
 	t.Parallel()
-	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) { cfg.DepartedWait = time.Second })
 	conn := fixture.LeaderConn(t, p, p.PG.Database(t))
 	conn.Send(Q("select repeat('x', 10000) from generate_series(1, 10000)"), wiretest.Execute("p", 0), wiretest.Sync())
 	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(8 * time.Second) // longer than a message waits for a server
+	time.Sleep(4 * time.Second) // longer than a message waits for a server
 	var said strings.Builder
 	for _, m := range conn.Rest() {
 		if m.Type != 'D' {
