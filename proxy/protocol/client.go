@@ -77,7 +77,8 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err err
 // begin takes the message that begins at in[n], as much as is there of it.
 func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need NeedKind) {
 	known := serverReads(in[n])
-	if (in[n] == 'X' || !known) && m.maySendAgain() {
+	f, ok, err := wire.PeekClientFrame(in[n:])
+	if (in[n] == 'X' || !known || err != nil) && m.maySendAgain() {
 		m.inHand.wait.begin(waitsForReplies) // it ends the session
 		return 0, NeedRoom
 	}
@@ -88,11 +89,6 @@ func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need NeedKin
 		p.Relay(n, n+1)
 		m.up.phase.mute()
 		return len(in) - n, NeedNothing
-	}
-	f, ok, err := wire.PeekClientFrame(in[n:])
-	if err != nil && m.maySendAgain() {
-		m.inHand.wait.begin(waitsForReplies) // it ends the session
-		return 0, NeedRoom
 	}
 	if err != nil {
 		// The server ends the connection over that header, in its own words.

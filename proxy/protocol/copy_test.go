@@ -275,3 +275,21 @@ func TestASyncBehindACopyThatReadNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestACopyThatLeavesInDoubtWhatWasSkipped: a COPY has failed at its end, or before its data. Whether the server goes
+// on with the Sync in front of these, and so runs the Query behind them, nobody can tell: the session ends, after the
+// COPY's own error, and nothing waits for a reply that may never come.
+func TestACopyThatLeavesInDoubtWhatWasSkipped(t *testing.T) {
+	t.Parallel()
+	m := leading(15)
+	pumpUp(t, m, join(wiretest.Parse("", "copy t from stdin"), wiretest.Bind("", ""), wiretest.Execute("", 0), wiretest.Sync()), 1<<20)
+	pumpDown(t, m, join(wiretest.Msg('2'), wiretest.Msg('C', []byte("SELECT 1\x00")), wiretest.Msg('3'), wiretest.Msg('1'), wiretest.Msg('2'), wiretest.Msg('G', []byte{0, 0, 0})), 1<<20)
+	pumpUp(t, m, join(wiretest.CopyData("1\n"), wiretest.CopyDone(), wiretest.Query("select 1")), 1<<20)
+	failure := wiretest.Msg('E', []byte("SERROR\x00VERROR\x00CP0001\x00Mno\x00\x00"))
+	var p gate.Segments
+	p.Reset(failure)
+	_, _, err := m.FromServer(failure, &p)
+	if said, _ := p.Bytes(nil); !errors.Is(err, ErrSurprise) || !bytes.Equal(said, failure) {
+		t.Errorf("the client is told %q, and the session ends with %v; want the error of the COPY, and %v", said, err, ErrSurprise)
+	}
+}
