@@ -284,23 +284,36 @@ func (x *session) toServer(out []byte, rest [][]byte) error {
 		return nil
 	}
 	defer while(&x.active.busy)()
+	ends := x.watchWrite()
+	_, err := x.server.Write(out)
+	for i := 0; i < len(rest) && err == nil; i++ {
+		_, err = x.server.Write(rest[i])
+	}
+	if ends() {
+		return errClientGone
+	}
+	return err
+}
+
+// longWrite is how long a write to the server takes before somebody looks whether the client
+// has departed. Most writes take microseconds, and cost a timer only.
+const longWrite = 100 * time.Millisecond
+
+// watchWrite interrupts the writes to the server that follow if the client departs. ends says
+// that they are over, and reports whether they were interrupted.
+func (x *session) watchWrite() (ends func() (departed bool)) {
 	written, departed := make(chan struct{}), make(chan bool, 1)
-	go func() {
+	timer := time.AfterFunc(longWrite, func() {
 		departs := x.departs(written, nil)
 		if departs {
 			_ = x.server.SetWriteDeadline(aLongTimeAgo)
 		}
 		departed <- departs
-	}()
-	_, err := x.server.Write(out)
-	for i := 0; i < len(rest) && err == nil; i++ {
-		_, err = x.server.Write(rest[i])
+	})
+	return func() bool {
+		close(written)
+		return !timer.Stop() && <-departed
 	}
-	close(written)
-	if <-departed {
-		return errClientGone
-	}
-	return err
 }
 
 // keep moves the bytes that are not finished to the start of the buffer, and makes room for

@@ -21,18 +21,25 @@ func TestADeadClientWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
 	const much = 20 << 20 // more than the buffers between the client and the server hold
 	for name, c := range map[string]struct {
-		then  []byte
-		reset bool
+		then       []byte
+		reset, tls bool
 	}{
-		"a message that waits":              {Cat(wiretest.Execute("p", 0), wiretest.Sync()), false},
-		"a message that waits, reset":       {Cat(wiretest.Execute("p", 0), wiretest.Sync()), true},
-		"a message that is not read, reset": {Q("select '" + strings.Repeat("x", much) + "'"), true},
-		"many that are not read, reset":     {bytes.Repeat(Q("select '"+strings.Repeat("x", 1<<20)+"'"), much>>20), true},
+		"a message that waits":                    {Cat(wiretest.Execute("p", 0), wiretest.Sync()), false, false},
+		"a message that waits, reset":             {Cat(wiretest.Execute("p", 0), wiretest.Sync()), true, false},
+		"a message that is not read, reset":       {Q("select '" + strings.Repeat("x", much) + "'"), true, false},
+		"many that are not read, reset":           {bytes.Repeat(Q("select '"+strings.Repeat("x", 1<<20)+"'"), much>>20), true, false},
+		"many that are not read under TLS, reset": {bytes.Repeat(Q("select '"+strings.Repeat("x", 1<<20)+"'"), much>>20), true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pg := pgtest.Shared(t)
-			p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.DepartedWait = time.Second })
+			soon := func(cfg *proxy.Config) { cfg.DepartedWait = time.Second }
+			var p *fixture.Proxy
+			if c.tls { // with the server only: a client that dies cannot say so under TLS
+				p = newSides(t, sidesConfig{proxy: soon}).Proxy
+			} else {
+				p = fixture.NewProxy(t, pgtest.Shared(t), soon)
+			}
+			pg := p.PG
 			db := pg.Database(t)
 			admin := pg.Connect(t, pgtest.Superuser, db)
 			count := func(sql string, want int) func() bool {
