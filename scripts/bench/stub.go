@@ -86,6 +86,10 @@ func (s *stub) serve(conn net.Conn) {
 			if s.tls != nil {
 				conn = tls.Server(conn, s.tls)
 			}
+		case *pgproto3.GSSEncRequest:
+			if _, err := io.WriteString(conn, "N"); err != nil {
+				return
+			}
 		case *pgproto3.StartupMessage:
 			if m.Parameters["user"] != role {
 				s.relay(conn, m)
@@ -147,9 +151,17 @@ func (s *stub) greet(to *pgproto3.Backend) {
 func answer(to *pgproto3.Backend, m pgproto3.FrontendMessage) bool {
 	switch m := m.(type) {
 	case *pgproto3.Query:
-		if strings.Contains(m.String, "pg_postmaster_start_time") { // Fencepost asks when the server was started, and for one setting
-			to.Send(&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{{Name: []byte("started")}, {Name: []byte("deferrable")}}})
-			to.Send(&pgproto3.DataRow{Values: [][]byte{[]byte("0000000000000001"), []byte("off")}})
+		if strings.Contains(m.String, "pg_postmaster_start_time") { // Fencepost asks about the server and the role
+			var row pgproto3.DataRow
+			var named pgproto3.RowDescription
+			for _, column := range [][2]string{
+				{"started", "0000000000000001"}, {"deferrable", "off"}, {"is_superuser", "off"}, {"role", "none"}, {"session_user", role},
+			} {
+				named.Fields = append(named.Fields, pgproto3.FieldDescription{Name: []byte(column[0])})
+				row.Values = append(row.Values, []byte(column[1]))
+			}
+			to.Send(&named)
+			to.Send(&row)
 		}
 		to.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 0")})
 		to.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})

@@ -8,7 +8,13 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/proxy"
 )
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // TestStub: the stub lets clients in, with TLS if its route has it, answers both protocols, and ends with its
 // connections. A bulk load takes no short answer for a whole one.
@@ -93,5 +99,38 @@ func TestTheStubRelaysOthers(t *testing.T) {
 	}
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestFencepostTakesTheStubForPostgres: a worker leads through a proxy in front of it, and runs a statement.
+func TestFencepostTakesTheStubForPostgres(t *testing.T) {
+	one, err := (&servers{version: "15.1"}).startStub(route{name: "stub", stub: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(one.stop) // after the proxy has ended
+	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) {
+		cfg.Upstream, cfg.Observe = fixture.At(t, one.at.address(), nil), nil
+	})
+	host, port, err := net.SplitHostPort(p.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker := &contender{at: place{host, port}, options: "-c fencepost.resource=r -c fencepost.worker=w"}
+	cfg, err := pgconn.ParseConfig(worker.dsn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Database = p.PG.Database(t)
+	p.Elector.Enter(cfg.Database, "r", "w").Grant()
+	conn, err := pgconn.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t.Context(), conn, "SELECT 1", 1); err != nil {
+		t.Error(err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
