@@ -117,13 +117,14 @@ func inlineSQL(otherwise slowPath, fence int32, worker, incarnation string, clai
 	return checkSQL(otherwise, fence, worker, incarnation, number, strconv.FormatInt(int64(held), 10), claim(fence, number, claims)+inReadCommitted)
 }
 
-// FrontCheckSQL returns the check for a connection that was told the epoch its
-// candidacy holds, $1, when nothing at all can precede it in its transaction. Its
-// snapshot is then taken after the announcement in every isolation level, so the
-// isolation level does not have to be tested. It costs the server two thirds of the
-// full check.
-func FrontCheckSQL(fence int32, worker, incarnation string, claims bool) string {
-	return checkSQL(refuse, fence, worker, incarnation, "$1", "$1", claim(fence, "$1", claims))
+// FrontCheckSQL returns the check for a connection that was told the epoch e its
+// candidacy holds, when nothing at all can precede it in its transaction. Its snapshot
+// is then taken after the announcement in every isolation level, so the isolation level
+// does not have to be tested. It has no parameters, which an EXECUTE in a text would
+// have to evaluate: it costs the server two thirds of the full check.
+func FrontCheckSQL(fence int32, worker, incarnation string, claims bool, e Epoch) string {
+	number := strconv.FormatInt(int64(e), 10)
+	return checkSQL(refuse, fence, worker, incarnation, number, number, claim(fence, number, claims))
 }
 
 // ClaimSQL returns the statement that claims an epoch for the session, for what runs

@@ -97,9 +97,9 @@ const (
 // forms returns the ways in which Fencepost sends a checked transaction, or could.
 func (t *costTest) forms() []costForm {
 	epoch := binary.BigEndian.AppendUint64(nil, uint64(t.term.Epoch))
-	front := wire.AppendRun(nil, portal, frontCheck, epoch)
+	front := wire.AppendRun(nil, portal, frontCheck)
 	full := wire.AppendRun(nil, portal, fullCheck, epoch, epoch)
-	execute := fmt.Sprintf("EXECUTE %s(%d);", frontCheck, t.term.Epoch)
+	execute := "EXECUTE " + frontCheck + ";"
 	executeFull := fmt.Sprintf("EXECUTE %s(%d,%d);", fullCheck, t.term.Epoch, t.term.Epoch)
 	inline := fencing.InlineCheckSQL(t.fence, t.term.Worker, t.term.Incarnation, false, t.term.Epoch, t.term.Epoch) + ";"
 	asMessages := wire.AppendUnnamedRun(wiretest.Parse("", updateSQL))
@@ -150,7 +150,7 @@ func (t *costTest) connect(b *testing.B) costClient {
 		}
 	}
 	who := t.term.Award
-	c.Send(wiretest.Parse(frontCheck, fencing.FrontCheckSQL(t.fence, who.Worker, who.Incarnation, false)),
+	c.Send(wiretest.Parse(frontCheck, fencing.FrontCheckSQL(t.fence, who.Worker, who.Incarnation, false, t.term.Epoch)),
 		wiretest.Parse(fullCheck, fencing.CheckSQL(t.fence, who.Worker, who.Incarnation, false)), wiretest.Parse(update, updateSQL), wiretest.Sync())
 	c.Until('Z')
 	for _, form := range t.forms() {

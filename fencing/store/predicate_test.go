@@ -114,10 +114,10 @@ func TestThePredicateCostsTheCheckNothing(t *testing.T) {
 			for what, sql := range map[string]string{
 				"inline":   fencing.InlineCheckSQL(w.fence, "w", "i", false, 1, 1),
 				"prepared": "EXECUTE c(1, 1)",
-				"front":    "EXECUTE f(1)",
+				"front":    "EXECUTE f",
 			} {
 				for _, setup := range []string{"DEALLOCATE ALL", "PREPARE c AS " + fencing.CheckSQL(w.fence, "w", "i", false),
-					"PREPARE f AS " + fencing.FrontCheckSQL(w.fence, "w", "i", false), "SET plan_cache_mode = force_generic_plan", "SET search_path = public"} {
+					"PREPARE f AS " + fencing.FrontCheckSQL(w.fence, "w", "i", false, 1), "SET plan_cache_mode = force_generic_plan", "SET search_path = public"} {
 					if _, err := w.Exec(h.ctx(), setup); err != nil {
 						t.Fatal(err)
 					}

@@ -68,8 +68,8 @@ func TestCheckTellsTheCasesApart(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					sql := fencing.FrontCheckSQL(c.fence, c.term.Worker, c.term.Incarnation, false)
-					if _, err := tx.Exec(h.ctx(), sql, int64(c.told)); stateOf(err) != c.state {
+					sql := fencing.FrontCheckSQL(c.fence, c.term.Worker, c.term.Incarnation, false, c.told)
+					if _, err := tx.Exec(h.ctx(), sql); stateOf(err) != c.state {
 						t.Errorf("in front: got %v; want %q", err, c.state)
 					}
 					if _, err := tx.Exec(h.ctx(), "ROLLBACK TO s"); err != nil {

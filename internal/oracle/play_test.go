@@ -27,7 +27,7 @@ func newStream(facts Facts) *stream {
 	s := &stream{}
 	facts.Fence, facts.Incarnation = 1, "i1"
 	s.Observer = New(facts, func(c string) { s.complaints = append(s.complaints, c) })
-	s.up(wiretest.Parse(prepared1, fencing.CheckSQL(1, "w", "i1", false)), wiretest.Parse(front1, fencing.FrontCheckSQL(1, "w", "i1", false)),
+	s.up(wiretest.Parse(prepared1, fencing.CheckSQL(1, "w", "i1", false)), wiretest.Parse(front1, fencing.FrontCheckSQL(1, "w", "i1", false, 3)),
 		wiretest.Parse(reading1, fencing.ReadOnlySQL), wiretest.Sync())
 	s.down("1", "1", "1", "Z I")
 	return s

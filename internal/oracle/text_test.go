@@ -13,17 +13,17 @@ func TestChecksAreRecognized(t *testing.T) {
 	t.Parallel()
 	one, two := fencing.Subject{Fence: 7, Incarnation: "in", Told: 3, Held: 3}, fencing.Subject{Fence: 10, Incarnation: "x", Told: 3, Claims: true}
 	chosen := fencing.ChosenCheckSQL("it's \\ w", "b, \u00e9", []fencing.Subject{one, two})
-	full, front := fencing.CheckSQL(7, "it's \\ w", "i'n#1", false), fencing.FrontCheckSQL(7, "w", "in", false)
+	full, front := fencing.CheckSQL(7, "it's \\ w", "i'n#1", false), fencing.FrontCheckSQL(7, "w", "in", false, 3)
 	for _, c := range []struct {
 		sql  string
 		want kind
 	}{
-		{fencing.CheckSQL(7, "w", "in", true), check}, {fencing.FrontCheckSQL(7, "w", "in", true), check}, {fencing.InlineCheckSQL(7, "w", "in", true, 3, 3), check},
+		{fencing.CheckSQL(7, "w", "in", true), check}, {fencing.FrontCheckSQL(7, "w", "in", true, 3), check}, {fencing.InlineCheckSQL(7, "w", "in", true, 3, 3), check},
 		{full, check}, {front, check}, {fencing.InlineCheckSQL(7, "w", "in", false, 3, 3), check}, {fencing.ReadOnlySQL, readOnly},
 		{fencing.RefuseSQL(7, "w", "in", 3, 0, true), fails},
-		{fencing.CheckSQL(7, "\"\u00e9\U0001f600\\", "in", false), check}, {fencing.FrontCheckSQL(7, "w", "\u00e9\\'", false), check},
+		{fencing.CheckSQL(7, "\"\u00e9\U0001f600\\", "in", false), check}, {fencing.FrontCheckSQL(7, "w", "\u00e9\\'", false, 3), check},
 		{full + " OR true", query}, {full + "\u00a0", query}, {strings.Replace(front, "'w'", "'\u00e9'", 1), query},
-		{strings.Replace(front, "$1::pg_catalog.int8)) IS", "$2::pg_catalog.int8)) IS", 1), query},
+		{strings.Replace(front, "3::pg_catalog.int8)) IS", "4::pg_catalog.int8)) IS", 1), query},
 		{strings.Replace(front, "epoch_7", "epoch_8", 1), query}, {strings.Replace(full, "fencepost.current", "public.current", 1), query},
 		{strings.Replace(full, "int8, $2", "int8, $1", 1), query}, {strings.Replace(full, "committed", "uncommitted", 1), query},
 		{strings.Replace(fencing.CheckSQL(7, "w", "in", true), "claim_7", "claim_8", 1), query},

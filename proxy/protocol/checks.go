@@ -18,9 +18,10 @@ import (
 type checks struct {
 	fence               int32
 	worker, incarnation string
-	checkSQL, frontSQL  string // "" in ModeReadOnly
-	claims              bool   // they set the claim that the triggers of guarded tables look for
-	asks                bool   // there is a verdict among them
+	checkSQL, frontSQL  string        // "" in ModeReadOnly
+	epoch               fencing.Epoch // of the candidacy, for which frontSQL is; 0 before the first
+	claims              bool          // they set the claim that the triggers of guarded tables look for
+	asks                bool          // there is a verdict among them
 	// claimed is the epoch that the session has claimed at rest; 0 for none, or after what
 	// may have taken that claim away.
 	claimed fencing.Epoch
@@ -67,31 +68,35 @@ const maxReplaced = 16
 
 func newChecks(fence int32, worker, incarnation string, asks bool) checks {
 	c := checks{nonce: newNonce(), fence: fence, worker: worker, incarnation: incarnation, asks: asks && incarnation != ""}
-	c.write(false)
+	c.write(0, false)
 	return c
 }
 
-// write writes the checks, under new names.
-func (c *checks) write(claims bool) {
-	c.claims = claims
+// write writes the checks, under new names if the server may have others.
+func (c *checks) write(e fencing.Epoch, claims bool) {
+	c.epoch, c.claims = e, claims
 	if c.incarnation != "" {
 		c.checkSQL = fencing.CheckSQL(c.fence, c.worker, c.incarnation, claims)
-		c.frontSQL = fencing.FrontCheckSQL(c.fence, c.worker, c.incarnation, claims)
+		c.frontSQL = fencing.FrontCheckSQL(c.fence, c.worker, c.incarnation, claims, e)
 	}
-	c.rename()
+	if c.generation == 0 || c.onServer() {
+		c.rename()
+	}
+	c.built.valid = false
 }
 
-// follow has the checks set a claim if the resource guards tables.
+// follow writes the checks again if the candidacy has another epoch, or if the resource guards
+// tables and they do not set the claim, or the other way round.
 func (c *checks) follow(st *fencing.Status) {
-	if claims := st.Holder.Guards > 0; claims != c.claims {
-		c.write(claims)
+	if claims := st.Holder.Guards > 0; claims != c.claims || st.Epoch != c.epoch && st.CanWrite() {
+		c.write(st.Epoch, claims)
 	}
 }
 
 // become writes the checks of another candidacy.
 func (c *checks) become(fence int32, incarnation string) {
 	c.fence, c.incarnation, c.claimed = fence, incarnation, 0
-	c.write(c.claims)
+	c.write(0, c.claims)
 }
 
 // newNonce returns what nobody can guess of a name, 60 bits, in lower case.
@@ -204,6 +209,7 @@ func (c *checks) usable(batch uint64) bool {
 type builtChecks struct {
 	valid              bool
 	announced, held    fencing.Epoch
+	fresh              bool // front is for these epochs
 	check, front, read builtCheck
 	verdict            builtCheck
 }
@@ -224,14 +230,14 @@ func (c *checks) build(told, held fencing.Epoch) {
 func (c *checks) rebuild(told, held fencing.Epoch) {
 	toldBytes, heldBytes := binary.BigEndian.AppendUint64(nil, uint64(told)), binary.BigEndian.AppendUint64(nil, uint64(held))
 	c.built = builtChecks{
-		valid: true, announced: told, held: held,
+		valid: true, announced: told, held: held, fresh: told == held && held == c.epoch,
 		check: builtCheck{
 			run:  wire.AppendRun(nil, c.names.portal, c.names.check, toldBytes, heldBytes),
 			text: fmt.Appendf(nil, "EXECUTE %s(%d,%d);", c.names.check, told, held),
 		},
 		front: builtCheck{
-			run:  wire.AppendRun(nil, c.names.portal, c.names.front, toldBytes),
-			text: fmt.Appendf(nil, "EXECUTE %s(%d);", c.names.front, told),
+			run:  wire.AppendRun(nil, c.names.portal, c.names.front),
+			text: fmt.Appendf(nil, "EXECUTE %s;", c.names.front),
 		},
 		read: builtCheck{
 			run:  wire.AppendRun(nil, c.names.portal, c.names.read),
@@ -251,7 +257,7 @@ func (b *builtChecks) of(g injectedCheck, front bool) *builtCheck {
 		return &b.read
 	case g == verdict:
 		return &b.verdict
-	case front && b.announced == b.held:
+	case front && b.fresh:
 		return &b.front
 	default:
 		return &b.check

@@ -280,7 +280,7 @@ var table = []mutation{
 
 	// What guarded tables ask for.
 	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
-		old: `"$1", "$1", claim(fence, "$1", claims))`, text: `"$1", "$1", claim(fence, "$1", false))`},
+		old: `number, number, claim(fence, number, claims))`, text: `number, number, claim(fence, number, false))`},
 	{name: "the check in a block sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
 		old: `checkSQL(refuse, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", claims)+inReadCommitted)`, text: `checkSQL(refuse, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", false)+inReadCommitted)`},
 	{name: "no claim of the session in front of CALL and DO", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: "^TestAClaimThatIsLostInAPipeline$/^default$",

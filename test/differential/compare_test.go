@@ -256,7 +256,7 @@ func sortParameters(lines []string) {
 // kept matches what is injected in front of a text of several statements. The server
 // keeps the whole text for those that PREPARE and DECLARE create, and positions refer
 // to it.
-var kept = regexp.MustCompile(`EXECUTE fencepost_check_[0-9a-z]+_[0-9a-z_]+\([0-9,]+\);|SELECT fencepost\.refuse\(.*?IS NOT TRUE;| P="[0-9]+"`)
+var kept = regexp.MustCompile(`EXECUTE fencepost_check_[0-9a-z]+_[0-9a-z_]+(\([0-9,]+\))?;|SELECT fencepost\.refuse\(.*?IS NOT TRUE;| P="[0-9]+"`)
 
 func withoutPrefix(lines []string) []string {
 	out := make([]string, len(lines))
