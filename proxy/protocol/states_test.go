@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -299,5 +300,46 @@ func TestAPortalSurvivesAnEarlierEnd(t *testing.T) {
 	}
 	if s := m.names.portals.get(nil).stmt; s == nil || !s.requiresBlock() {
 		t.Errorf("the portal holds %+v, want the DECLARE", s)
+	}
+}
+
+// TestTheCheckInFrontIsForItsEpoch: the check without parameters is prepared again, under another
+// name, for another epoch, and never stands for another one. An epoch that cannot be written under
+// changes nothing.
+func TestTheCheckInFrontIsForItsEpoch(t *testing.T) {
+	t.Parallel()
+	c := newChecks(1, "w", "w#1", false)
+	prepare := func() (sql string, names checkNames) {
+		c.appendPrepare(nil, 0, ownAhead, new(replyQueue).push)
+		c.confirm()
+		return c.frontSQL, c.names
+	}
+	leads := func(e fencing.Epoch) *fencing.Status { return &fencing.Status{Role: fencing.Leader, Epoch: e} }
+	short := func(told, held fencing.Epoch) bool {
+		c.build(told, held)
+		return bytes.Equal(c.text(fullCheck, true), []byte("EXECUTE "+c.names.front+";"))
+	}
+
+	c.follow(leads(3))
+	sql, names := prepare()
+	if !strings.Contains(sql, " 3::pg_catalog.int8, 3::pg_catalog.int8)") {
+		t.Errorf("the check in front is %s, want one of epoch 3", sql)
+	}
+	if !short(3, 3) || short(4, 4) || short(3, 4) || short(0, 0) {
+		t.Error("the check in front is used for another epoch than its own, or not for that")
+	}
+	c.follow(&fencing.Status{Role: fencing.Follower, Epoch: 5})
+	if c.names != names || !c.prepared() {
+		t.Error("an epoch under which nothing can be written has the checks prepared again")
+	}
+	c.follow(leads(5))
+	if c.prepared() {
+		t.Fatal("the checks are not prepared again for another epoch")
+	}
+	if sql, again := prepare(); again == names || !strings.Contains(sql, " 5::pg_catalog.int8, 5::pg_catalog.int8)") {
+		t.Errorf("the check in front is %s under the name %s, want one of epoch 5 under a new name", sql, again.front)
+	}
+	if !short(5, 5) || short(3, 3) {
+		t.Error("the check in front is used for the epoch before, or not for its own")
 	}
 }
