@@ -117,7 +117,7 @@ func (x *session) close() {
 // run relays until one side ends.
 func (x *session) run(ctx context.Context) {
 	read := x.handshake
-	x.handshake = nil
+	x.handshake, x.backend.parameters = nil, nil // which nobody needs any more
 	x.downGone = make(chan struct{})
 	go func() {
 		defer close(x.downGone)

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -204,8 +205,8 @@ func (c *checks) usable(batch uint64) bool {
 	return c.progress == checksConfirmed || c.progress == checksSent && c.batch == batch
 }
 
-// builtChecks are the bytes of the prepared checks for two epochs, so that they are built
-// once for many transactions. They are valid until the names or the epochs change.
+// builtChecks are the bytes of the prepared checks for two epochs, each built when it is first used, for many
+// transactions. They are valid until the names or the epochs change.
 type builtChecks struct {
 	valid              bool
 	announced, held    fencing.Epoch
@@ -214,43 +215,20 @@ type builtChecks struct {
 	verdict            builtCheck
 }
 
-// builtCheck is one check in its two forms.
+// builtCheck is one check in its two forms, nil until they are used.
 type builtCheck struct {
 	run  []byte // Bind, Execute, Close
 	text []byte // EXECUTE …; in front of a Query
 }
 
-// build makes the bytes of the checks for told and held.
+// build has the checks be for told and held.
 func (c *checks) build(told, held fencing.Epoch) {
 	if !c.built.valid || c.built.announced != told || c.built.held != held {
-		c.rebuild(told, held)
+		c.built = builtChecks{valid: true, announced: told, held: held, fresh: told == held && held == c.epoch}
 	}
 }
 
-func (c *checks) rebuild(told, held fencing.Epoch) {
-	toldBytes, heldBytes := binary.BigEndian.AppendUint64(nil, uint64(told)), binary.BigEndian.AppendUint64(nil, uint64(held))
-	c.built = builtChecks{
-		valid: true, announced: told, held: held, fresh: told == held && held == c.epoch,
-		check: builtCheck{
-			run:  wire.AppendRun(nil, c.names.portal, c.names.check, toldBytes, heldBytes),
-			text: fmt.Appendf(nil, "EXECUTE %s(%d,%d);", c.names.check, told, held),
-		},
-		front: builtCheck{
-			run:  wire.AppendRun(nil, c.names.portal, c.names.front),
-			text: fmt.Appendf(nil, "EXECUTE %s;", c.names.front),
-		},
-		read: builtCheck{
-			run:  wire.AppendRun(nil, c.names.portal, c.names.read),
-			text: fmt.Appendf(nil, "EXECUTE %s;", c.names.read),
-		},
-	}
-	if c.asks {
-		c.built.verdict.run = wire.AppendRun(nil, c.names.portal, c.names.verdict, toldBytes, heldBytes)
-	}
-}
-
-// of returns the bytes of a check. front says that nothing stands in front of it in its
-// transaction.
+// of returns a check. front says that nothing stands in front of it in its transaction.
 func (b *builtChecks) of(g injectedCheck, front bool) *builtCheck {
 	switch {
 	case g == readOnly:
@@ -265,15 +243,50 @@ func (b *builtChecks) of(g injectedCheck, front bool) *builtCheck {
 }
 
 // run returns the messages that run a check, which is prepared.
-func (c *checks) run(g injectedCheck, front bool) []byte { return c.built.of(g, front).run }
+func (c *checks) run(g injectedCheck, front bool) []byte {
+	b := c.built.of(g, front)
+	if b.run == nil {
+		var params [][]byte
+		name, takesEpochs := c.nameOf(b)
+		if takesEpochs {
+			told, held := binary.BigEndian.AppendUint64(nil, uint64(c.built.announced)), binary.BigEndian.AppendUint64(nil, uint64(c.built.held))
+			params = [][]byte{told, held}
+		}
+		b.run = bytes.Clone(wire.AppendRun(nil, c.names.portal, name, params...)) // which has grown larger
+	}
+	return b.run
+}
+
+// nameOf returns the name under which a check is prepared, and whether it takes the two epochs as parameters.
+func (c *checks) nameOf(b *builtCheck) (name string, takesEpochs bool) {
+	switch b {
+	case &c.built.read:
+		return c.names.read, false
+	case &c.built.front:
+		return c.names.front, false
+	case &c.built.verdict:
+		return c.names.verdict, true
+	default:
+		return c.names.check, true
+	}
+}
 
 // text returns a check that stands in front of a Query: an EXECUTE of what is prepared, or
 // the same inline while that is not sure.
 func (c *checks) text(g injectedCheck, front bool) []byte {
-	if c.progress == checksConfirmed {
-		return c.built.of(g, front).text
+	if c.progress != checksConfirmed {
+		return []byte(c.inline(g) + ";")
 	}
-	return []byte(c.inline(g) + ";")
+	b := c.built.of(g, front)
+	if b.text == nil {
+		params := ""
+		name, takesEpochs := c.nameOf(b)
+		if takesEpochs {
+			params = fmt.Sprintf("(%d,%d)", c.built.announced, c.built.held)
+		}
+		b.text = []byte("EXECUTE " + name + params + ";")
+	}
+	return b.text
 }
 
 // inline is a check as a statement that needs nothing prepared.
