@@ -36,6 +36,8 @@ alchemy() {
 		rm -rf "$new"
 		mkdir -p "$new"
 		if alchemy_from "$mirror" "$new"; then
+			# The tests keep no byte code, so that each program would compile it anew.
+			/usr/bin/python3 -m compileall -q "$new/usr/lib/python3/dist-packages"
 			mv "$new/usr/lib/python3/dist-packages" "$modules"
 			rm -rf "$new"
 			return
