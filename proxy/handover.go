@@ -121,7 +121,10 @@ func (x *session) wakeUpPumpAndUnlock() {
 // awaitRoom waits until the server has answered enough that more can be sent to it. It
 // returns errServerGone if the server will answer nothing more, and errClientGone if the
 // client has departed.
-func (x *session) awaitRoom() error {
+//
+// Terminate says that the client is going too. It only waits for what is sent again if a check was unknown to the
+// server, which fails at once.
+func (x *session) awaitRoom(terminates bool) error {
 	if x.downHasEnded() {
 		return errServerGone
 	}
@@ -134,7 +137,7 @@ func (x *session) awaitRoom() error {
 	x.mu.Unlock()
 	defer while(&x.active.busy)()
 	switch {
-	case x.departs(room, x.downGone):
+	case x.departs(room, x.downGone, terminates):
 		return errClientGone
 	case x.downHasEnded():
 		return errServerGone
@@ -147,8 +150,12 @@ func (x *session) awaitRoom() error {
 // the client has ended its output and nothing has moved for DepartedWait: a worker that has
 // died keeps neither its lease nor its session for as long as the server takes for what it was
 // sent. It is long, because a client may send everything at once, and end. One that is slow to
-// read its replies is not gone.
-func (x *session) departs(done, gone <-chan struct{}) bool {
+// read its replies is not gone. A client that has sent Terminate sends nothing more, and is waited for shortly.
+func (x *session) departs(done, gone <-chan struct{}, terminates bool) bool {
+	patience := x.srv.cfg.DepartedWait
+	if terminates {
+		patience = min(patience, terminateWait)
+	}
 	ended, late := socketBelow(x.client).PeerEnded(), (<-chan time.Time)(nil)
 	moved := x.moved()
 	for {
@@ -164,9 +171,12 @@ func (x *session) departs(done, gone <-chan struct{}) bool {
 				return true
 			}
 		}
-		moved, late = x.moved(), time.After(x.srv.cfg.DepartedWait)
+		moved, late = x.moved(), time.After(patience)
 	}
 }
+
+// terminateWait is how long a Terminate waits for the replies to what came before.
+const terminateWait = 5 * time.Second
 
 // moved grows with each byte that the client or the server takes.
 func (x *session) moved() uint64 {
@@ -188,5 +198,5 @@ func (x *session) retries() bool {
 	x.mu.Lock()
 	repeats := x.m.Is(protocol.ReplayPending)
 	x.mu.Unlock()
-	return repeats && x.awaitRoom() == nil
+	return repeats && x.awaitRoom(false) == nil
 }

@@ -252,8 +252,9 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			u.keep()
 			return false, false
 		case need.Kind == protocol.NeedRoom:
-			if err := x.awaitRoom(); err != nil {
-				return u.ends(err, u.in.bytes()[u.off:])
+			rest := u.in.bytes()[u.off:]
+			if err := x.awaitRoom(len(rest) > 0 && rest[0] == 'X'); err != nil {
+				return u.ends(err, rest)
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
 			x.choose(ctx, need.Join, u.since())
@@ -304,7 +305,7 @@ const longWrite = 100 * time.Millisecond
 func (x *session) watchWrite() (ends func() (departed bool)) {
 	written, departed := make(chan struct{}), make(chan bool, 1)
 	timer := time.AfterFunc(longWrite, func() {
-		departs := x.departs(written, nil)
+		departs := x.departs(written, nil, false)
 		if departs {
 			_ = x.server.SetWriteDeadline(aLongTimeAgo)
 		}

@@ -258,7 +258,7 @@ func (m *Machine) hasRoom() bool {
 	if m.inHand.wait != noWait || m.retry.stage == retryDiscarding {
 		return !m.pendingReplies.certain() || m.inHand.wait != noWait && m.copy.stalls() // the server waits for the client
 	}
-	return m.pendingReplies.len() <= maxPending/2
+	return m.pendingReplies.len() <= maxPending/2 || m.copy.reading()
 }
 
 // Announced says that the epochs of an announce event reach a client of which nothing was

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"unsafe"
 
@@ -13,6 +14,9 @@ import (
 // errCopyFlood says that a client sent more Syncs inside COPY data, where they
 // are ignored, than any client has reason to.
 var errCopyFlood = errors.New("too many messages inside COPY data")
+
+// errInDoubt says that nobody knows which messages the server has skipped.
+var errInDoubt = fmt.Errorf("%w: an error in a COPY, of which it is not sure where the server goes on", ErrSurprise)
 
 // serverReads reports whether a server reads messages of this type in a session.
 func serverReads(typ byte) bool {
@@ -67,6 +71,9 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err err
 		}
 		taken, need := m.begin(in, n, p)
 		n += taken
+		if m.up.phase.err != nil {
+			return n, NeedNothing, m.up.phase.err
+		}
 		if need != NeedNothing {
 			return n, need, nil
 		}
@@ -228,6 +235,9 @@ func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
 	if m.txn.Skips() && !m.pendingReplies.certain() && gate.Runs(typ) {
 		// The same, as it seems by the words of an error, which a function can
 		// choose: the message is left out, since the server would not run it.
+		if m.doubtsSync() {
+			return false
+		}
 		m.inHand.dropped = true
 		return true
 	}

@@ -11,14 +11,21 @@ import (
 // client. It begins with the first byte after the startup, and ends with its phase.
 type downstream struct {
 	phase    phase
-	body     passthrough     // of the message that was taken last
-	failed   bool            // the server has said ERROR since the last ReadyForQuery
-	ahead    *failedAhead    // in the client's block, which has failed by it; nil if there is none
-	heldBack []byte          // a RowDescription or CommandComplete that waits for what comes after it
+	body     passthrough  // of the message that was taken last
+	failed   bool         // the server has said ERROR since the last ReadyForQuery
+	ahead    *failedAhead // in the client's block, which has failed by it; nil if there is none
+	heldBack []byte       // a RowDescription or CommandComplete that waits for what comes after it
+	doubt    doubt
 	reported *fencing.Status // by which the client knows its role and epoch
 	// What the current call has made, good until the next one.
 	events []Event
 	made   []byte // messages for the client
+}
+
+// doubt is the question of awaitSync, from when it is sent to when it is answered.
+type doubt struct {
+	asked bool
+	ready []byte // the first ReadyForQuery that came since
 }
 
 // failedAhead is an error of what Fencepost has sent in a batch of its own. In a block, the check

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"strings"
 
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -113,13 +114,15 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	}
 	m.inHand.wait.answered()
 	switch {
-	case m.copy.unsure && (gate.Runs(typ) || typ == 'C'):
+	case m.txn.Skips() && gate.Runs(typ) && m.doubtsSync():
+		return m.awaitSync(p)
+	case m.copy.unsure && !m.txn.Skips() && (gate.Runs(typ) || typ == 'C'):
 		return m.awaitSkip(p)
 	case m.awaitsDoubtful(typ):
 		m.parseNothing(p)
 		m.inHand.wait.begin(waitsForOwn)
 		return NeedRoom
-	case (typ == 'Q' || typ == 'F') && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
+	case (typ == 'Q' || typ == 'F') && m.config.Mode != ModePassing && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
 		return m.awaitFlush(p)
 	case !m.batch.open() && m.pendingReplies.certain() && m.awaitsReplies(typ, body):
 		if m.pendingReplies.endsCopy() {
@@ -183,12 +186,10 @@ func (m *Machine) awaitFlush(p *gate.Plan) NeedKind {
 // awaitSkip has a message wait until it is sure that the server has skipped what it seems to have skipped: the next
 // reply is then that to a message of Fencepost's. Otherwise the session ends, with an unexpected reply.
 func (m *Machine) awaitSkip(p *gate.Plan) NeedKind {
-	if m.pendingReplies.certain() {
-		m.inHand.wait.begin(waitsForReplies)
-		return NeedRoom
+	if !m.pendingReplies.certain() {
+		m.copy.unsure = false
+		m.closeNothing(p)
 	}
-	m.copy.unsure = false
-	m.closeNothing(p)
 	m.flushFor(waitsForOwn, p)
 	return NeedRoom
 }
@@ -199,6 +200,52 @@ func (m *Machine) awaitSkip(p *gate.Plan) NeedKind {
 func (m *Machine) awaitsDoubtful(typ byte) bool {
 	return m.front() != nil && m.batch.fresh() && !m.stillOpen() && !m.pendingReplies.certain() && !m.txn.Skips() && !m.copy.under() &&
 		m.config.Mode != ModePassing && (gate.Runs(typ) && typ != 'd' || typ == 'C' || typ == 'S')
+}
+
+// doubtsSync reports whether it is open if a COPY that has failed has read the client's Sync in front, and so whether
+// the server goes on behind that Sync or skips what comes.
+func (m *Machine) doubtsSync() bool {
+	e := m.front()
+	return e != nil && e.kind == syncing && e.certainty == perhapsInBatch && m.config.Mode != ModePassing
+}
+
+// awaitSync has the message in hand wait until that is known: a Sync of Fencepost's ends what the server skips, and a
+// batch of Fencepost's alone follows. If there are two ReadyForQuery in front of its ParseComplete, the first is that of
+// the client's Sync. If there is one, the client's batch has failed, and what it holds is left out up to its next Sync.
+// Where something is pending behind the client's Sync, its replies could be taken for those, and the session ends.
+func (m *Machine) awaitSync(p *gate.Plan) NeedKind {
+	if !m.pendingReplies.isLast() {
+		m.up.phase.end(errInDoubt)
+		return NeedRoom
+	}
+	m.syncSkipped(p)
+	m.parseNothing(p)
+	m.inHand.wait.begin(waitsForFlush)
+	m.down.doubt.asked = true
+	return NeedRoom
+}
+
+// resolveSync follows a message of type typ behind the question of awaitSync. held reports that it is a ReadyForQuery
+// of which it is not known yet whose it is.
+func (m *Machine) resolveSync(typ byte, msg []byte, p *gate.Segments) (held bool) {
+	d := &m.down.doubt
+	switch first := d.ready; {
+	case len(first) == 0 && typ == 'Z':
+		d.ready = append(first, msg...)
+		return true
+	case len(first) == 0: // an error ends the session
+	case typ == 'Z':
+		e := m.front()
+		e.certainty = answered
+		m.ready(e, first, p)
+		p.Insert(bytes.Clone(first))
+	default:
+		m.skip(m.front())
+		m.ready(m.front(), first, p)
+		m.ownFails()
+	}
+	d.asked, d.ready = false, d.ready[:0]
+	return false
 }
 
 // parseNothing has the server answer a batch of Fencepost's alone, whose first reply is like none of those that are

@@ -34,7 +34,9 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	if m.txn.AtRest() {
 		m.chain = chain{} // a BEGIN that was sent has failed, or its block is over
 	}
-	m.settleBase(m.down.failed)
+	if !wasOwn || m.down.failed { // what Fencepost has sent ahead says nothing of a SET behind it
+		m.settleBase(m.down.failed)
+	}
 	m.down.failed = false
 	if status != gate.FailedBlock {
 		m.down.ahead = nil
@@ -95,7 +97,7 @@ func (m *Machine) maybeNext(c certainty) {
 		switch e := m.pendingReplies.at(i); {
 		case e.kind == copyEnd, e.maybe():
 		case e.kind == syncing:
-			e.certainty = c
+			e.certainty = perhaps // it was sent behind the COPY, so that no error there has skipped what is behind it
 			return
 		default:
 			m.endsInDoubt(c)

@@ -204,6 +204,16 @@ func (r *replyQueue) grow() {
 // at returns the i-th entry from the front.
 func (r *replyQueue) at(i int) *reply { return &r.ring[(r.head+i)&(len(r.ring)-1)] }
 
+// isLast reports whether nothing but ends of COPY is pending behind the entry in front.
+func (r *replyQueue) isLast() bool {
+	for i := 1; i < r.n; i++ {
+		if r.at(i).kind != copyEnd {
+			return false
+		}
+	}
+	return r.n > 0
+}
+
 // removeEarly takes out the Syncs that came between a COPY and its data, and reports whether there were any.
 func (r *replyQueue) removeEarly() (found bool) {
 	for i := 0; i < r.n; {

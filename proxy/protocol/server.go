@@ -95,6 +95,9 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 		}
 	}
 	m.batch.shown()
+	if m.down.doubt.asked && m.resolveSync(f.Type, msg, p) {
+		return true, nil
+	}
 	for {
 		e := m.pendingReplies.front()
 		if e == nil {

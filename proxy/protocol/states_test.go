@@ -343,3 +343,37 @@ func TestTheCheckInFrontIsForItsEpoch(t *testing.T) {
 		t.Error("the check in front is used for the epoch before, or not for its own")
 	}
 }
+
+// TestAChoiceThatFailsBehindAClaim: the session claims its epoch in a batch of Fencepost's in front of a SET of
+// fencepost.resource, whose ReadyForQuery says nothing of the SET. That fails, so nothing is chosen.
+func TestAChoiceThatFailsBehindAClaim(t *testing.T) {
+	t.Parallel()
+	own := &fencing.Status{Role: fencing.Leader, Epoch: 5, Holder: fencing.Record{Epoch: 5, Worker: "w", Guards: 1}}
+	other := &fencing.Status{Role: fencing.Leader, Epoch: 3, Holder: fencing.Record{Epoch: 3, Worker: "w"}}
+	m := fuzzMachine(ModeFenced, own)
+	set, taken, sent := wiretest.Query("set fencepost.resource = 'b'"), 0, []byte(nil)
+	for taken < len(set) {
+		var p gate.Plan
+		p.Reset(set)
+		n, need, err := m.FromClient(set, &p)
+		if err != nil || n == 0 && need.Kind != NeedJoin {
+			t.Fatalf("the machine took %d bytes, needs %v: %v", n, need.Kind, err)
+		}
+		if taken = n; need.Kind == NeedJoin {
+			m.Answer(Answer{Need: NeedJoin, Chosen: []Chosen{{Resource: "b", Announced: 3,
+				Candidacy: Candidacy{Fence: 8, Resource: "b", Incarnation: "ib", Status: func() *fencing.Status { return other }}}}})
+		}
+		out, _ := p.Bytes(nil)
+		sent = append(sent, out...)
+	}
+	if at := bytes.IndexByte(sent, 'Q'); !bytes.Contains(sent[:max(at, 0)], []byte("fencepost.claim_")) {
+		t.Fatalf("no claim in front of the SET: %q", sent)
+	}
+	canceled := wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C57014\x00Mcanceling statement due to user request\x00\x00"))
+	ready := wiretest.Msg('Z', []byte("I"))
+	claimed := join(wiretest.Msg('3'), wiretest.Msg('1'), wiretest.Msg('2'), wiretest.Msg('C', []byte("SELECT 1\x00")), wiretest.Msg('3'), wiretest.Msg('3'), ready)
+	got, _ := pumpDown(t, m, join(claimed, canceled, ready), 1<<20)
+	if !bytes.HasPrefix(got, canceled) || bytes.Contains(got, []byte("fencepost.resource\x00b\x00")) || m.epochs.choices.base != nil {
+		t.Errorf("the client is told %q, and %v is chosen", got, m.epochs.choices.base)
+	}
+}
