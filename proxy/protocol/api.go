@@ -256,7 +256,7 @@ func (m *Machine) Is(c Condition) bool {
 // hasRoom reports, after NeedRoom, that FromClient can go on.
 func (m *Machine) hasRoom() bool {
 	if m.inHand.wait != noWait || m.retry.stage == retryDiscarding {
-		return !m.pendingReplies.certain() || m.inHand.wait != noWait && m.copy.stalls() // the server waits for the client
+		return !m.pendingReplies.certain() || m.doubtsSync() || m.inHand.wait != noWait && m.copy.stalls() // the server waits for the client
 	}
 	return m.pendingReplies.len() <= maxPending/2 || m.copy.reading()
 }

@@ -47,7 +47,7 @@ func (c *copyState) stalls() bool { return c.reading() || c.under() && c.intrude
 func (c *copyState) reading() bool { return c.phase == copyReading }
 
 func (c *copyState) begin(executed bool) {
-	c.phase, c.executed, c.intruder, c.sent = copyReading, executed, 0, false
+	c.phase, c.executed, c.intruder, c.sent, c.unsure = copyReading, executed, 0, false, false
 }
 
 // close follows what ends the data: CopyDone or CopyFail, or an intruder.

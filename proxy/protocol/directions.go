@@ -24,8 +24,9 @@ type downstream struct {
 
 // doubt is the question of awaitSync, from when it is sent to when it is answered.
 type doubt struct {
-	asked bool
-	ready []byte // the first ReadyForQuery that came since
+	asked  bool
+	ready  []byte // the last ReadyForQuery that came since
+	goesOn bool   // there was one before, so that the server goes on behind a Sync of the client's
 }
 
 // failedAhead is an error of what Fencepost has sent in a batch of its own. In a block, the check

@@ -109,13 +109,15 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 // depends on that. A server that has ignored the Syncs among COPY data keeps what it answers to the COPY, so a
 // Flush follows the end of the data.
 func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
+	if (gate.Runs(typ) || m.inHand.wait != noWait) && m.doubtsSync() {
+		m.inHand.wait.answered() // what it has waited for may never come
+		return m.awaitSync(p)
+	}
 	if m.inHand.wait != noWait && m.pendingReplies.certain() && !m.copy.stalls() {
 		return NeedRoom
 	}
 	m.inHand.wait.answered()
 	switch {
-	case m.txn.Skips() && gate.Runs(typ) && m.doubtsSync():
-		return m.awaitSync(p)
 	case m.copy.unsure && !m.txn.Skips() && (gate.Runs(typ) || typ == 'C'):
 		return m.awaitSkip(p)
 	case m.awaitsDoubtful(typ):
@@ -203,18 +205,20 @@ func (m *Machine) awaitsDoubtful(typ byte) bool {
 }
 
 // doubtsSync reports whether it is open if a COPY that has failed has read the client's Sync in front, and so whether
-// the server goes on behind that Sync or skips what comes.
+// the server goes on behind that Sync or skips what comes. A later Sync, which is answered for sure, will show that.
 func (m *Machine) doubtsSync() bool {
 	e := m.front()
-	return e != nil && e.kind == syncing && e.certainty == perhapsInBatch && m.config.Mode != ModePassing
+	return e != nil && e.kind == syncing && e.certainty == perhapsInBatch && m.txn.Skips() && !m.down.doubt.asked &&
+		!m.pendingReplies.hasSync() && m.config.Mode != ModePassing
 }
 
 // awaitSync has the message in hand wait until that is known: a Sync of Fencepost's ends what the server skips, and a
-// batch of Fencepost's alone follows. If there are two ReadyForQuery in front of its ParseComplete, the first is that of
-// the client's Sync. If there is one, the client's batch has failed, and what it holds is left out up to its next Sync.
-// Where something is pending behind the client's Sync, its replies could be taken for those, and the session ends.
+// batch of Fencepost's alone follows. Of the ReadyForQuery in front of its ParseComplete, the last is that of Fencepost's
+// Sync, and the others are those of the client's last Syncs. If there is none of these, the client's batch has failed, and
+// what it holds is left out up to its next Sync. Where anything but Syncs is pending, its replies could be taken for
+// those, and the session ends.
 func (m *Machine) awaitSync(p *gate.Plan) NeedKind {
-	if !m.pendingReplies.isLast() {
+	if !m.pendingReplies.onlyDoubtfulSyncs() {
 		m.up.phase.end(errInDoubt)
 		return NeedRoom
 	}
@@ -229,22 +233,26 @@ func (m *Machine) awaitSync(p *gate.Plan) NeedKind {
 // of which it is not known yet whose it is.
 func (m *Machine) resolveSync(typ byte, msg []byte, p *gate.Segments) (held bool) {
 	d := &m.down.doubt
-	switch first := d.ready; {
-	case len(first) == 0 && typ == 'Z':
-		d.ready = append(first, msg...)
+	if typ == 'Z' {
+		if len(d.ready) > 0 { // the one before was not the last
+			e := m.front()
+			e.certainty, d.goesOn = answered, true
+			m.ready(e, d.ready, p)
+			p.Insert(bytes.Clone(d.ready))
+		}
+		d.ready = append(d.ready[:0], msg...)
 		return true
-	case len(first) == 0: // an error ends the session
-	case typ == 'Z':
-		e := m.front()
-		e.certainty = answered
-		m.ready(e, first, p)
-		p.Insert(bytes.Clone(first))
-	default:
-		m.skip(m.front())
-		m.ready(m.front(), first, p)
-		m.ownFails()
 	}
-	d.asked, d.ready = false, d.ready[:0]
+	if len(d.ready) > 0 { // otherwise an error has answered the question, which ends the session
+		for e := m.front(); !e.own(); e = m.front() {
+			m.skip(e)
+		}
+		m.ready(m.front(), d.ready, p)
+		if !d.goesOn {
+			m.ownFails()
+		}
+	}
+	*d = doubt{ready: d.ready[:0]}
 	return false
 }
 

@@ -204,14 +204,25 @@ func (r *replyQueue) grow() {
 // at returns the i-th entry from the front.
 func (r *replyQueue) at(i int) *reply { return &r.ring[(r.head+i)&(len(r.ring)-1)] }
 
-// isLast reports whether nothing but ends of COPY is pending behind the entry in front.
-func (r *replyQueue) isLast() bool {
-	for i := 1; i < r.n; i++ {
-		if r.at(i).kind != copyEnd {
+// onlyDoubtfulSyncs reports whether nothing is pending but Syncs of which it is open whether they are answered, and ends
+// of COPY.
+func (r *replyQueue) onlyDoubtfulSyncs() bool {
+	for i := range r.n {
+		if e := r.at(i); e.kind != copyEnd && (e.kind != syncing || !e.maybe()) {
 			return false
 		}
 	}
-	return r.n > 0
+	return true
+}
+
+// hasSync reports whether a Sync is pending that is answered for sure.
+func (r *replyQueue) hasSync() bool {
+	for i := range r.n {
+		if e := r.at(i); e.kind == syncing && !e.maybe() {
+			return true
+		}
+	}
+	return false
 }
 
 // removeEarly takes out the Syncs that came between a COPY and its data, and reports whether there were any.

@@ -36,6 +36,9 @@ func TestProtocolCopyThatFailsInDoubt(t *testing.T) {
 		newScript("statement trigger, slow rollback, a batch", slow, failing, at("E", many, copyIn, Sync(), data("80\tx\n"), done()), at("ZZ", Run("select 'behind'"), Sync()), undone, count),
 		newScript("bad data and a Sync, slow rollback, a Query", slow, at("E", many, copyIn, data("bad\n"), Sync(), done()), at("ZZ", Q("select 'behind'")), count),
 		newScript("bad data and a Sync, slow rollback, a batch", slow, at("E", many, copyIn, data("bad\n"), Sync(), done()), at("ZZ", ins, Sync()), count),
+		newScript("two Syncs, slow rollback, a Query", slow, failing, at("E", many, copyIn, Sync(), Sync(), data("80\tx\n"), done()), at("ZZZ", Q("select 'behind'")), undone, count),
+		newScript("a Sync in front, another among the data, slow rollback, a batch", slow, at("E", many, copyIn, Sync(), data("bad\n"), Sync(), done()), at("ZZ", ins, Sync()), count),
+		newScript("a Sync behind the error, and a Query", at("E", copyIn, Sync(), data("bad\n"), done()), at("ZZ", Sync(), Q("select 'behind'")), count),
 		newScript("a Sync among the data, slow rollback, a batch and its Sync", slow, at("E", many, copyIn, data("80\tx\n"), Sync(), data("bad\n"), done()), at("", ins), at("Z", Sync()), at("Z", ins, Sync()), count),
 	)
 	t.Run("at once", func(t *testing.T) { // before 18, this ends the session: see D8
