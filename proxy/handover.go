@@ -122,8 +122,8 @@ func (x *session) wakeUpPumpAndUnlock() {
 // returns errServerGone if the server will answer nothing more, and errClientGone if the
 // client has departed.
 //
-// Terminate says that the client is going too. It only waits for what is sent again if a check was unknown to the
-// server, which fails at once.
+// terminates says that the message in hand is Terminate. It only waits to know whether something has to be sent again
+// because a check was unknown to the server, and that fails at once.
 func (x *session) awaitRoom(terminates bool) error {
 	if x.downHasEnded() {
 		return errServerGone

@@ -108,7 +108,9 @@ func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fenci
 // call it again with what follows n. An error ends the session.
 func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	defer caught(p, &err)
-	n, need.Kind, err = m.client(in, p)
+	if n, need.Kind, err = m.client(in, p); err == nil {
+		err = m.up.phase.err
+	}
 	m.up.partial = n < len(in)
 	switch need.Kind {
 	case NeedMore:
@@ -255,10 +257,14 @@ func (m *Machine) Is(c Condition) bool {
 
 // hasRoom reports, after NeedRoom, that FromClient can go on.
 func (m *Machine) hasRoom() bool {
-	if m.inHand.wait != noWait || m.retry.stage == retryDiscarding {
-		return !m.pendingReplies.certain() || m.doubtsSync() || m.inHand.wait != noWait && m.copy.stalls() // the server waits for the client
+	switch serverWaits := m.copy.stalls(); {
+	case m.inHand.wait != noWait: // what it has waited for may never come
+		return !m.pendingReplies.certain() || m.doubtsSync() || serverWaits
+	case m.retry.stage == retryDiscarding:
+		return !m.pendingReplies.certain()
+	default: // a server that reads COPY data answers nothing, so that too many are an error
+		return m.pendingReplies.len() <= maxPending/2 || m.copy.reading()
 	}
-	return m.pendingReplies.len() <= maxPending/2 || m.copy.reading()
 }
 
 // Announced says that the epochs of an announce event reach a client of which nothing was

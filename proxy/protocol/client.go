@@ -71,9 +71,6 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err err
 		}
 		taken, need := m.begin(in, n, p)
 		n += taken
-		if m.up.phase.err != nil {
-			return n, NeedNothing, m.up.phase.err
-		}
 		if need != NeedNothing {
 			return n, need, nil
 		}

@@ -74,3 +74,32 @@ func TestManySyncsBehindACopyThatWaits(t *testing.T) {
 		}
 	})
 }
+
+// TestAMessageBehindACopyInDoubtIsAnswered: messages are pending behind a Sync of which it is open whether a COPY that has
+// failed has read it. The next message, which waits for their replies, is answered, or the session ends: see D8.
+func TestAMessageBehindACopyInDoubtIsAnswered(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
+		if _, err := admin.Exec(t.Context(), "create table public.t (id int, v text); grant all on public.t to app"); err != nil {
+			t.Fatal(err)
+		}
+		copyIn := Cat(Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0))
+		for _, next := range [][]byte{Cat(Run("vacuum t"), Sync()), Cat(Run("begin isolation level serializable"), Sync()), Cat(wiretest.Close('S', "x"), Sync())} {
+			conn := fixture.LeaderConn(t, p, db)
+			conn.Send(copyIn, wiretest.CopyData("1\tx\n"), Sync(), wiretest.CopyData("bad\n"), wiretest.CopyDone(), Parse("", "select 1"))
+			conn.Until('E')
+			conn.Send(next)
+			for {
+				m, err := conn.Next()
+				if err != nil {
+					t.Fatalf("%q: %v", next, err)
+				}
+				if m.Type == 'Z' || m.Type == 'E' && m.Fields()['C'] == "08P01" {
+					break
+				}
+			}
+			_ = conn.Close()
+		}
+	})
+}
