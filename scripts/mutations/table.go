@@ -191,7 +191,7 @@ var table = []mutation{
 	{name: "no check in front of a function call", file: "proxy/protocol/inject.go", tests: fastPath,
 		old: "m.inject(m.decide(&q), unknownStatement, &by, p)", text: "m.inject(passes(func() gate.Reason { _ = q; r, _ := gate.Unfenced(true); return r }()), unknownStatement, &by, p)"},
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
-		old: "	c.built = builtChecks{", text: "	heldBytes, held = toldBytes, told\n	c.built = builtChecks{"},
+		old: "	if !c.built.valid || c.built.announced", text: "	held = told\n	if !c.built.valid || c.built.announced"},
 	{name: "what was told holds for the transaction in hand", file: "proxy/protocol/machine.go", tests: openedOld,
 		old: "	if outside {\n		m.epochs.begins()\n", text: "	m.epochs.begins()\n	if outside {\n"},
 	{name: "a COMMIT that did not run ends the transaction", file: "proxy/protocol/announced.go", tests: "^TestSafetyToldBetweenChainedTransactions$/^default$/a_COMMIT_that",
