@@ -223,7 +223,7 @@ const (
 	Working
 	// Leading: writes may be tried, in the transaction in hand.
 	Leading
-	// ReplayDue: FromClient has something to send again, whether or not the client sends more.
+	// ReplayDue: FromClient has something to send, whether or not the client sends more.
 	ReplayDue
 	// ReplayPending: it has, or will have once the server has answered.
 	ReplayPending
@@ -247,7 +247,7 @@ func (m *Machine) Is(c Condition) bool {
 	case Leading:
 		return leads(m.config.Status(), m.epochs.inHand.announced)
 	case ReplayDue:
-		return m.retry.stage == retryDue || m.retry.stage == retrySync
+		return m.retry.stage == retryDue || m.retry.stage == retrySync || m.down.doubt.due
 	case ReplayPending:
 		return m.retry.stage != retryIdle
 	default:

@@ -22,9 +22,10 @@ type downstream struct {
 	made   []byte // messages for the client
 }
 
-// doubt is the question of awaitSync, from when it is sent to when it is answered.
+// doubt is what is not known of the Syncs behind a COPY that has failed.
 type doubt struct {
-	asked  bool
+	due    bool   // FromClient asks which of them are answered: see leavesDoubtful
+	asked  bool   // the question of awaitSync was sent, and is not answered
 	ready  []byte // the last ReadyForQuery that came since
 	goesOn bool   // there was one before, so that the server goes on behind a Sync of the client's
 }

@@ -63,7 +63,8 @@ func (m *Machine) stillOpen() bool {
 //
 // On 18 only the answer to a Query or function call says whether the transaction of what
 // was executed in front of it goes on, or has failed and is over; in the latter case a
-// check in front would leave open one that the client has not.
+// check in front would leave open one that the client has not. A Close waits too, because no other message
+// waits behind it in its batch.
 //
 // Only such an answer says, too, whether the transaction goes on that may have imported a
 // snapshot, and what a text means that seems to import one. The same is true of a text in a
@@ -88,7 +89,7 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 		return false
 	case (m.epochs.choices.changes || m.epochs.unconfirmed()) && strings.IndexByte("QPBDEFC", typ) >= 0: // whether that has failed decides
 		return true
-	case m.claimIsDue() && strings.IndexByte("PBDC", typ) >= 0:
+	case (m.claimIsDue() || m.stillOpen()) && strings.IndexByte("PBDC", typ) >= 0:
 		return true
 	case typ == 'E', (m.chain.imported || m.config.Discards) && strings.IndexByte("QPBDFC", typ) >= 0:
 		return true
@@ -200,8 +201,31 @@ func (m *Machine) awaitSkip(p *gate.Plan) NeedKind {
 // have skipped, or taken for COPY data, it answers. Otherwise their replies could be taken for those of what is sent
 // now. A server that skips messages answers nothing before a Sync.
 func (m *Machine) awaitsDoubtful(typ byte) bool {
+	return m.doubtful() && (gate.Runs(typ) && typ != 'd' || typ == 'C' || typ == 'S')
+}
+
+// doubtful reports whether it is open if anything that is pending is answered, and whether a batch of Fencepost's can
+// show that.
+func (m *Machine) doubtful() bool {
 	return m.front() != nil && m.batch.fresh() && !m.stillOpen() && !m.pendingReplies.certain() && !m.txn.Skips() && !m.copy.under() &&
-		m.config.Mode != ModePassing && (gate.Runs(typ) && typ != 'd' || typ == 'C' || typ == 'S')
+		m.config.Mode != ModePassing
+}
+
+// leavesDoubtful follows a ReadyForQuery. If only Syncs are pending behind it of which it is open whether they are
+// answered, the client may send nothing more, and the session would never be at rest. So FromClient asks at once.
+func (m *Machine) leavesDoubtful() {
+	if m.pendingReplies.onlyDoubtfulSyncs() && m.doubtful() && !m.up.partial && !m.up.body.inside() {
+		m.down.doubt.due = true
+		m.down.happens(Event{Kind: EventReplay})
+	}
+}
+
+// askDoubtful sends that question, if nothing has answered it since.
+func (m *Machine) askDoubtful(p *gate.Plan) {
+	m.down.doubt.due = false
+	if m.doubtful() && m.inHand.wait == noWait {
+		m.parseNothing(p)
+	}
 }
 
 // doubtsSync reports whether it is open if a COPY that has failed has read the client's Sync in front, and so whether
@@ -252,7 +276,7 @@ func (m *Machine) resolveSync(typ byte, msg []byte, p *gate.Segments) (held bool
 			m.ownFails()
 		}
 	}
-	*d = doubt{ready: d.ready[:0]}
+	*d = doubt{ready: d.ready[:0], due: d.due}
 	return false
 }
 

@@ -45,6 +45,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		m.registration = gate.Registration{}
 		m.down.happens(Event{Kind: EventUnregister})
 	}
+	m.leavesDoubtful()
 	if wasOwn {
 		m.repliesDropped()
 		return

@@ -288,7 +288,7 @@ var table = []mutation{
 	{name: "no claim of the session at rest", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
 		old: "	if m.claimIsDue() {", text: "	if m.checks.fence < 0 {"},
 	{name: "a batch does not wait to claim at rest", file: "proxy/protocol/own_sync.go", in: ofReplies, tests: "^TestProtocolGuardedTables$/^18$/DO_behind",
-		old: "	case m.claimIsDue() && ", text: "	case m.checks.fence < 0 && "},
+		old: "	case (m.claimIsDue() || ", text: "	case (m.checks.fence < 0 || "},
 	{name: "what resets the claim of the session at rest leaves it", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
 		old: "		m.checks.claimed = 0\n", text: "		m.checks.claims = m.checks.claims || false\n"},
 	{name: "a guard of another resource ends the session", file: "proxy/protocol/errors.go", in: ofGuards, tests: "^TestAGuardOfAnotherResource$",

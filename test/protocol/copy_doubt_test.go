@@ -2,7 +2,9 @@ package protocol
 
 import (
 	"bytes"
+	"context"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -100,6 +102,32 @@ func TestAMessageBehindACopyInDoubtIsAnswered(t *testing.T) {
 				}
 			}
 			_ = conn.Close()
+		}
+	})
+}
+
+// TestASessionBehindACopyInDoubtComesToRest: a COPY was read to its end and has failed. It is open whether the server has
+// read the Sync in front of its data as one, until Fencepost asks. The client sends nothing more, and the session ends
+// with the proxy.
+func TestASessionBehindACopyInDoubtComesToRest(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
+		if _, err := admin.Exec(t.Context(), `create table public.t (id int); grant all on public.t to app;
+			create function no() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;
+			create trigger no after insert on public.t for each statement execute function no()`); err != nil {
+			t.Fatal(err)
+		}
+		conn := fixture.LeaderConn(t, p, db)
+		conn.Send(Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0), Sync(), wiretest.CopyData("1\n"), wiretest.CopyDone(), Sync())
+		conn.Until('Z')
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := p.Server.Shutdown(ctx); err != nil {
+			t.Errorf("shutdown: %v", err)
+		}
+		if f := fixture.FatalError(t, conn.Rest()); f['C'] != "57P01" {
+			t.Errorf("the session ends with %v, want 57P01", f)
 		}
 	})
 }
