@@ -11,4 +11,4 @@ func (s *Server) AnalyzeWith(f func(sql string, st sqltext.Settings) *sqltext.Te
 const AuditQueueSize = auditQueueSize
 
 // WaitingTexts returns how many texts wait for their turn to be analyzed.
-func (s *Server) WaitingTexts() int { return s.analyst.turns.length() }
+func (s *Server) WaitingTexts() int { return s.analyst.turns.Waiting() }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/fairqueue"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
@@ -98,18 +99,18 @@ const cacheBytes = 32 << 20
 type analyst struct {
 	cache   *sqltext.Cache                                            // the machines use it too
 	analyze func(sql string, settings sqltext.Settings) *sqltext.Text // may take half a second
-	turns   *fairQueue                                                // for calls of analyze
+	turns   *fairqueue.Queue                                          // for calls of analyze
 }
 
 func newAnalyst() analyst {
 	cache := sqltext.NewCache(cacheBytes)
-	return analyst{cache: cache, analyze: cache.Analyze, turns: newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))}
+	return analyst{cache: cache, analyze: cache.Analyze, turns: fairqueue.New(max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
 // text returns the analysis of sql. It waits for the turn of key, and returns ctx's error if
 // ctx ends before that.
 func (a *analyst) text(ctx context.Context, key, sql string, settings sqltext.Settings) (*sqltext.Text, error) {
-	leave, err := a.turns.enter(ctx, key)
+	leave, err := a.turns.Enter(ctx, key)
 	if err != nil {
 		return nil, err
 	}

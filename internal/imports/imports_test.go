@@ -48,7 +48,7 @@ var ours = map[string][]string{
 	},
 	"upstream": {"fencing", "proxy/pgtls"},
 	"proxy": {
-		"fencing", "fencing/sqltext", "internal/faults", "proxy/appname", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/protocol", "proxy/proxyheader",
+		"fencing", "fencing/sqltext", "internal/faults", "proxy/appname", "proxy/fairqueue", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/protocol", "proxy/proxyheader",
 		"proxy/shadow", "proxy/slots", "proxy/unixsocket", "proxy/wire", "upstream",
 	},
 	"proxy/protocol":           {"fencing", "fencing/sqltext", "proxy/gate", "proxy/shadow", "proxy/wire"},
@@ -56,6 +56,7 @@ var ours = map[string][]string{
 	"proxy/wire":               {},
 	"proxy/netloop":            {},
 	"proxy/slots":              {},
+	"proxy/fairqueue":          {},
 	"proxy/appname":            {"fencing"},
 	"proxy/pgtls":              {"internal/files", "proxy/wire"},
 	"proxy/proxyheader":        {"proxy/netloop"},

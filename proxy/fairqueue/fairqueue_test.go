@@ -1,4 +1,4 @@
-package proxy
+package fairqueue
 
 import (
 	"context"
@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// TestFairQueueTakesTurnsOfKeys: many callers of one key delay another key by one
+// TestQueueTakesTurnsOfKeys: many callers of one key delay another key by one
 // of them.
-func TestFairQueueTakesTurnsOfKeys(t *testing.T) {
+func TestQueueTakesTurnsOfKeys(t *testing.T) {
 	t.Parallel()
-	q := newFairQueue(1)
+	q := New(1)
 	leave := mustEnter(t, q, "many")
 	let := make(chan string)
 	enter := func(key string, waiting int) {
@@ -21,7 +21,7 @@ func TestFairQueueTakesTurnsOfKeys(t *testing.T) {
 			let <- key
 			leave()
 		}()
-		q.awaitLength(waiting)
+		awaitLength(q, waiting)
 	}
 	for i := range 5 {
 		enter("many", i+1)
@@ -43,20 +43,20 @@ func TestFairQueueTakesTurnsOfKeys(t *testing.T) {
 	}
 }
 
-// TestFairQueueForgetsWhoGivesUp: a caller that gives up leaves the turns of the others as
+// TestQueueForgetsWhoGivesUp: a caller that gives up leaves the turns of the others as
 // they are, and hands on the place that it may just have got.
-func TestFairQueueForgetsWhoGivesUp(t *testing.T) {
+func TestQueueForgetsWhoGivesUp(t *testing.T) {
 	t.Parallel()
-	q := newFairQueue(1)
+	q := New(1)
 	leave := mustEnter(t, q, "first")
 	gone := make(chan error)
 	ctx, cancel := context.WithCancel(t.Context())
 	for i, key := range []string{"many", "many", "one"} {
 		go func() {
-			_, err := q.enter(ctx, key)
+			_, err := q.Enter(ctx, key)
 			gone <- err
 		}()
-		q.awaitLength(i + 1)
+		awaitLength(q, i+1)
 	}
 	let := make(chan string)
 	go func() {
@@ -64,7 +64,7 @@ func TestFairQueueForgetsWhoGivesUp(t *testing.T) {
 		let <- "many"
 		leave()
 	}()
-	q.awaitLength(4)
+	awaitLength(q, 4)
 	cancel()
 	for range 3 {
 		if err := <-gone; !errors.Is(err, context.Canceled) {
@@ -79,8 +79,8 @@ func TestFairQueueForgetsWhoGivesUp(t *testing.T) {
 	}
 }
 
-func mustEnter(t *testing.T, q *fairQueue, key string) (leave func()) {
-	leave, err := q.enter(t.Context(), key)
+func mustEnter(t *testing.T, q *Queue, key string) (leave func()) {
+	leave, err := q.Enter(t.Context(), key)
 	if err != nil {
 		t.Error(err)
 		return func() {}
@@ -89,18 +89,8 @@ func mustEnter(t *testing.T, q *fairQueue, key string) (leave func()) {
 }
 
 // awaitLength returns when n callers wait.
-func (q *fairQueue) awaitLength(n int) {
-	for q.length() != n {
+func awaitLength(q *Queue, n int) {
+	for q.Waiting() != n {
 		runtime.Gosched()
 	}
-}
-
-// length returns how many callers wait.
-func (q *fairQueue) length() (n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, line := range q.waiting {
-		n += len(line)
-	}
-	return n
 }

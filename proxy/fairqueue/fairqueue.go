@@ -1,4 +1,5 @@
-package proxy
+// Package fairqueue bounds how many callers do something at one time, and has the others wait in turns.
+package fairqueue
 
 import (
 	"context"
@@ -6,22 +7,23 @@ import (
 	"sync"
 )
 
-// fairQueue admits a bounded number of callers at a time. The keys of waiting callers take
+// Queue admits a bounded number of callers at a time. The keys of waiting callers take
 // turns, so that many callers with one key do not delay the callers with another key.
-type fairQueue struct {
+type Queue struct {
 	mu      sync.Mutex
 	free    int
 	turns   []string // keys of waiting callers, the next one first
 	waiting map[string][]chan struct{}
 }
 
-func newFairQueue(places int) *fairQueue {
-	return &fairQueue{free: places, waiting: map[string][]chan struct{}{}}
+// New makes a queue that admits as many callers at a time as there are places.
+func New(places int) *Queue {
+	return &Queue{free: places, waiting: map[string][]chan struct{}{}}
 }
 
-// enter waits for a place, or until ctx ends, which it reports as an error. The caller must
+// Enter waits for a place, or until ctx ends, which it reports as an error. The caller must
 // call leave to give the place back.
-func (q *fairQueue) enter(ctx context.Context, key string) (leave func(), err error) {
+func (q *Queue) Enter(ctx context.Context, key string) (leave func(), err error) {
 	q.mu.Lock()
 	if q.free > 0 {
 		q.free--
@@ -45,7 +47,7 @@ func (q *fairQueue) enter(ctx context.Context, key string) (leave func(), err er
 
 // giveUp takes a waiting caller out of the queue, or hands on the place that it has got in
 // the meantime.
-func (q *fairQueue) giveUp(key string, turn chan struct{}) {
+func (q *Queue) giveUp(key string, turn chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	line := q.waiting[key]
@@ -62,13 +64,13 @@ func (q *fairQueue) giveUp(key string, turn chan struct{}) {
 }
 
 // leave hands the place to the first caller of the next key.
-func (q *fairQueue) leave() {
+func (q *Queue) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.leaveLocked()
 }
 
-func (q *fairQueue) leaveLocked() {
+func (q *Queue) leaveLocked() {
 	if len(q.turns) == 0 {
 		q.free++
 		return
@@ -83,4 +85,14 @@ func (q *fairQueue) leaveLocked() {
 	}
 	q.waiting[key] = line[1:]
 	q.turns = append(q.turns, key)
+}
+
+// Waiting returns how many callers wait.
+func (q *Queue) Waiting() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, line := range q.waiting {
+		n += len(line)
+	}
+	return n
 }
