@@ -72,7 +72,7 @@ func (d *downPump) read() error {
 		d.scratch = nil
 	}
 	if x.sockets == nil {
-		n, err := x.server.Read(d.in.room())
+		n, err := d.in.read(x.server)
 		if d.received(n); n > 0 {
 			return nil
 		}
@@ -98,6 +98,7 @@ func (d *downPump) serve() (stay bool) {
 	if d.readErr = err; err != nil {
 		return false
 	}
+	d.in.have += n
 	d.received(n)
 	if d.in.full() || d.in.have > maxLoopBytes || !x.sending.TryLock() {
 		return false
@@ -126,12 +127,8 @@ func (d *downPump) serve() (stay bool) {
 	return true
 }
 
-// received says that n more bytes were read.
-func (d *downPump) received(n int) {
-	before := d.in.have
-	d.in.have += n
-	d.x.observer.Received(d.in.bytes()[before:])
-}
+// received shows the last n bytes in the buffer, which were read just now, to the session's observer.
+func (d *downPump) received(n int) { d.x.observer.Received(d.in.bytes()[d.in.have-n:]) }
 
 // grow doubles the buffer. It reports false, and ends the session, if a message is too long.
 func (d *downPump) grow() bool {

@@ -123,8 +123,7 @@ func (u *upPump) read() error {
 // neither side is under TLS, serve relays what it can meanwhile.
 func (u *upPump) await() (some bool, err error) {
 	if u.x.sockets == nil {
-		n, err := u.x.client.Read(u.in.room())
-		u.in.have += n
+		n, err := u.in.read(u.x.client)
 		if n > 0 {
 			u.x.active.reads.Add(1)
 		}
