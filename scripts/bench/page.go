@@ -34,6 +34,9 @@ func write(newer *results) error {
 	if err != nil {
 		return err
 	}
+	if all, err = readCSV(bytes.NewReader(raw)); err != nil { // the page has the figures as they are rounded there
+		return err
+	}
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err

@@ -137,7 +137,7 @@ func TestAReloadSaysWhereItDoesNotCountYet(t *testing.T) {
 		!strings.Contains(out, "resources.mail.election: - -> token: applied\n") {
 		t.Errorf("fencepost reload: code %d, %s", code, out)
 	}
-	if len(p.Lines("setting changed", "setting", "resources.billing.election")) != 1 || p.Await(t, "setting changed", "setting", "resources.billing.election").Text("note") == "" {
+	if p.Await(t, "setting changed", "setting", "resources.billing.election").Text("note") == "" || len(p.Lines("setting changed", "setting", "resources.billing.election")) != 1 {
 		t.Error("the log does not say that the setting does not count yet")
 	}
 	_, err := h.bears(p, "b", 7, "worker_timeout", "0")
