@@ -309,6 +309,7 @@ func (o *Observer) copyFailed(f frame) {
 		early = early && x.typ != 'd'
 		switch {
 		case x.typ == 'S' && line && early:
+			o.doubtful = true // a function can choose the words of an error
 			continue
 		case x.typ == 'S':
 			x.maybe, o.doubtful = true, true

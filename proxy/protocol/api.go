@@ -247,7 +247,7 @@ func (m *Machine) Is(c Condition) bool {
 	case Leading:
 		return leads(m.config.Status(), m.epochs.inHand.announced)
 	case ReplayDue:
-		return m.retry.stage == retryDue || m.retry.stage == retrySync || m.down.doubt.due
+		return m.retry.stage == retryDue || m.retry.stage == retrySync || m.down.doubt.due && !m.up.partial && !m.up.body.inside()
 	case ReplayPending:
 		return m.retry.stage != retryIdle
 	default:

@@ -59,7 +59,8 @@ const (
 )
 
 // unsynced says whether the client has executed something after which neither a Sync nor
-// what ends it in another way has come. PostgreSQL 18 goes on with its transaction until then.
+// what ends it in another way has come. The server goes on with its transaction until then. Before PostgreSQL 18 a Query
+// and a fast path call end it, too.
 type unsynced uint8
 
 const (
@@ -107,7 +108,9 @@ func (b *batch) synced() {
 
 // mayHaveCopied follows the end of COPY data for a COPY that the server may have begun. It has then
 // ignored the Syncs among them.
-func (b *batch) mayHaveCopied() { b.unsynced = max(b.ended, b.unsynced) }
+func (b *batch) mayHaveCopied() {
+	b.unsynced = max(b.ended, b.unsynced)
+}
 
 // syncedBefore follows a Sync of Fencepost's in front of a message of the client's, which
 // ends what the check has begun. For the client the batch goes on.
@@ -153,8 +156,14 @@ func (b *batch) flushMayFail() bool {
 // fresh reports that nothing was executed.
 func (b *batch) fresh() bool { return b.progress <= batchOpen }
 
-// onlyChecked reports that nothing but Fencepost's messages were executed.
-func (b *batch) onlyChecked() bool { return b.progress == batchChecked }
+// onlyChecked reports that nothing but Fencepost's messages were executed, also in front of a Sync that a COPY has
+// ignored.
+func (b *batch) onlyChecked() bool {
+	return b.progress == batchChecked && b.unsynced == nothingUnsynced
+}
+
+// commits follows a Query or a fast path call that ends the transaction of what was executed in front of it.
+func (b *batch) commits() { b.unsynced, b.ended = nothingUnsynced, nothingUnsynced }
 
 // open reports that extended messages were sent.
 func (b *batch) open() bool { return b.progress >= batchOpen }

@@ -43,9 +43,6 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err err
 		m.retry.stage = retryIdle
 		m.syncInstead(p)
 	}
-	if m.down.doubt.due && !m.up.body.inside() {
-		m.askDoubtful(p)
-	}
 	if m.retry.stage == retryDiscarding && len(in) > 0 {
 		return 0, NeedRoom, nil
 	}
@@ -77,6 +74,9 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err err
 		if need != NeedNothing {
 			return n, need, nil
 		}
+	}
+	if m.down.doubt.due && !m.up.body.inside() {
+		m.askDoubtful(p)
 	}
 	return n, NeedNothing, nil
 }

@@ -293,3 +293,33 @@ func TestACopyThatLeavesInDoubtWhatWasSkipped(t *testing.T) {
 		t.Errorf("the client is told %q, and the session ends with %v; want the error of the COPY, and %v", said, err, ErrSurprise)
 	}
 }
+
+// TestAnAnswerBehindTheQuestionWhichSyncsAreAnswered: a COPY has failed before it read anything, so the server answers both
+// Syncs in front of its data. Fencepost asks after the first answer, and the second comes behind that.
+func TestAnAnswerBehindTheQuestionWhichSyncsAreAnswered(t *testing.T) {
+	t.Parallel()
+	m := leading(15)
+	pumpUp(t, m, bytes.Join([][]byte{wiretest.Parse("", "copy t from stdin"), wiretest.Bind("", ""), wiretest.Execute("", 0), wiretest.Sync(), wiretest.Sync()}, nil), 1<<20)
+	check := append(wiretest.Msg('2'), append(wiretest.Msg('C', []byte("SELECT 0\x00")), wiretest.Msg('3')...)...)
+	pumpDown(t, m, bytes.Join([][]byte{check, wiretest.Msg('1'), wiretest.Msg('2'), wiretest.Msg('G', []byte{0, 0, 0})}, nil), 1<<20)
+	pumpUp(t, m, append(wiretest.CopyData("1\n"), wiretest.CopyDone()...), 1<<20)
+	ready := wiretest.Msg('Z', []byte("I"))
+	pumpDown(t, m, append(wiretest.Msg('E', []byte("SERROR\x00VERROR\x00CP0001\x00Mno\x00WPL/pgSQL function no() line 1 at RAISE\x00\x00")), ready...), 1<<20)
+	if !m.Is(ReplayDue) {
+		t.Fatal("nothing is to be asked")
+	}
+	var p gate.Plan
+	p.Reset(nil)
+	if _, _, err := m.FromClient(nil, &p); err != nil {
+		t.Fatal(err)
+	}
+	if asked, _ := p.Bytes(nil); len(asked) == 0 || asked[0] != 'P' || m.Is(ReplayDue) {
+		t.Fatalf("it asks by %q", asked)
+	}
+	if got, _ := pumpDown(t, m, ready, 1<<20); !bytes.Equal(got, ready) || m.down.phase != (phase{}) {
+		t.Fatalf("the client gets %q, %+v; want ReadyForQuery", got, m.down.phase)
+	}
+	if got, _ := pumpDown(t, m, bytes.Join([][]byte{wiretest.Msg('1'), wiretest.Msg('3'), ready}, nil), 1<<20); len(got) > 0 || !m.Is(AtRest) {
+		t.Errorf("the client gets %q, and the session is at rest: %t", got, m.Is(AtRest))
+	}
+}

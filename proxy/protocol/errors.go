@@ -245,7 +245,7 @@ func (m *Machine) skip(e *reply) {
 // itself (drop is false) or out in its place.
 func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byte, drop bool) {
 	g, refuse := e.check, e.refuse
-	if e.origin == ownAhead || e.own() && e.kind == syncing { // a timeout may come between messages, and is raised at the next
+	if e.origin == ownAhead || e.origin == ownAsking || e.own() && e.kind == syncing { // a timeout may come between messages, and is raised at the next
 		if !ofClient(pe) {
 			pe.Position = 0 // in another text
 			m.down.ahead = &failedAhead{pe, bytes.Clone(msg)}

@@ -188,6 +188,9 @@ func (m *Machine) push(k kind, from origin) *reply {
 func (m *Machine) endBatch() {
 	m.txn.Send(gate.EndBatch, false)
 	m.batch.end()
+	if !m.config.Version.QueryContinuesBatch() {
+		m.batch.commits()
+	}
 }
 
 // endBatchBySync is endBatch for a Sync.

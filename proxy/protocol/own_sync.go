@@ -110,7 +110,7 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 // depends on that. A server that has ignored the Syncs among COPY data keeps what it answers to the COPY, so a
 // Flush follows the end of the data.
 func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
-	if (gate.Runs(typ) || m.inHand.wait != noWait) && m.doubtsSync() {
+	if (gate.Runs(typ) || typ == 'C' || m.inHand.wait != noWait) && m.doubtsSync() {
 		m.inHand.wait.answered() // what it has waited for may never come
 		return m.awaitSync(p)
 	}
@@ -213,17 +213,23 @@ func (m *Machine) doubtful() bool {
 
 // leavesDoubtful follows a ReadyForQuery. If only Syncs are pending behind it of which it is open whether they are
 // answered, the client may send nothing more, and the session would never be at rest. So FromClient asks at once.
-func (m *Machine) leavesDoubtful() {
-	if m.pendingReplies.onlyDoubtfulSyncs() && m.doubtful() && !m.up.partial && !m.up.body.inside() {
+func (m *Machine) leavesDoubtful(status gate.Answered) {
+	if m.pendingReplies.empty() || !m.pendingReplies.onlyDoubtfulSyncs() {
+		return
+	}
+	if status == gate.Idle { // nothing that runs was sent since
+		m.batch.rests(true)
+	}
+	if m.doubtful() {
 		m.down.doubt.due = true
 		m.down.happens(Event{Kind: EventReplay})
 	}
 }
 
-// askDoubtful sends that question, if nothing has answered it since.
+// askDoubtful sends that question between two messages of the client's, if nothing has answered it since.
 func (m *Machine) askDoubtful(p *gate.Plan) {
 	m.down.doubt.due = false
-	if m.doubtful() && m.inHand.wait == noWait {
+	if m.doubtful() {
 		m.parseNothing(p)
 	}
 }
@@ -286,7 +292,7 @@ func (m *Machine) parseNothing(p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.ownName()
 	m.scratch = wire.AppendCloseStatement(wire.AppendParse(m.scratch, name, ""), name)
 	p.Own(m.scratch[at:])
-	m.push(parse, ownAhead)
+	m.push(parse, ownAsking)
 	m.push(closing, ownAhead)
 	m.batch.checked()
 	m.syncAhead(p)

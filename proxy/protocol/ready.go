@@ -45,7 +45,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		m.registration = gate.Registration{}
 		m.down.happens(Event{Kind: EventUnregister})
 	}
-	m.leavesDoubtful()
+	m.leavesDoubtful(status)
 	if wasOwn {
 		m.repliesDropped()
 		return
@@ -94,14 +94,20 @@ func readyStatus(b byte) gate.Answered {
 // skipped then: whether it was cannot be told, and the session ends. If it was a Query, it
 // would have been answered by now.
 func (m *Machine) maybeNext(c certainty) {
+	behind := false // a Sync behind the COPY: no error there has skipped what is behind it, which will be answered
 	for i := range m.pendingReplies.len() {
 		switch e := m.pendingReplies.at(i); {
+		case e.origin == ownAsking:
+			return
 		case e.kind == copyEnd, e.maybe():
+			behind = behind || e.certainty == perhapsBefore
 		case e.kind == syncing:
-			e.certainty = perhaps // it was sent behind the COPY, so that no error there has skipped what is behind it
+			e.certainty = perhapsBefore
 			return
 		default:
-			m.endsInDoubt(c)
+			if !behind {
+				m.endsInDoubt(c)
+			}
 			return
 		}
 	}

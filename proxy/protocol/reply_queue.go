@@ -51,6 +51,7 @@ const (
 	own                // Fencepost's: what answers it does not go to the client
 	ownRestated        // the Parse of a text of the client's that is prepared again: the client had its notices before
 	ownAhead           // in a batch of its own: its error is nobody's
+	ownAsking          // the same, sent when the server skipped nothing, to learn which Syncs in front it answers
 	// ownCommit: a Sync in front of the message in hand, whose error is that of the message.
 	// It commits what the client's messages before it have done by a user's code.
 	ownCommit
@@ -67,6 +68,9 @@ const (
 	// perhapsInBatch: such a Sync in a COPY that was executed, where an error makes the
 	// server skip up to a Sync.
 	perhapsInBatch
+	// perhapsBefore: a Sync behind the COPY, which no error there makes the server skip. Its ReadyForQuery may have
+	// been taken for that of a Sync before it.
+	perhapsBefore
 )
 
 // standIn says that a Describe or an Execute stands for a Query that went as extended

@@ -24,6 +24,8 @@ func TestProtocolCopyThatFailsInDoubt(t *testing.T) {
 	count := at("Z", Q("select count(*) from t"))
 	failing := at("Z", Q("create function no() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;"+
 		"create trigger no before insert on t for each statement execute function no()"))
+	failsLast := at("Z", Q("create function no() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;"+
+		"create trigger no after insert on t for each statement execute function no()"))
 	undone := at("Z", Q("drop trigger no on t"))
 	// The rollback of many tables takes long, so that the next message comes before ReadyForQuery.
 	slow := at("Z", Q("create function many(n int) returns int language plpgsql as $$begin for i in 1..n loop "+
@@ -41,6 +43,12 @@ func TestProtocolCopyThatFailsInDoubt(t *testing.T) {
 		newScript("two Syncs, slow rollback, a Query", slow, failing, at("E", many, copyIn, Sync(), Sync(), data("80\tx\n"), done()), at("ZZZ", Q("select 'behind'")), undone, count),
 		newScript("a Sync in front, another among the data, slow rollback, a batch", slow, at("E", many, copyIn, Sync(), data("bad\n"), Sync(), done()), at("ZZ", ins, Sync()), count),
 		newScript("a Sync behind the error, and a Query", at("E", copyIn, Sync(), data("bad\n"), done()), at("ZZ", Sync(), Q("select 'behind'")), count),
+		newScript("behind what was skipped, Closes with their Syncs", failsLast, at("E", copyIn, Sync(), data("80\tx\n"), done()), at("ZZ", Cat(wiretest.Close('S', "x"), Sync(), wiretest.Close('S', "x"), Sync())), at("EZ", Exec("", 0), Sync()), count),
+		newScript("behind what was skipped, a Close, and a batch", failsLast, at("E", copyIn, Sync(), data("80\tx\n"), done()), at("ZZ", wiretest.Close('S', "x"), Run("select 'behind'"), Sync(), Run("select 'behind'"), Sync()), count),
+		newScript("two Syncs among bad data, and a batch", at("ZZZZ", copyIn, data("bad\n"), Sync(), Sync(), done(), Sync(), ins, Sync()), count),
+		newScript("a Sync that a simple COPY reads, behind an Execute", failsLast, at("EZ", Run("select 7"), Q("copy t from stdin"), Sync(), data("80\tx\n"), done()), at("Z", Parse("s", "select 1"), Q("delete from t")), at("Z", Q("select 1/0")), count),
+		newScript("DISCARD ALL in the batch of a COPY that reads a Sync", at("G", copyIn, Flush()), at("EZ", Sync(), data("80\tx\n"), done(), Parse("s1", "select 1"), Run("discard all"), Sync()), count),
+		newScript("VACUUM in the batch of a COPY that reads a Sync", at("G", copyIn, Flush()), at("Z", Sync(), data("80\tx\n"), done(), Parse("s1", "select 1"), Q("vacuum t")), at("Z", Sync()), count),
 		newScript("a Sync among the data, slow rollback, a batch and its Sync", slow, at("E", many, copyIn, data("80\tx\n"), Sync(), data("bad\n"), done()), at("", ins), at("Z", Sync()), at("Z", ins, Sync()), count),
 	)
 	t.Run("at once", func(t *testing.T) { // before 18, this ends the session: see D8
