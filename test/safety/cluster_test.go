@@ -29,6 +29,19 @@ func lockWaiters(s *fixture.Cluster, kind string) int {
 	return s.Number("select count(*) from pg_locks join pg_stat_activity using (pid) where not granted and locktype = $1 and datname = current_database()", kind)
 }
 
+// atTheGate returns the process id of the backend that waits for an advisory lock, or 0.
+func atTheGate(s *fixture.Cluster) int {
+	return s.Number("select coalesce(min(pid), 0) from pg_locks join pg_stat_activity using (pid) where not granted and locktype = 'advisory' and datname = current_database()")
+}
+
+// awaitEnd waits until the backend has ended. None has the process id 0.
+func awaitEnd(s *fixture.Cluster, pid int) {
+	s.T.Helper()
+	fixture.Eventually(s.T, "the worker's backend has ended", func() bool {
+		return s.Number("select count(*) from pg_stat_activity where pid = $1", pid) == 0
+	})
+}
+
 // countBackends is how many connections the workers have to the database.
 func countBackends(s *fixture.Cluster) int {
 	s.T.Helper()

@@ -144,20 +144,23 @@ func holdsGrant(s *fixture.Cluster, worker string, c holdCase) {
 			s.T.Fatalf("%.200q: the connection ended: %v", piece, all)
 		}
 	}
-	backends := countBackends(s) // one will come, and one will go
 	s.Exec("select pg_advisory_lock(42)")
 	defer s.Exec("select pg_advisory_unlock_all()")
 	answer := fixture.ReadReply(client, 1+strings.Count(string(c.last), string(Sync())))
 	if _, err := client.Write(c.last); err != nil {
 		s.T.Fatal(err)
 	}
-	fixture.Eventually(s.T, "the write waits at the gate", func() bool { return answer.Done() || lockWaiters(s, "advisory") > 0 })
+	backend := 0
+	fixture.Eventually(s.T, "the write waits at the gate", func() bool {
+		backend = atTheGate(s)
+		return answer.Done() || backend != 0
+	})
 	s.Supersede()
 	before := s.Rows("stale")
 	s.Exec("select pg_advisory_unlock(42)")
 	_, _ = client.Write(Q("commit")) // it may be gone
 	_ = client.Close()
-	fixture.Eventually(s.T, "the worker's backend has ended", func() bool { return countBackends(s) <= backends })
+	awaitEnd(s, backend)
 	if before != 0 || s.Rows("stale") != 0 {
 		s.T.Errorf("%d rows of the old epoch were there when the grant returned, %d are there now", before, s.Rows("stale"))
 	}

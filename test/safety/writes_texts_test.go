@@ -153,24 +153,26 @@ func holdsReading(s *fixture.Cluster, worker string, r reading, last []byte) {
 	s.Connect(worker)
 	s.Grant(worker)
 	client := setUpReading(s, s.T, r, worker)
-	backends := countBackends(s)
 	s.Exec("select pg_advisory_lock(42)")
 	defer s.Exec("select pg_advisory_unlock_all()")
 	answer := fixture.ReadReply(client, answers(last))
 	if _, err := client.Write(last); err != nil {
 		s.T.Fatal(err)
 	}
-	fixture.Eventually(s.T, "the write waits at the gate", func() bool { return answer.Done() || lockWaiters(s, "advisory") > 0 })
-	waited := lockWaiters(s, "advisory") > 0
+	backend := 0
+	fixture.Eventually(s.T, "the write waits at the gate", func() bool {
+		backend = atTheGate(s)
+		return answer.Done() || backend != 0
+	})
 	s.Supersede()
 	s.Exec("select pg_advisory_unlock(42)")
 	_, _ = client.Write(Q("commit"))
 	_ = client.Close()
-	fixture.Eventually(s.T, "the worker's backend has ended", func() bool { return countBackends(s) <= backends })
+	awaitEnd(s, backend)
 	if n := s.Rows("stale"); n != 0 {
 		s.T.Errorf("%d rows of the old epoch", n)
 	}
-	if all, _ := answer.Wait(); !waited {
+	if all, _ := answer.Wait(); backend == 0 {
 		s.T.Errorf("the write did not come to the gate: %v", all)
 	}
 }
