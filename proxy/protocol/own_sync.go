@@ -36,17 +36,21 @@ func (m *Machine) wantsSync(text []byte) bool {
 }
 
 // tooLate reports whether a text sets the isolation of its first transaction after
-// a query of the batch, so that it fails where no Sync of Fencepost's has ended that.
+// a query of the batch, or READ WRITE after READ ONLY, so that it fails where no Sync of
+// Fencepost's has ended that.
 func (m *Machine) tooLate(t *sqltext.Text) bool {
 	if !m.batch.snapshot {
 		return false
 	}
+	readOnly := false
 	for i := range t.Statements {
 		switch s := &t.Statements[i]; {
-		case s.SetsIsolation:
+		case s.SetsIsolation, readOnly && s.Isolation && !s.ChoosesReadOnly:
 			return true
 		case s.EndsTransaction:
 			return false
+		default:
+			readOnly = readOnly || s.Isolation && s.ChoosesReadOnly
 		}
 	}
 	return false
