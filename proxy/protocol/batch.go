@@ -108,9 +108,7 @@ func (b *batch) synced() {
 
 // mayHaveCopied follows the end of COPY data for a COPY that the server may have begun. It has then
 // ignored the Syncs among them.
-func (b *batch) mayHaveCopied() {
-	b.unsynced = max(b.ended, b.unsynced)
-}
+func (b *batch) mayHaveCopied() { b.unsynced = max(b.ended, b.unsynced) }
 
 // syncedBefore follows a Sync of Fencepost's in front of a message of the client's, which
 // ends what the check has begun. For the client the batch goes on.

@@ -13,7 +13,7 @@ import (
 // wantsSync reports whether a Query would notice a check that was executed
 // in this batch.
 func (m *Machine) wantsSync(text []byte) bool {
-	if m.inHand.verdict != noVerdict || !m.batch.onlyChecked() || m.stillOpen() {
+	if m.inHand.verdict != noVerdict || !m.batch.onlyChecked() {
 		return false
 	}
 	if len(text) <= maxAuditText {
@@ -151,7 +151,7 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 // the client's there are only Parse, Bind, Describe and Close. Should one of them
 // fail, the server skips the message, so their answers come first.
 func (m *Machine) syncBefore(p *gate.Plan) NeedKind {
-	if !m.batch.onlyChecked() || m.stillOpen() {
+	if !m.batch.onlyChecked() {
 		return NeedNothing
 	}
 	if m.copy.stalls() {

@@ -51,7 +51,7 @@ const (
 	own                // Fencepost's: what answers it does not go to the client
 	ownRestated        // the Parse of a text of the client's that is prepared again: the client had its notices before
 	ownAhead           // in a batch of its own: its error is nobody's
-	ownAsking          // the same, sent when the server skipped nothing, to learn which Syncs in front it answers
+	ownAsking          // the same, to learn which Syncs in front the server answers: it does not skip this
 	// ownCommit: a Sync in front of the message in hand, whose error is that of the message.
 	// It commits what the client's messages before it have done by a user's code.
 	ownCommit
