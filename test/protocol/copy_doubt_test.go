@@ -126,16 +126,24 @@ func TestASessionBehindACopyInDoubtComesToRest(t *testing.T) {
 			create trigger no after insert on public.t for each statement execute function no()`); err != nil {
 			t.Fatal(err)
 		}
-		conn := fixture.LeaderConn(t, p, db)
-		conn.Send(Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0), Sync(), wiretest.CopyData("1\n"), wiretest.CopyDone(), Sync())
-		conn.Until('Z')
+		copyIn := Cat(Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0), Sync(), wiretest.CopyData("1\n"), wiretest.CopyDone())
+		idle, half := fixture.LeaderConn(t, p, db), fixture.LeaderConn(t, p, db)
+		idle.Send(copyIn, Sync())
+		idle.Until('Z')
+		half.Send(copyIn)
+		half.Until('E')
+		half.Send(Sync(), Flush()[:2]) // a message in hand when the ReadyForQuery comes
+		half.Until('Z')
+		half.Send(Flush()[2:])
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if err := p.Server.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
-		if f := fixture.FatalError(t, conn.Rest()); f['C'] != "57P01" {
-			t.Errorf("the session ends with %v, want 57P01", f)
+		for name, conn := range map[string]*wiretest.Conn{"idle": idle, "half a message": half} {
+			if f := fixture.FatalError(t, conn.Rest()); f['C'] != "57P01" {
+				t.Errorf("%s: the session ends with %v, want 57P01", name, f)
+			}
 		}
 	})
 }
