@@ -188,7 +188,9 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	return fmt.Errorf("verify the fence: %w", err)
 }
 
-// observe processes the highest grant.
+// observe processes the highest grant. One whose response was lost does not count before the candidacy leads:
+// the grant is asked for again and gives the same epoch, unless another candidacy has been granted one since.
+// Otherwise that would supersede a worker which has never led.
 func (c *Candidacy) observe(rec fencing.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,9 +201,9 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	switch {
 	case rec.Incarnation == c.incarnation && s.led && rec.Epoch > s.epoch: // an order ended its lead, and its token was granted another epoch
 		c.supersedeLocked(rec)
-	case rec.Incarnation == c.incarnation && rec.Unconfirmed: // the grant is asked for again
+	case rec.Incarnation == c.incarnation && (rec.Unconfirmed || !s.led && c.token == 0): // the grant is asked for again
 	case rec.Incarnation == c.incarnation:
-		s.hasEpoch(max(s.epoch, rec.Epoch)) // a grant without a response may have succeeded
+		s.hasEpoch(max(s.epoch, rec.Epoch))
 	case s.phase == superseded, s.epoch > 0 && rec.Epoch > s.epoch:
 		c.supersedeLocked(rec)
 	}

@@ -102,6 +102,43 @@ func TestWhatIsLearntOfGrants(t *testing.T) {
 	}
 }
 
+// bareCandidacy returns the candidacy of incarnation mine, without a loop.
+func bareCandidacy(token int64) *Candidacy {
+	e := &Elections{cfg: Config{
+		Now: func() time.Duration { return 0 }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
+	}}
+	return newCandidacy(&resource{e: e, log: zap.NewNop()}, nil, fencing.JoinRequest{Token: token}, history{incarnation: "mine"})
+}
+
+// TestAnotherGrantSupersedesOnlyWhoHasLed: the record shows a grant whose response was lost, and then
+// another worker's.
+func TestAnotherGrantSupersedesOnlyWhoHasLed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		led   bool
+		token int64
+		want  phase
+	}{
+		"it has never led":        {want: following},
+		"it has led":              {led: true, want: superseded},
+		"its epoch is of a token": {token: 7, want: superseded},
+	} {
+		candidacy := bareCandidacy(c.token)
+		if c.led {
+			candidacy.mu.led = true
+			candidacy.mu.hasEpoch(1)
+		}
+		for _, rec := range []fencing.Record{
+			{Epoch: 1, Incarnation: "mine", Unconfirmed: true}, {Epoch: 1, Incarnation: "mine"}, {Epoch: 2, Incarnation: "other"},
+		} {
+			candidacy.observe(rec)
+		}
+		if is := candidacy.mu.phase; is != c.want {
+			t.Errorf("%s: the candidacy is %v, want %v", name, is, c.want)
+		}
+	}
+}
+
 // TestACandidacyTakesNoUnconfirmedEpoch that a grant without an answer has left. It is superseded by
 // one of another candidacy, because its checks fail.
 func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
@@ -111,10 +148,7 @@ func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
 		epoch       fencing.Epoch // of the candidacy
 		want        phase
 	}{{"mine", 0, following}, {"other", 0, following}, {"other", 1, superseded}} {
-		e := &Elections{cfg: Config{
-			Now: func() time.Duration { return 0 }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
-		}}
-		candidacy := newCandidacy(&resource{e: e, log: zap.NewNop()}, nil, fencing.JoinRequest{}, history{incarnation: "mine"})
+		candidacy := bareCandidacy(0)
 		candidacy.mu.hasEpoch(c.epoch)
 		candidacy.observe(fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: true})
 		if candidacy.mu.phase != c.want || candidacy.mu.epoch != c.epoch {
