@@ -38,7 +38,7 @@ var ownCases = []testCase{
 		first := w.mustAcquire(p, w.bid("a"))
 		other := w.takes(first, "a-2")
 		other.From = "a-9"
-		if _, err := q.Acquire(within(w.T, patience), other); !errors.Is(err, election.ErrHeld) {
+		if _, err := w.ask(q, other); !errors.Is(err, election.ErrHeld) {
 			w.Errorf("a request that names another candidacy got %v, want ErrHeld", err)
 		}
 		if err := p.Renew(within(w.T, patience), first); err != nil {
@@ -55,7 +55,7 @@ var ownCases = []testCase{
 				w.Errorf("after a late release the holder renews with %v", err)
 			}
 		}
-		if _, err := p.Acquire(within(w.T, patience), w.takes(first, "a-3")); !errors.Is(err, election.ErrHeld) {
+		if _, err := w.ask(p, w.takes(first, "a-3")); !errors.Is(err, election.ErrHeld) {
 			w.Errorf("a request that names a candidacy whose term is over got %v, want ErrHeld", err)
 		}
 		w.seeOf(p, election.Held, "a-2")
@@ -70,7 +70,7 @@ var ownCases = []testCase{
 		for i := range 6 {
 			q, _ := w.provider(string(rune('b' + i)))
 			go func() {
-				_, err := q.Acquire(within(w.T, patience), w.takes(first, string(rune('b'+i))))
+				_, err := w.ask(q, w.takes(first, string(rune('b'+i))))
 				results <- err
 			}()
 		}
