@@ -121,7 +121,7 @@ func TestScriptsReadBack(t *testing.T) {
 
 const (
 	clients  = 8   // at once: they mostly wait
-	ordinary = 250 // scripts in an ordinary run, which runs the same ones every time
+	ordinary = 120 // scripts in an ordinary run, which runs the same ones every time
 )
 
 // TestScripts runs random scripts: always the same ones in an ordinary run, others in

@@ -14,7 +14,7 @@ import (
 )
 
 // shadowed is how many random scripts TestAShadowSendsWhatTheClientSends runs.
-const shadowed = 60
+const shadowed = 30
 
 // TestAShadowSendsWhatTheClientSends: what the server gets from a worker in shadow, who does not
 // lead, is byte for byte what it gets from a connection with unfenced: allow.

@@ -28,7 +28,7 @@ func TestSafetyFollowerTwin(t *testing.T) {
 }
 
 // ordinaryTwins is how many scripts of each kind an ordinary run covers.
-const ordinaryTwins = 80
+const ordinaryTwins = 50
 
 // twins runs random scripts, a quarter as many as TestScripts if a number is
 // requested.
