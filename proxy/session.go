@@ -126,12 +126,22 @@ func (x *session) run(ctx context.Context) {
 	orderly := x.up(ctx, read.fromClient)
 	x.stopReading(nil)
 	x.leave(orderly)
-	// The server sees the end of input, as from the client itself: it answers what it was
-	// sent, and ends.
-	_ = x.server.CloseWrite()
+	x.endInput(orderly)
 	<-x.downGone
 	x.auditShadow()
 	linger(x.client)
+}
+
+// endInput lets the server see the end of its input, as from the client itself: it answers what it was sent, and
+// ends. orderly says that this ends with Terminate. The server reads nothing behind that, and a connection that is
+// closed with input unread is reset, which loses what has not arrived of the last replies. So TLS does not say
+// that it ends then.
+func (x *session) endInput(orderly bool) {
+	var server interface{ CloseWrite() error } = x.server
+	if orderly {
+		server = socketBelow(x.server)
+	}
+	_ = server.CloseWrite()
 }
 
 // rest moves the bytes that a reader of the startup has read ahead to the start of buf, and

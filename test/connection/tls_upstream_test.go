@@ -3,6 +3,7 @@ package connection
 import (
 	"bytes"
 	"crypto/tls"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -255,6 +256,35 @@ func copyFile(t *testing.T, from, to string) {
 	}
 	if err := os.WriteFile(to, text, 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestNothingFollowsATerminateUnderTLS: Postgres ends at a Terminate and reads nothing behind it, so that what follows,
+// be it that TLS ends, would reset the connection and lose replies that are on their way.
+func TestNothingFollowsATerminateUnderTLS(t *testing.T) {
+	t.Parallel()
+	var sent bytes.Buffer // to Postgres, over the last connection
+	pg, ca, _ := pgtest.SharedTLS(t, 0)
+	relay := fixture.NewRelay(t, "tcp", pg.Addr(), func() fixture.Passing {
+		return fixture.Passing{ToServer: func(piece []byte) []byte { sent.Write(piece); return piece }}
+	})
+	s := newSides(t, sidesConfig{pg: pg, ca: ca, address: relay.Addr})
+	records := func() (n int) {
+		for rest := sent.Bytes()[len(wiretest.SSLRequest()):]; len(rest) > 0; n++ {
+			rest = rest[5+int(binary.BigEndian.Uint16(rest[3:])):]
+		}
+		return n
+	}
+	c := s.connect(t, "user", pgtest.Superuser)
+	fixture.MustExec(t, c, "select 1") // every record so far has passed the relay
+	before := records()
+	c.Send(wiretest.Terminate())
+	if all := c.Rest(); len(all) > 0 {
+		t.Errorf("the client is told %v", all)
+	}
+	relay.Wait()
+	if n := records() - before; n != 1 {
+		t.Errorf("%d records of TLS went to Postgres, want the one with the Terminate", n)
 	}
 }
 
