@@ -201,7 +201,7 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	switch {
 	case rec.Incarnation == c.incarnation && s.led && rec.Epoch > s.epoch: // an order ended its lead, and its token was granted another epoch
 		c.supersedeLocked(rec)
-	case rec.Incarnation == c.incarnation && (rec.Unconfirmed || !s.led && c.token == 0): // the grant is asked for again
+	case rec.Incarnation == c.incarnation && (rec.Unconfirmed || !c.countsLocked()): // the grant is asked for again
 	case rec.Incarnation == c.incarnation:
 		s.hasEpoch(max(s.epoch, rec.Epoch))
 	case s.phase == superseded, s.epoch > 0 && rec.Epoch > s.epoch:
@@ -209,6 +209,10 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	}
 	c.publishLocked(c.r.e.cfg.Now())
 }
+
+// countsLocked reports whether an epoch that the candidacy was granted counts, even if it has never led under it.
+// That of a token does: no lower token leads again.
+func (c *Candidacy) countsLocked() bool { return c.mu.led || c.token > 0 }
 
 // refuseSuperseded returns the refusal of a client that waits to lead.
 func (c *Candidacy) refuseSuperseded() error {

@@ -21,6 +21,9 @@ const (
 	unblockedJitter = 500 * time.Millisecond
 )
 
+// errOvertaken means that a grant succeeded, and that another candidacy was granted an epoch before the response arrived.
+var errOvertaken = errors.New("another worker was granted an epoch at once")
+
 // grantLocked starts turning the award into the epoch.
 func (c *Candidacy) grantLocked() {
 	s := &c.mu.state
@@ -67,12 +70,13 @@ func (c *Candidacy) shares(before fencing.Record, epoch fencing.Epoch) bool {
 
 // examineAgain follows the grant of an epoch. If others were granted epochs after the
 // candidacy began, one of them may have superseded another candidacy of the same worker, at
-// another proxy.
+// another proxy. An earlier grant of this one, whose response was lost, does not matter: it has
+// never led under that.
 func (c *Candidacy) examineAgain(ctx context.Context, epoch fencing.Epoch) {
 	if c.before.Load() || epoch <= c.examined+1 {
 		return
 	}
-	before, err := c.fence.SupersededBefore(ctx, c.worker)
+	before, err := c.fence.SupersededBefore(ctx, c.worker, c.incarnation)
 	c.before.Store(before || err != nil)
 }
 
@@ -81,25 +85,28 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 	defer c.mu.Unlock()
 	s := &c.mu.state
 	s.requests.end(requestGrant)
+	over := s.held.lease != lease || s.requests.has(requestRelease)
 	if err == nil {
-		s.hasEpoch(record.Epoch)
-		if replaces(record, s.record, before) {
-			s.record = record
-		} else {
-			c.supersedeLocked(s.record) // by a grant that followed immediately
-		}
+		err = c.takeEpochLocked(record, before, over || c.r.e.cfg.Now() >= s.held.trusted)
 	}
-	if s.held.lease != lease || s.requests.has(requestRelease) { // over in the meantime: the grant counts, the lease does not
+	if over {
 		c.retryLocked()
 		return
 	}
 	switch {
+	case err == nil && s.epoch == 0:
+		c.retryLocked()
+		s.held.grantAt = s.tryAt
 	case err == nil:
 		c.grantedLocked(before)
 	case errors.Is(err, errOffered):
 		c.log.Info("leaves the lease to the worker to whom the resource is offered")
 		c.retryLocked()
 		c.releaseLocked(lease, ReasonLeft)
+	case errors.Is(err, errOvertaken) && s.phase == superseded:
+		c.answerLocked()
+	case errors.Is(err, errOvertaken):
+		c.giveBackLocked(err, 0)
 	case asBarred(err) != nil:
 		c.barredLocked(asBarred(err), unbarred)
 	case isState(err, fencing.StateSuperseded), c.token > 0 && isState(err, fencing.StateAwardNotNewer):
@@ -117,6 +124,27 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 	default:
 		c.grantFailedLocked(err)
 	}
+}
+
+// takeEpochLocked processes the epoch that the fence has granted. late means that the lease was over, or no longer
+// trusted, when the response arrived: a candidacy that has never led asks for the grant again then, and has no epoch
+// until it leads under it. It returns errOvertaken if another candidacy was granted an epoch since.
+func (c *Candidacy) takeEpochLocked(record, before fencing.Record, late bool) error {
+	s := &c.mu.state
+	newest := replaces(record, s.record, before)
+	if newest {
+		s.record = record
+	}
+	if newest && !late || c.countsLocked() {
+		s.hasEpoch(record.Epoch)
+	}
+	if newest {
+		return nil
+	}
+	if c.countsLocked() {
+		c.supersedeLocked(s.record)
+	}
+	return errOvertaken
 }
 
 // giveBackLocked releases a lease that could not be turned into an epoch. It makes no

@@ -27,9 +27,8 @@ const (
 	// its release, or when another candidacy is granted an epoch.
 	leading
 	// lapsed means that the candidacy has an epoch but no lease that entitles it to lead.
-	// The phase begins when the candidacy stops leading, or when it learns of its epoch
-	// without leading: the lease was over when the fence responded to the grant, or another
-	// candidacy with the same token was granted the epoch. It ends when the lease is
+	// The phase begins when the candidacy stops leading, or when it learns that another
+	// candidacy with the same token was granted its epoch. It ends when the lease is
 	// confirmed or acquired again, or when another candidacy is granted an epoch.
 	lapsed
 	// superseded means that another candidacy was granted a higher epoch, so that this

@@ -145,7 +145,7 @@ func (r *resource) examine(ctx context.Context, claim fencing.JoinRequest) (fenc
 	if !rec.Unconfirmed {
 		h.highest = rec.Epoch
 	}
-	if h.before, err = fence.SupersededBefore(ctx, claim.Worker); err != nil {
+	if h.before, err = fence.SupersededBefore(ctx, claim.Worker, ""); err != nil {
 		return nil, history{}, fmt.Errorf("look for earlier epochs of the worker: %w", err)
 	}
 	if _, ok := r.supersededThemselves.Load(claim.Worker); ok {

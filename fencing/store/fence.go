@@ -178,11 +178,11 @@ func (f *Fence) replaced() error {
 func quoted(name string) string { return strconv.QuoteToASCII(name) }
 
 // SupersededBefore reports whether this worker id was granted an epoch and another
-// worker has been granted a higher one since.
-func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, error) {
+// worker has been granted a higher one since. Grants to the candidacy except do not count.
+func (f *Fence) SupersededBefore(ctx context.Context, worker, except string) (bool, error) {
 	var before bool
-	err := f.store.free.QueryRow(ctx, `SELECT coalesce((SELECT min(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker = $2)
-		< (SELECT max(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker IS DISTINCT FROM $2), false)`, f.id, worker).Scan(&before)
+	err := f.store.free.QueryRow(ctx, `SELECT coalesce((SELECT min(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker = $2 AND g.incarnation IS DISTINCT FROM $3)
+		< (SELECT max(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker IS DISTINCT FROM $2), false)`, f.id, worker, except).Scan(&before)
 	if err != nil {
 		return false, fmt.Errorf("look for earlier grants to worker %q on resource %q: %w", worker, f.resource, f.store.explain(err))
 	}

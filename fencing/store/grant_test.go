@@ -158,11 +158,11 @@ func TestASupersededCandidacyIsNeverGrantedAgain(t *testing.T) {
 	if err := h.fence.Verify(h.ctx(), first); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("verify the old term: %v; want ZF001", err)
 	}
-	before, err := h.fence.SupersededBefore(h.ctx(), first.Worker)
+	before, err := h.fence.SupersededBefore(h.ctx(), first.Worker, "")
 	if err != nil || !before {
 		t.Errorf("superseded before: %t, %v", before, err)
 	}
-	if before, err := h.fence.SupersededBefore(h.ctx(), "worker-b"); err != nil || before {
+	if before, err := h.fence.SupersededBefore(h.ctx(), "worker-b", ""); err != nil || before {
 		t.Errorf("the leader was superseded before: %t, %v", before, err)
 	}
 }
@@ -186,6 +186,11 @@ func TestACandidacyThatWasNotToldOfItsEpochIsNotSuperseded(t *testing.T) {
 	if err := h.worker(term).check(h.ctx()); err != nil {
 		t.Errorf("a write under the new epoch: %v", err)
 	}
+	for except, want := range map[string]bool{term.Incarnation: false, "": true} {
+		if before, err := h.fence.SupersededBefore(h.ctx(), term.Worker, except); err != nil || before != want {
+			t.Errorf("superseded before, but for %q: %t, %v; want %t", except, before, err, want)
+		}
+	}
 	if _, err := h.fence.Grant(h.ctx(), untold.Award); stateOf(err) != fencing.StateAwardNotNewer {
 		t.Errorf("the first award, late: %v; want ZF006", err)
 	}
@@ -200,7 +205,7 @@ func TestAnotherLifeOfTheSameWorkerDoesNotCountAsSuperseded(t *testing.T) {
 	if _, err := h.fence.Grant(h.ctx(), again); err != nil {
 		t.Fatal(err)
 	}
-	if before, err := h.fence.SupersededBefore(h.ctx(), again.Worker); err != nil || before {
+	if before, err := h.fence.SupersededBefore(h.ctx(), again.Worker, ""); err != nil || before {
 		t.Errorf("superseded before: %t, %v; want false", before, err)
 	}
 }

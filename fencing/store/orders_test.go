@@ -216,7 +216,7 @@ func TestPruneKeepsTheNewestGrantOfEachResource(t *testing.T) {
 		t.Errorf("the next epoch is %d, want 4", four.Epoch)
 	}
 	prune(0) // three's epoch began long ago and has just ended
-	if before, err := h.fence.SupersededBefore(h.ctx(), "worker-three"); err != nil || !before {
+	if before, err := h.fence.SupersededBefore(h.ctx(), "worker-three", ""); err != nil || !before {
 		t.Errorf("the worker that was superseded last is not known as such (%v)", err)
 	}
 }

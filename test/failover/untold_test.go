@@ -2,6 +2,7 @@ package failover
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -39,9 +40,6 @@ func (h *pair) waits(p *process.Server, resource, worker string) *waiting {
 		conn, err := pgx.ConnectConfig(ctx, cfg)
 		if err == nil {
 			defer conn.Close(context.Background())
-			_, err = conn.Exec(ctx, "SHOW fencepost.role", pgx.QueryExecModeSimpleProtocol)
-		}
-		if err == nil {
 			_, err = conn.Exec(ctx, "INSERT INTO work VALUES ('"+worker+"')")
 		}
 		w.done <- err
@@ -57,7 +55,7 @@ func (w *waiting) heard() string {
 
 // TestAWorkerIsNotSupersededBeforeItLeads: while the synchronous standby is away, the grants of two
 // workers at two proxies are cancelled, so that each gets the lease again after the other. Both go on
-// waiting, are told for what, and lead when the standby is back.
+// waiting, are told for what, and write when the standby is back.
 func TestAWorkerIsNotSupersededBeforeItLeads(t *testing.T) {
 	t.Parallel()
 	h := newPair(t).synchronous()
@@ -88,6 +86,47 @@ func TestAWorkerIsNotSupersededBeforeItLeads(t *testing.T) {
 		if err := <-w.done; err != nil {
 			t.Errorf("%s, after the standby has come back: %v", name, err)
 		}
+	}
+}
+
+// TestAGrantThatSucceedsTooLateSupersedesNobody: a proxy is frozen while its worker is granted an epoch, and
+// another worker leads when it goes on. The first one, which has never led, goes on waiting, and leads next.
+func TestAGrantThatSucceedsTooLateSupersedesNobody(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	p, q := h.proxy("FENCEPOST_LEASE_GRACE=1m"), h.proxy("FENCEPOST_LEASE_GRACE=1m")
+	x := h.join(q, "x")
+	h.must(x, "INSERT INTO work VALUES ('x')")
+	const grants = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%fencepost.grant(%'"
+	blocking := h.a.Connect(t, pgtest.Superuser, h.db)
+	for _, sql := range []string{"BEGIN", fmt.Sprintf("SELECT pg_sequence_last_value('fencepost.epoch_%d')", ask[int](h, h.a, "SELECT id FROM fencepost.fence WHERE resource = 'billing'"))} {
+		if _, err := blocking.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y := h.waits(p, "billing", "y")
+	if err := x.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	process.Eventually(t, process.Patience, "the grant to y to wait", func() bool { return ask[int](h, h.a, grants) == 1 })
+	p.Freeze(t)
+	z := h.waits(q, "billing", "z")
+	process.Eventually(t, 2*process.Patience, "the grant to z to wait", func() bool { return ask[int](h, h.a, grants) == 2 })
+	if _, err := blocking.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-z.done; err != nil {
+		t.Errorf("z: %v", err)
+	}
+	p.Thaw(t)
+	if err := <-y.done; err != nil {
+		t.Errorf("y, after z has led: %v", err)
+	}
+	if got, want := ask[string](h, h.a, "SELECT string_agg(worker, ' ' ORDER BY epoch) FROM fencepost.grants"), "x y z y"; got != want {
+		t.Errorf("epochs were granted to %s, want %s", got, want)
+	}
+	if log := p.Log(); strings.Contains(log, `"superseded"`) {
+		t.Errorf("y was superseded:\n%s", log)
 	}
 }
 
