@@ -277,6 +277,14 @@ var table = []mutation{
 		old: `	if s.twoPhase() && s.name != "" {`, text: `	if s.twoPhase() && s.name == "x" {`},
 	{name: "what seems to be skipped by the words of an error was skipped", file: "proxy/protocol/errors.go", in: ofReplies, tests: "^TestWordsOfACopyShiftNothing$",
 		old: "	m.copy.unsure = m.copy.executed && ", text: "	m.copy.unsure = m == nil && "},
+	{name: "nothing asks which Syncs a COPY that has failed leaves", file: "proxy/protocol/own_sync.go", in: ofTheCore, tests: "^TestAnAnswerBehindTheQuestionWhichSyncsAreAnswered$",
+		old: "		m.down.doubt.due = true\n", text: "		m.down.doubt.due = false\n"},
+	{name: "the last ReadyForQuery in front of the question is the client's", file: "proxy/protocol/own_sync.go", in: ofReplies, tests: "^TestProtocolCopyThatFailsInDoubt$/^(default|18)$/slow_rollback",
+		old: "	m.down.doubt.asked = true\n", text: "	m.down.doubt.asked = false\n"},
+	{name: "an error can skip a Sync behind the COPY", file: "proxy/protocol/ready.go", in: ofReplies, tests: "^TestProtocolCopyThatFailsInDoubt$/^(default|18)$/two_Syncs_among_bad_data",
+		old: "			e.certainty = perhapsBefore\n", text: "			e.certainty = perhapsInBatch\n"},
+	{name: "a Sync that a COPY ignores ends what was executed in front of it", file: "proxy/protocol/batch.go", in: ofReplies, tests: "^TestProtocolCopyThatFailsInDoubt$/^(default|18)$/VACUUM",
+		old: "	return b.progress == batchChecked && b.unsynced == nothingUnsynced\n", text: "	return b.progress == batchChecked\n"},
 
 	// What guarded tables ask for.
 	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
