@@ -23,10 +23,11 @@
 //	    |                                                            |
 //	    +----- reconnecting starts a new candidacy <-----------------+
 //
-// A candidacy leads under at most one epoch. If it never learns of an epoch that was recorded
-// for it, because the grant was cancelled or its answer was lost, the next one is its first.
-// Being superseded is final; connecting again starts a new candidacy with a new incarnation. phase.go says how each phase begins and
-// ends, including the rarer ways that the diagram leaves out.
+// A candidacy leads under at most one epoch. One that was recorded for it and under which it
+// has never led, because the grant was cancelled or its response was lost or late, does not
+// count: the next one is its first. Being superseded is final; connecting again starts a new
+// candidacy with a new incarnation. phase.go says how each phase begins and ends, including the
+// rarer ways that the diagram leaves out.
 //
 // # Trust
 //

@@ -136,17 +136,17 @@ var throughLibpq = []string{
 
 var pools = []pooled{
 	{"node `pg`, `pool.query`", "query", nodePool("pool_pg.js"), []string{
-		"`ZF001`, `ZF002`…, `ZF003`",
-		"`ZF001`, `ZF003`",
+		"`ZF001`, `ZF002`…, `ZF003`…",
+		"`ZF001`, `ZF003`…",
 		"(`57P01`), (`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`)",
-		"(`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`)",
+		"(`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`…)",
 		"(`57P01`), (`57P03`…), (`08006`…), (`Connection terminated unexpectedly`)",
 	}, pause{}},
 	{"node `pg`, `pool.connect`", "connect", nodePool("pool_pg.js"), []string{
-		"`ZF001`, `ZF002`…, `ZF003`, (`Connection terminated unexpectedly`)",
-		"`ZF001`, `ZF003`, (`Connection terminated unexpectedly`)",
+		"`ZF001`, `ZF002`…, `ZF003`…, (`Connection terminated unexpectedly`)",
+		"`ZF001`, `ZF003`…, (`Connection terminated unexpectedly`)",
 		"(`57P01`), (`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`)",
-		"(`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`)",
+		"(`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`…)",
 		"(`57P01`), (`57P03`…), (`08006`…), (`Connection terminated unexpectedly`)",
 	}, pause{}},
 	{"`database/sql` with lib/pq", "pool", goPool("libpq"), []string{
