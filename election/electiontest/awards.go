@@ -10,6 +10,9 @@ import (
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
+// retryPause is between the attempts at a request that could not be sent.
+const retryPause = 10 * time.Millisecond
+
 // acquire waits for the lease.
 func (w *testEnv) acquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
 	w.Helper()
@@ -35,6 +38,7 @@ func (w *testEnv) ask(p election.Provider, bid election.AcquireRequest) (lease *
 			return lease, err
 		}
 		w.Logf("acquire for %s: %v", bid.Worker, err)
+		time.Sleep(retryPause)
 	}
 }
 
@@ -116,6 +120,7 @@ func (w *testEnv) seeOf(p election.Provider, want election.LeaseState, incarnati
 			w.Fatalf("watching for %q of %q, last seen %+v: %v", want, incarnation, obs, err)
 		default: // the service is slow to answer
 			w.Logf("watch: %v", err)
+			time.Sleep(retryPause)
 		}
 	}
 	if took := time.Since(began); watch.Late(w.T, took, w.service.Death+soon) {
