@@ -139,6 +139,32 @@ func TestAnotherGrantSupersedesOnlyWhoHasLed(t *testing.T) {
 	}
 }
 
+// TestAnEpochThatComesLateCountsOnlyForWhoHasLed, and one that another grant has followed supersedes only those.
+func TestAnEpochThatComesLateCountsOnlyForWhoHasLed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		led, late, overtaken bool
+		epoch                fencing.Epoch // that the candidacy has then
+		want                 phase
+	}{
+		"in time":            {epoch: 2, want: lapsed}, // until it leads
+		"late":               {late: true, want: following},
+		"late, has led":      {led: true, late: true, epoch: 2, want: lapsed},
+		"overtaken":          {overtaken: true, want: following},
+		"overtaken, has led": {led: true, overtaken: true, epoch: 2, want: superseded},
+	} {
+		candidacy := bareCandidacy(0)
+		candidacy.mu.led = c.led
+		if c.overtaken {
+			candidacy.observe(fencing.Record{Epoch: 3, Incarnation: "other"})
+		}
+		err := candidacy.takeEpochLocked(fencing.Record{Epoch: 2, Incarnation: "mine"}, fencing.Record{}, c.late)
+		if (err != nil) != c.overtaken || candidacy.mu.epoch != c.epoch || candidacy.mu.phase != c.want {
+			t.Errorf("%s: %v with epoch %d, %v; want %v with epoch %d", name, candidacy.mu.phase, candidacy.mu.epoch, err, c.want, c.epoch)
+		}
+	}
+}
+
 // TestACandidacyTakesNoUnconfirmedEpoch that a grant without an answer has left. It is superseded by
 // one of another candidacy, because its checks fail.
 func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
