@@ -220,7 +220,7 @@ func TestWorkersOfARemovedResourceMakeItAnew(t *testing.T) {
 		one.Await(t, "superseded", "worker", "leader")
 		two.Await(t, "superseded", "worker", "follower")
 		wantFailure(t, "the leader's write", leader.exec("INSERT INTO work VALUES ('old')"), fencing.StateSuperseded, "An operator ended the lead")
-		wantFailure(t, "the follower's use", follower.exec("SELECT 1"), fencing.StateNoFence, "an operator removed resource")
+		wantFailure(t, "the follower's use", awaitFailure(t, follower, "SELECT 1"), fencing.StateNoFence, "an operator removed resource")
 		again := h.join(two, "follower", "campaign", "wait")
 		again.must("INSERT INTO work VALUES ('new')")
 		if epoch := again.show("epoch"); epoch != "3" {

@@ -78,10 +78,17 @@ func mustRefuse(t *testing.T, what string, err error, message, hint string) {
 }
 
 // awaitRefusal waits until a write is refused, and returns the error.
-func awaitRefusal(t *testing.T, a *client) (err error) {
+func awaitRefusal(t *testing.T, a *client) error {
 	t.Helper()
-	process.Eventually(t, process.Patience, "a write to be refused", func() bool {
-		err = a.exec("INSERT INTO work VALUES ('a')")
+	return awaitFailure(t, a, "INSERT INTO work VALUES ('a')")
+}
+
+// awaitFailure waits until a statement fails, and returns the error. A connection that does not
+// lead is told of a change after the log is.
+func awaitFailure(t *testing.T, a *client, sql string) (err error) {
+	t.Helper()
+	process.Eventually(t, process.Patience, sql+" to fail", func() bool {
+		err = a.exec(sql)
 		return err != nil
 	})
 	return err
