@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/fencepost/fencepost/election/own"
 )
 
 var (
@@ -111,10 +113,17 @@ func (r *resource) lostLocked() bool { return r.mu.lost != nil && len(r.mu.loops
 // grantedElsewhereLocked reports whether a candidacy of another proxy holds the lease and has the
 // recorded epoch. A recorded epoch may be that of a grant which has failed since, because no standby
 // has confirmed it, so a candidacy of this proxy that does not lead does not count as one of another
-// proxy. r.mu is held.
+// proxy. Nor does one that has ended, whose release the watch has not seen yet. r.mu is held.
 func (r *resource) grantedElsewhereLocked() bool {
 	o := r.mu.observation
-	return o.State == Held && o.Incarnation == r.mu.record.Incarnation && !r.mu.runs(o.Incarnation)
+	return o.State == Held && o.Incarnation == r.mu.record.Incarnation && !r.isOwnLocked(o.Incarnation)
+}
+
+// isOwnLocked reports whether the candidacy of an incarnation runs at this proxy, or has run there. One
+// whose incarnation does not name its proxy is not known once it has ended. r.mu is held.
+func (r *resource) isOwnLocked(incarnation string) bool {
+	id := r.presenceID()
+	return r.mu.runs(incarnation) || id != "" && own.Proxy(incarnation) == id
 }
 
 // faultyLocked reports whether a candidacy here that bears the observed token cannot use the
@@ -213,7 +222,7 @@ func (r *resource) readLocked(now time.Duration) reading {
 		return reading{state: Unknown, since: r.mu.blindSince, why: r.mu.watchErr}
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
 		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}
-	case r.mu.holder == nil && r.mu.observation.State == Held && !r.mu.runs(r.mu.observation.Incarnation):
+	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
 		return reading{state: Contested, since: r.mu.leaderlessSince, why: errUngranted}
 	case r.mu.holder != nil, r.mu.observation.State == Held:
 		return reading{state: Contested, since: r.mu.leaderlessSince}

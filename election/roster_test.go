@@ -1,6 +1,7 @@
 package election
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -184,7 +185,7 @@ func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
 }
 
 // TestWhoLeadsByARecordedGrant: an incarnation that has the lease and a confirmed grant leads, unless it
-// is one of this proxy, which would know. While the grant is unconfirmed, only its own proxy knows.
+// is or was one of this proxy, which would know. While the grant is unconfirmed, only its own proxy knows.
 func TestWhoLeadsByARecordedGrant(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -198,8 +199,10 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 		{"unrecorded", false, Contested, errUngranted},
 		{"elsewhere", false, Led, nil},
 		{"elsewhere", true, Unknown, ErrUncertainGrant},
+		{"random.this proxy.owner", false, Contested, nil}, // it has ended, and the watch has not seen that
+		{"random.another proxy.owner", false, Led, nil},
 	} {
-		var r resource
+		r := resource{services: services{presence: presenceAs("this proxy")}}
 		r.mu.roster = newRoster()
 		r.mu.add(&Candidacy{identity: identity{worker: "w", incarnation: "here"}})
 		r.mu.observation = LeaseObservation{State: Held, Incarnation: c.incarnation}
@@ -214,6 +217,13 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 		}
 	}
 }
+
+// presenceAs is the presence of a proxy that has this id.
+type presenceAs string
+
+func (id presenceAs) PresenceID() string { return string(id) }
+
+func (presenceAs) Gone(context.Context, string) (bool, error) { return false, nil }
 
 // source is a lease service that has a name only.
 type source struct{ Provider }

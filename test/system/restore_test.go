@@ -192,7 +192,10 @@ func TestNobodyIsGrantedAnEpochWhoseCheckCannotRun(t *testing.T) {
 		t.Errorf("the fault is %+v", f)
 	}
 	a.leave()
-	process.Eventually(t, process.Patience, "b to be refused an epoch", func() bool { return strings.Contains(h.shown(p).Reason, function) })
+	process.Eventually(t, process.Patience, "b to be refused an epoch", func() bool {
+		s := h.shown(p)
+		return s.State != "led" && strings.Contains(s.Reason, function)
+	})
 	for range 3 {
 		refused("c", "fencepost.refuse")
 	}
