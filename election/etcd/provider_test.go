@@ -15,11 +15,15 @@ import (
 	"github.com/fencepost/fencepost/election/etcd"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/etcdtest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared) }
+func TestMain(m *testing.M) {
+	process.RaiseParallel()
+	pgtest.Main(m, etcdtest.StopShared)
+}
 
 // ttl is the TTL of the leases in these tests.
 var ttl = stopwatch.TTL(3 * time.Second)

@@ -11,11 +11,15 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	process.RaiseParallel()
+	pgtest.Main(m)
+}
 
 // ttl is the TTL of the leases in these tests.
 var ttl = stopwatch.TTL(3 * time.Second)

@@ -13,12 +13,16 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/redis"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/redistest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m, redistest.StopShared) }
+func TestMain(m *testing.M) {
+	process.RaiseParallel()
+	pgtest.Main(m, redistest.StopShared)
+}
 
 // ttl is the TTL of the leases in these tests.
 var ttl = stopwatch.TTL(3 * time.Second)

@@ -16,12 +16,16 @@ import (
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/zookeeper"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m, zookeepertest.StopShared) }
+func TestMain(m *testing.M) {
+	process.RaiseParallel()
+	pgtest.Main(m, zookeepertest.StopShared)
+}
 
 // ttl is the TTL of the leases in these tests.
 var ttl = stopwatch.TTL(4 * time.Second)

@@ -32,6 +32,7 @@ var (
 
 func TestMain(m *testing.M) {
 	process.LimitParallel()
+	process.RaiseParallel()
 	pgtest.Main(m, etcdtest.StopShared, redistest.StopShared, zookeepertest.StopShared)
 }
 
