@@ -84,7 +84,7 @@ func newServer(opts []Option) *Server {
 		"autovacuum":                "off", // it starts a process for each database in turn
 		"log_checkpoints":           "off",
 		"full_page_writes":          "off",
-		"max_connections":           "200",
+		"max_connections":           "400",
 		"max_prepared_transactions": "10",
 		"listen_addresses":          "127.0.0.1",
 		"log_line_prefix":           "%m [%p] %q%u@%d ",
