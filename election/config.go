@@ -174,9 +174,9 @@ type Fence interface {
 	AwaitUnblocked(ctx context.Context) error
 	// Record returns the highest grant.
 	Record(ctx context.Context) (fencing.Record, error)
-	// SupersededBefore reports whether the worker had an epoch and another worker has
-	// been granted a higher one since. What the candidacy of the incarnation except was
-	// granted does not count.
+	// SupersededBefore reports whether the worker led under an epoch, which it may have shared
+	// with others, and another worker has led under a higher one since. What the candidacy of
+	// the incarnation except was granted does not count.
 	SupersededBefore(ctx context.Context, worker, except string) (bool, error)
 	// Verify compares what the proxy believes with the database. It returns a
 	// *fencing.Refusal if they differ. Without an epoch only the databases are compared.

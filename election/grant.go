@@ -71,12 +71,19 @@ func (c *Candidacy) shares(before fencing.Record, epoch fencing.Epoch) bool {
 // examineAgain follows the grant of an epoch. If others were granted epochs after the
 // candidacy began, one of them may have superseded another candidacy of the same worker, at
 // another proxy. An earlier grant of this one, whose response was lost, does not matter: it has
-// never led under that.
+// never led under that. With a token it does: all candidacies that bring it share an incarnation,
+// and an epoch that was granted before.
 func (c *Candidacy) examineAgain(ctx context.Context, epoch fencing.Epoch) {
-	if c.before.Load() || epoch <= c.examined+1 {
+	except := c.incarnation
+	switch {
+	case c.before.Load():
+		return
+	case c.token > 0:
+		except = ""
+	case epoch <= c.examined+1:
 		return
 	}
-	before, err := c.fence.SupersededBefore(ctx, c.worker, c.incarnation)
+	before, err := c.fence.SupersededBefore(ctx, c.worker, except)
 	c.before.Store(before || err != nil)
 }
 

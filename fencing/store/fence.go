@@ -177,12 +177,17 @@ func (f *Fence) replaced() error {
 // quoted quotes a name as fencepost.quoted does: as a JSON string in ASCII.
 func quoted(name string) string { return strconv.QuoteToASCII(name) }
 
-// SupersededBefore reports whether this worker id was granted an epoch and another
-// worker has been granted a higher one since. Grants to the candidacy except do not count.
+// SupersededBefore reports whether this worker id led under an epoch, and another worker has led under a
+// higher one since. Grants to the candidacy except do not count.
 func (f *Fence) SupersededBefore(ctx context.Context, worker, except string) (bool, error) {
+	const (
+		own = `least((SELECT min(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker = $2 AND g.incarnation IS DISTINCT FROM $3),
+			(SELECT min(b.epoch) FROM fencepost.bearers b WHERE b.id = $1 AND b.worker = $2))`
+		others = `greatest((SELECT max(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker IS DISTINCT FROM $2),
+			(SELECT max(b.epoch) FROM fencepost.bearers b WHERE b.id = $1 AND b.worker <> $2))`
+	)
 	var before bool
-	err := f.store.free.QueryRow(ctx, `SELECT coalesce((SELECT min(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker = $2 AND g.incarnation IS DISTINCT FROM $3)
-		< (SELECT max(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker IS DISTINCT FROM $2), false)`, f.id, worker, except).Scan(&before)
+	err := f.store.free.QueryRow(ctx, "SELECT coalesce("+own+" < "+others+", false)", f.id, worker, except).Scan(&before)
 	if err != nil {
 		return false, fmt.Errorf("look for earlier grants to worker %q on resource %q: %w", worker, f.resource, f.store.explain(err))
 	}

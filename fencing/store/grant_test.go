@@ -196,6 +196,47 @@ func TestACandidacyThatWasNotToldOfItsEpochIsNotSuperseded(t *testing.T) {
 	}
 }
 
+// TestWhoSharesAnEpochCountsAsOneThatHadIt: workers that bring the same token share an incarnation and an
+// epoch, and the ledger names the first one.
+func TestWhoSharesAnEpochCountsAsOneThatHadIt(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	bring := func(incarnation string, workers ...string) {
+		t.Helper()
+		first := h.award(workers[0])
+		first.Incarnation = incarnation
+		for _, w := range workers {
+			award := first
+			award.Worker = w
+			for range 2 { // a grant may be repeated
+				if _, err := h.fence.Grant(h.ctx(), award); err != nil {
+					t.Fatalf("grant to %s: %v", w, err)
+				}
+			}
+		}
+	}
+	mustBe := func(want bool, workers ...string) {
+		t.Helper()
+		for _, w := range workers {
+			if before, err := h.fence.SupersededBefore(h.ctx(), w, ""); err != nil || before != want {
+				t.Errorf("%s was superseded before: %t, %v; want %t", w, before, err, want)
+			}
+		}
+	}
+	bring("token 5", "a", "b", "c")
+	mustBe(false, "a", "b", "c", "d")
+	bring("token 6", "c", "d")
+	mustBe(true, "a", "b", "c") // d led after c
+	mustBe(false, "d")
+	bring("token 7", "d")
+	mustBe(false, "d")
+	n, err := h.store.Prune(h.ctx(), 0, operator)
+	if err != nil || n != 2 {
+		t.Fatalf("prune: %d, %v", n, err)
+	}
+	mustBe(false, "a", "b", "c", "d")
+}
+
 func TestAnotherLifeOfTheSameWorkerDoesNotCountAsSuperseded(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))

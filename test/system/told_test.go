@@ -1,11 +1,15 @@
 package system
 
 import (
+	"bytes"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -167,4 +171,119 @@ func TestSafetyAnotherUsersWorkerOfTheSameName(t *testing.T) {
 	p.refused(first, fencing.StateSuperseded)
 	c := p.join(p.one, "a", "campaign", "wait")
 	p.refused(c, fencing.StateStartOver)
+}
+
+// TestSafetyAWorkerThatSharedAnEpochStartsOver: it led by a token that was recorded for another worker, and was
+// superseded. Its driver connects again, and sends the statement again.
+func TestSafetyAWorkerThatSharedAnEpochStartsOver(t *testing.T) {
+	t.Parallel()
+	for name, supersede := range map[string]func(h *cluster, p *process.Server) (token int64){
+		"a higher token": func(h *cluster, p *process.Server) int64 {
+			h.mustBear(p, "other", 6).must("INSERT INTO work VALUES ('other')")
+			return 7
+		},
+		"a higher token that is shared again": func(h *cluster, p *process.Server) int64 {
+			h.mustBear(p, "other", 6).must("INSERT INTO work VALUES ('other')")
+			return 6
+		},
+		"a pause": func(h *cluster, _ *process.Server) int64 {
+			h.order("resource billing is paused", "pause", resource)
+			h.order("resource billing is not paused any more", "resume", resource)
+			return 5
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres")
+			p, _ := h.configured(tokens)
+			q, _ := h.configured(tokens)
+			h.mustBear(p, "first", 5).must("INSERT INTO work VALUES ('first')")
+			w := h.mustBear(p, "w", 5)
+			w.must("INSERT INTO work VALUES ('w')")
+			token := supersede(h, q)
+			const stale = "INSERT INTO work VALUES ('stale')"
+			wantFailure(t, "a statement after that", w.exec(stale), "ZF001")
+			wantFailure(t, "the same statement at once", h.mustBear(q, "w", token).exec(stale), "ZF003")
+			if n := ask[int](h, "SELECT count(*) FROM work WHERE what = 'stale'"); n != 0 {
+				t.Errorf("%d rows were written by a statement of before", n)
+			}
+		})
+	}
+}
+
+// TestSafetyATokenThatLedElsewhereStartsOver: a worker has its token at two proxies. The grant of the second one
+// waits on its way while the worker leads through the first one and is superseded by a pause.
+func TestSafetyATokenThatLedElsewhereStartsOver(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	s := newStall()
+	pass, end := sync.OnceFunc(func() { close(s.pass) }), sync.OnceFunc(func() { close(s.ended) })
+	q, _ := h.configured(tokens, "UPSTREAM_ADDRESS="+fixture.NewRelay(t, "tcp", h.pg.Addr(), s.begin).Addr)
+	t.Cleanup(func() { pass(); end() })
+	h.mustBear(p, "other", 4).must("INSERT INTO work VALUES ('other')")
+	var second *client
+	var err error
+	connected := make(chan struct{})
+	go func() {
+		defer close(connected)
+		second, err = h.bears(q, "w", 5)
+	}()
+	select {
+	case <-s.waits:
+	case <-time.After(process.Patience):
+		t.Fatal("no grant of the second proxy is under way")
+	}
+	first := h.mustBear(p, "w", 5)
+	first.must("INSERT INTO work VALUES ('w')")
+	h.order("resource billing is paused", "pause", resource)
+	const stale = "INSERT INTO work VALUES ('stale')"
+	wantFailure(t, "a statement during the pause", first.exec(stale), "ZF001")
+	h.order("resource billing is not paused any more", "resume", resource)
+	pass()
+	process.Eventually(t, process.Patience, "the second proxy to be granted an epoch", func() bool { return h.epoch() == 4 })
+	end()
+	<-connected
+	if err != nil {
+		t.Fatalf("connect to the second proxy: %v", err)
+	}
+	wantFailure(t, "the same statement there", second.exec(stale), "ZF003")
+	if got := h.ledger(); got != "4 5 5 5" {
+		t.Errorf("the ledger has %q, want the epoch of the second proxy behind that of the pause", got)
+	}
+}
+
+// stall passes on what proxies send to Postgres until the first grant. It then holds back that, and what they
+// send by other connections.
+type stall struct {
+	waits chan struct{} // closed when the grant waits
+	pass  chan struct{} // closed to let the grant pass
+	ended chan struct{} // closed to let the rest pass
+	mu    sync.Mutex
+	on    bool
+}
+
+func newStall() *stall {
+	return &stall{waits: make(chan struct{}), pass: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// begin is called for each connection.
+func (s *stall) begin() fixture.Passing {
+	grants := false
+	return fixture.Passing{ToServer: func(b []byte) []byte {
+		s.mu.Lock()
+		if !s.on && bytes.Contains(b, []byte("fencepost.grant(")) {
+			s.on, grants = true, true
+			close(s.waits)
+		}
+		on := s.on
+		s.mu.Unlock()
+		switch {
+		case grants:
+			<-s.pass
+		case on:
+			<-s.ended
+		}
+		return b
+	}}
 }
