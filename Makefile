@@ -6,7 +6,7 @@ SHELL := /bin/bash
 ELECTION ?= postgres
 # Two packages at a time, because their tests start their own servers.
 # The timeout allows for other load on the machine.
-TESTFLAGS ?= -p 2 -parallel 4 -timeout 40m
+TESTFLAGS ?= -p 2 -parallel 6 -timeout 60m
 # The packages that take longest start first.
 PKG ?= ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/differential ./...
 CHAOS_TIME ?= 5m

@@ -45,6 +45,7 @@ const (
 	ofGuards   = "./test/guards"
 	ofTheGuard = "./cmd/fencepost/guard"
 	ofDiscard  = "./test/discard"
+	ofSystem   = "./test/system"
 	ofSeveral  = "./test/several"
 
 	theTxn      = "proxy/gate/txn.go"
@@ -198,6 +199,10 @@ var table = []mutation{
 		old: "	if a.endedIn != batch+1 {", text: "	if a.endedIn == 0 {"},
 	{name: "a worker that leads again is told at each startup", file: "proxy/join.go", tests: toldAgain,
 		old: "	return !cand.SupersededBefore() || !tellEach && cand", text: "	return cand.SupersededBefore() || cand"},
+	{name: "nobody notes who shares an epoch", file: "migrations/029_bearers.sql", in: ofSystem, tests: "^TestSafetyAWorkerThatSharedAnEpochStartsOver$/^a_pause$",
+		old: "        IF rec.worker IS DISTINCT FROM worker THEN", text: "        IF false THEN"},
+	{name: "an epoch of the same token is left out", file: "election/grant.go", in: ofSystem, tests: "^TestSafetyATokenThatLedElsewhereStartsOver$",
+		old: "	case c.token > 0:\n		except = \"\"\n", text: "	case c.token > 0:\n"},
 	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 
