@@ -112,11 +112,12 @@ type knowledge struct {
 	since        time.Time // the worker has read this epoch, or one directly before it, by then
 }
 
-func (k knowledge) of(c *Candidacy) bool { return k.user == c.user && k.worker == c.worker }
-
-// reaches reports whether k's worker knows e, or the epoch directly before e. Nobody else
-// held an epoch between the two, because each grant takes a new number.
-func (k knowledge) reaches(e fencing.Epoch) bool { return k.epoch == e || k.epoch+1 == e }
+// reaches reports whether k's worker knows c's epoch e, or the one directly before e. Nobody else held an
+// epoch between the two, because each grant takes a new number. With a token, others may have led under e
+// itself before this worker did, so that only e counts.
+func (k knowledge) reaches(c *Candidacy, e fencing.Epoch) bool {
+	return k.user == c.user && k.worker == c.worker && (k.epoch == e || c.token == 0 && k.epoch+1 == e)
+}
 
 // Told implements fencing.Candidacy.
 func (c *Candidacy) Told(e fencing.Epoch, sent, read time.Time) {
@@ -128,7 +129,7 @@ func (c *Candidacy) Told(e fencing.Epoch, sent, read time.Time) {
 	if !sent.After(c.ignorant) {
 		return // the worker had other connections that did not know
 	}
-	if k := c.r.mu.knowledge; k.of(c) && k.reaches(e) {
+	if k := c.r.mu.knowledge; k.reaches(c, e) {
 		read = k.since
 	}
 	c.r.mu.knowledge = knowledge{c.user, c.worker, e, read}
@@ -139,14 +140,14 @@ func (c *Candidacy) KnewAt(e fencing.Epoch, at time.Time) bool {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
 	k := c.r.mu.knowledge
-	return k.of(c) && k.reaches(e) && k.since.Before(at)
+	return k.reaches(c, e) && k.since.Before(at)
 }
 
 // TellsSuperseded implements fencing.Candidacy.
 func (c *Candidacy) TellsSuperseded() {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	if c.r.mu.knowledge.of(c) {
+	if k := c.r.mu.knowledge; k.user == c.user && k.worker == c.worker {
 		c.r.mu.knowledge = knowledge{}
 	}
 	now := time.Now()

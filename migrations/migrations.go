@@ -57,7 +57,7 @@ const Everybody = "public"
 
 // Needed is the lowest version of the schema that this binary's proxies and commands work with. What
 // is newer adds something that they can do without.
-const Needed = 23
+const Needed = 29
 
 // State is the state of a database's schema.
 type State struct {

@@ -19,7 +19,7 @@ import (
 const examineLock = 2 * time.Second
 
 // neededTables are the tables without which nobody can be granted an epoch, with the embedded elector's.
-var neededTables = []string{"identity", "fence", "grants", "generations", "running", "orders", "bars", "lease", "lease_marker", "lease_over"}
+var neededTables = []string{"identity", "fence", "grants", "bearers", "generations", "running", "orders", "bars", "lease", "lease_marker", "lease_over"}
 
 // readableSQL fails if somebody has locked one of the neededTables. It keeps no lock while it waits for the
 // next one, so that it is in nobody's way.

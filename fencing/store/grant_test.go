@@ -226,7 +226,7 @@ func TestWhoSharesAnEpochCountsAsOneThatHadIt(t *testing.T) {
 	bring("token 5", "a", "b", "c")
 	mustBe(false, "a", "b", "c", "d")
 	bring("token 6", "c", "d")
-	mustBe(true, "a", "b", "c") // d led after c
+	mustBe(true, "a", "b", "c") // d may have led by token 6 before c did
 	mustBe(false, "d")
 	bring("token 7", "d")
 	mustBe(false, "d")

@@ -203,6 +203,8 @@ var table = []mutation{
 		old: "        IF rec.worker IS DISTINCT FROM worker THEN", text: "        IF false THEN"},
 	{name: "an epoch of the same token is left out", file: "election/grant.go", in: ofSystem, tests: "^TestSafetyATokenThatLedElsewhereStartsOver$",
 		old: "	case c.token > 0:\n		except = \"\"\n", text: "	case c.token > 0:\n"},
+	{name: "what was told of the epoch before counts for a token", file: "election/announce.go", in: ofSystem, tests: "^TestSafetyASharedTokenStartsOverWhereTheWorkerWasKnown$/^it_connects_again$",
+		old: "c.token == 0 && k.epoch+1 == e", text: "k.epoch+1 == e"},
 	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 
