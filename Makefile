@@ -7,8 +7,13 @@ ELECTION ?= postgres
 # Two packages at a time, because their tests start their own servers.
 # The timeout allows for other load on the machine.
 TESTFLAGS ?= -p 2 -parallel 6 -timeout 60m
-# The packages that take longest start first.
-PKG ?= ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/differential ./...
+# These packages need the processors, and come first, the longest ones at the start.
+HEAVY := ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/differential ./test/protocol
+ifeq ($(origin PKG),undefined)
+PKG := $(HEAVY) ./...
+# The others wait much of the time, for leases, so that three of them run at a time.
+LIGHT = -p 3 $$(go list ./... | grep -vxF "$$(go list $(HEAVY))")
+endif
 CHAOS_TIME ?= 5m
 # For make fuzz-differential: the number of random scripts, the first seed (0: a random
 # one), the time limit (0: none), and whether a difference in the wording of a message is
@@ -36,7 +41,10 @@ build: setup ## Build bin/fencepost
 	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
 test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
-	go test -race -count=1 $(TESTFLAGS) $(PKG)
+	failed=0; \
+	go test -race -count=1 $(TESTFLAGS) $(if $(LIGHT),$(HEAVY),$(PKG)) || failed=1; \
+	$(if $(LIGHT),go test -race -count=1 $(TESTFLAGS) $(LIGHT) || failed=1;) \
+	exit $$failed
 
 # make test builds the program without -race, and the tests that start it with.
 test-race: setup pgbouncer redis consul etcd zookeeper postgres-18 ## Run the safety tests of whole systems with a program that is built with -race, too
