@@ -272,7 +272,13 @@ func TestANodeThatIsCutOffFromTheLeaderAsksAnother(t *testing.T) {
 	shown := make(chan kv.Snapshot, 100)
 	watched := make(chan error, 1)
 	go func() { watched <- s.Watch(ctx, func(v kv.Snapshot) { shown <- v }) }()
-	if err := s.Mark(ctx, "m", false); err != nil {
+	// A request has a time limit of its own, within which a busy machine may not reach the other node.
+	var err error
+	eventually(t, "a request of the node is answered", patience, func() bool {
+		err = s.Mark(ctx, "m", false)
+		return err == nil || ctx.Err() != nil
+	})
+	if err != nil {
 		t.Fatalf("the request ends with %v", err)
 	}
 	for marker := ""; marker != "m"; {
