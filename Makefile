@@ -4,15 +4,15 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ELECTION ?= postgres
-# Two packages at a time, because their tests start their own servers.
-# The timeout allows for other load on the machine.
-TESTFLAGS ?= -p 2 -parallel 6 -timeout 60m
+# The timeout allows for other load on the machine. Two packages run at a time, because their tests
+# start their own servers; a -p in TESTFLAGS changes that.
+TESTFLAGS ?= -parallel 6 -timeout 60m
 # These packages need the processors, and come first, the longest ones at the start.
 HEAVY := ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/differential ./test/protocol
 ifeq ($(origin PKG),undefined)
 PKG := $(HEAVY) ./...
 # The others wait much of the time, for leases, so that three of them run at a time.
-LIGHT = -p 3 $$(go list ./... | grep -vxF "$$(go list $(HEAVY))")
+LIGHT = $$(go list ./... | grep -vxF "$$(go list $(HEAVY))")
 endif
 CHAOS_TIME ?= 5m
 # For make fuzz-differential: the number of random scripts, the first seed (0: a random
@@ -42,13 +42,13 @@ build: setup ## Build bin/fencepost
 
 test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
 	failed=0; \
-	go test -race -count=1 $(TESTFLAGS) $(if $(LIGHT),$(HEAVY),$(PKG)) || failed=1; \
-	$(if $(LIGHT),go test -race -count=1 $(TESTFLAGS) $(LIGHT) || failed=1;) \
+	go test -race -count=1 -p 2 $(TESTFLAGS) $(if $(LIGHT),$(HEAVY),$(PKG)) || failed=1; \
+	$(if $(LIGHT),go test -race -count=1 -p 3 $(TESTFLAGS) $(LIGHT) || failed=1;) \
 	exit $$failed
 
 # make test builds the program without -race, and the tests that start it with.
 test-race: setup pgbouncer redis consul etcd zookeeper postgres-18 ## Run the safety tests of whole systems with a program that is built with -race, too
-	FENCEPOST_TEST_RACE=1 go test -race -count=1 $(TESTFLAGS) -run 'Safety|TheChosenWorkerLeads|BothProxiesFollow' ./test/system ./test/handover ./test/failover
+	FENCEPOST_TEST_RACE=1 go test -race -count=1 -p 2 $(TESTFLAGS) -run 'Safety|TheChosenWorkerLeads|BothProxiesFollow' ./test/system ./test/handover ./test/failover
 
 test-unfenced: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)
@@ -58,8 +58,8 @@ test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety t
 
 # With the tag, test/system has one more lease service, and other packages have tests of their own.
 test-kubernetes: setup kubernetes ## Run the tests of Kubernetes leases on a real kube-apiserver (built once, several minutes)
-	go test -race -tags kubernetes -count=1 $(TESTFLAGS) ./election/kubernetes
-	go test -race -tags kubernetes -count=1 $(TESTFLAGS) -run '(FrozenLeader|TwoProxiesAgree|ProxyIsKilled)/kubernetes' ./test/system
+	go test -race -tags kubernetes -count=1 -p 2 $(TESTFLAGS) ./election/kubernetes
+	go test -race -tags kubernetes -count=1 -p 2 $(TESTFLAGS) -run '(FrozenLeader|TwoProxiesAgree|ProxyIsKilled)/kubernetes' ./test/system
 
 observability: setup prometheus ## Test the alert rules and the Grafana board in etc, on a real Prometheus
 	cd test/observability && go vet ./... && go test -count=1 . -prometheus "$(CURDIR)/.cache/prometheus"
@@ -90,7 +90,7 @@ test-matrix: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drive
 	@failed=; for major in $(MATRIX); do \
 		echo "== PostgreSQL $$major"; \
 		FENCEPOST_TEST_PG_BIN=$$(scripts/postgres-version.sh $$major) \
-			go test -count=1 $(TESTFLAGS) -skip '/^18$$$(if $(MATRIX_SKIP),|$(MATRIX_SKIP))' $(MATRIX_PKG) || failed="$$failed $$major"; \
+			go test -count=1 -p 2 $(TESTFLAGS) -skip '/^18$$$(if $(MATRIX_SKIP),|$(MATRIX_SKIP))' $(MATRIX_PKG) || failed="$$failed $$major"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "failed on PostgreSQL$$failed" >&2; exit 1; fi
 

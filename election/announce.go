@@ -112,11 +112,13 @@ type knowledge struct {
 	since        time.Time // the worker has read this epoch, or one directly before it, by then
 }
 
+func (k knowledge) of(c *Candidacy) bool { return k.user == c.user && k.worker == c.worker }
+
 // reaches reports whether k's worker knows c's epoch e, or the one directly before e. Nobody else held an
 // epoch between the two, because each grant takes a new number. With a token, others may have led under e
 // itself before this worker did, so that only e counts.
 func (k knowledge) reaches(c *Candidacy, e fencing.Epoch) bool {
-	return k.user == c.user && k.worker == c.worker && (k.epoch == e || c.token == 0 && k.epoch+1 == e)
+	return k.of(c) && (k.epoch == e || c.token == 0 && k.epoch+1 == e)
 }
 
 // Told implements fencing.Candidacy.
@@ -147,7 +149,7 @@ func (c *Candidacy) KnewAt(e fencing.Epoch, at time.Time) bool {
 func (c *Candidacy) TellsSuperseded() {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	if k := c.r.mu.knowledge; k.user == c.user && k.worker == c.worker {
+	if c.r.mu.knowledge.of(c) {
 		c.r.mu.knowledge = knowledge{}
 	}
 	now := time.Now()

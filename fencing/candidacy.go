@@ -151,8 +151,8 @@ type Candidacy interface {
 	Incarnation() string
 	// Fence is the resource's fence in the database.
 	Fence() Fence
-	// SupersededBefore reports whether this worker id held an epoch in an earlier
-	// candidacy and another worker has been granted a higher one since. Such a worker
+	// SupersededBefore reports whether this worker id led under an epoch in an earlier
+	// candidacy and another worker has led under a higher one since. Such a worker
 	// may not know that it leads again: the epoch is not announced at startup to a
 	// connection of it, unless KnewAt says that the worker knows.
 	SupersededBefore() bool
