@@ -149,6 +149,11 @@ func (c *Candidacy) endRetentionLocked() {
 func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
+	c.leave(m, orderly)
+}
+
+// leave is Leave. r.mu is held.
+func (c *Candidacy) leave(m fencing.Member, orderly bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state

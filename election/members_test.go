@@ -108,3 +108,42 @@ func TestAnswerEndsAllWaits(t *testing.T) {
 	}
 	d.answer()
 }
+
+// TestWhoSetsItsNextTokenDoesNotSupersedeItself: its connection has left the candidacy of its former token
+// when the next one is granted. What other connections of its name were decided under, nobody knows.
+func TestWhoSetsItsNextTokenDoesNotSupersedeItself(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		token  int64
+		others int
+		by     string
+		want   bool
+	}{
+		"the only connection sets a token":        {token: 5, by: "w"},
+		"another connection has the former token": {token: 5, others: 1, by: "w", want: true},
+		"another worker is elected":               {token: 5, others: 1, by: "other"},
+		"at another proxy, by leases":             {by: "w", want: true},
+	} {
+		var now time.Duration
+		r, led := resourceElsewhere("w", &now)
+		r.mu.remove(led)
+		setter, claim := &idle{}, fencing.JoinRequest{Worker: "w", Token: c.token, Campaign: fencing.CampaignWait}
+		led = newCandidacy(r, nil, claim, history{incarnation: "former"})
+		led.admit(claim, setter)
+		for range c.others {
+			led.admit(claim, &idle{})
+		}
+		r.mu.add(led)
+		if c.token > 0 {
+			claim.Token++
+			r.enrolLocked(newCandidacy(r, nil, claim, history{incarnation: "next"}), claim, setter)
+		}
+		led.mu.Lock()
+		led.mu.epoch, led.mu.phase = 1, leading
+		led.supersedeLocked(fencing.Record{Epoch: 2, Worker: c.by})
+		led.mu.Unlock()
+		if _, got := r.supersededThemselves.Load("w"); got != c.want {
+			t.Errorf("%s: it counts as superseded: %t, want %t", name, got, c.want)
+		}
+	}
+}

@@ -129,7 +129,8 @@ func (c *Candidacy) supersedeLocked(by fencing.Record) {
 	c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
 		zap.Int64("current_epoch", int64(s.supersededBy.Epoch)), zap.String("current_worker", s.supersededBy.Worker))
 	c.event(Event{Kind: EventSuperseded})
-	if s.supersededBy.Worker == c.worker {
+	moved := c.token > 0 && len(s.members) == 0 // whoever led by the token has left it for the next one
+	if s.supersededBy.Worker == c.worker && !moved {
 		c.r.supersededThemselves.Store(c.worker, nil)
 	}
 }

@@ -25,7 +25,7 @@ type resource struct {
 	turn    chan struct{} // cap 1; held by the candidacy that asks for the lease
 	watcher watcher
 	// supersededThemselves holds the worker ids of which one candidacy has superseded
-	// another: those of two users, or at two proxies. The ledger does not tell them apart.
+	// another: those of two users, at two proxies, or of two tokens. The ledger does not tell them apart.
 	supersededThemselves sync.Map
 
 	joining int // calls of Join in progress; guarded by Elections.mu
@@ -174,9 +174,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 		return c, err
 	}
 	c := newCandidacy(r, fence, claim, past)
-	c.mu.record = r.mu.record
-	c.admit(claim, m)
-	r.mu.add(c)
+	r.enrolLocked(c, claim, m)
 	r.mu.Unlock()
 	r.e.began(r.key.database)
 	poke(r.watcher.arrival)
@@ -186,6 +184,17 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 		c.end()
 	}
 	return c, nil
+}
+
+// enrolLocked adds c, with m as its first member. If m was one of an earlier candidacy, by the token that
+// its worker had before, it leaves that, because c is to supersede it. r.mu is held.
+func (r *resource) enrolLocked(c *Candidacy, claim fencing.JoinRequest, m fencing.Member) {
+	c.mu.record = r.mu.record
+	c.admit(claim, m)
+	for _, former := range r.mu.byWorker[claim.Worker] {
+		former.leave(m, true)
+	}
+	r.mu.add(c)
 }
 
 // all returns every candidacy whose loop is running.

@@ -91,6 +91,9 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 	if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 		return err
 	}
+	if x.StatusChanged(); x.isSuperseded() { // the candidacy may not have told it yet
+		return x.supersededRefusal()
+	}
 	x.member.catalog = cand.Fence()
 	if policy.ProvenReads || !x.backend.version.KeepsReadOnly() {
 		x.awaitCatalog(ctx)
