@@ -3,6 +3,7 @@ package election
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -85,6 +86,22 @@ func (c *Candidacy) examineAgain(ctx context.Context, epoch fencing.Epoch) {
 	}
 	before, err := c.fence.SupersededBefore(ctx, c.worker, except)
 	c.before.Store(before || err != nil)
+}
+
+// examineShared precedes another connection of a candidacy that brings a token. Since the grant, another worker may have
+// led by the same token, and connections of this one may have been superseded before that.
+func (c *Candidacy) examineShared(ctx context.Context) error {
+	if c.token == 0 || c.before.Load() {
+		return nil
+	}
+	before, err := c.fence.SupersededBefore(ctx, c.worker, "")
+	if err != nil {
+		return fmt.Errorf("look for earlier epochs of the worker: %w", err)
+	}
+	if before {
+		c.before.Store(true)
+	}
+	return nil
 }
 
 func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unbarred int, err error) {

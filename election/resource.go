@@ -124,6 +124,10 @@ func (r *resource) tryJoin(ctx context.Context, claim fencing.JoinRequest, m fen
 		c.Leave(m, true)
 		return r.tryJoin(ctx, claim, m)
 	}
+	if err := c.examineShared(ctx); err != nil {
+		c.Leave(m, true)
+		return nil, err
+	}
 	return c, nil
 }
 

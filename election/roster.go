@@ -95,11 +95,17 @@ func (s *roster) departed(c *Candidacy) bool {
 	return was
 }
 
-// vacate records that a candidacy holds no lease. It reports whether it held one.
+// vacate records that a candidacy holds no lease. It reports whether it held one, and none that leads by the
+// same token holds it now.
 func (s *roster) vacate(c *Candidacy) bool {
 	if s.holder != c {
 		return false
 	}
 	s.holder = nil
-	return true
+	for other := range s.loops {
+		if other != c && other.incarnation == c.incarnation && other.Status().CanWrite() {
+			s.holder = other
+		}
+	}
+	return s.holder == nil
 }

@@ -300,3 +300,28 @@ func TestAServiceThatGivesNobodyTheLeaseIsNamed(t *testing.T) {
 		t.Errorf("when it is over: %+v", got)
 	}
 }
+
+// TestWhoSharesATokenHoldsTheResource when another one that does has left.
+func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		incarnation string
+		role        fencing.Role
+		holds       bool
+	}{
+		"it leads":                  {"token:1:5", fencing.Leader, true},
+		"it has never led":          {"token:1:5", fencing.Follower, false},
+		"it leads by another token": {"token:1:4", fencing.Leader, false},
+	} {
+		var now time.Duration
+		r, leaves := resourceElsewhere("leaves", &now)
+		leaves.incarnation = "token:1:5"
+		stays := newCandidacy(r, nil, fencing.JoinRequest{Worker: "stays"}, history{incarnation: c.incarnation})
+		stays.current.Store(&fencing.Status{Role: c.role})
+		r.mu.add(stays)
+		r.mu.holder = leaves
+		if vacated := r.mu.vacate(leaves); vacated == c.holds || (r.mu.holder == stays) != c.holds {
+			t.Errorf("%s: it is vacated: %t, and held: %t", name, vacated, r.mu.holder != nil)
+		}
+	}
+}

@@ -100,9 +100,7 @@ func (x *session) refuse(err error) {
 	}
 	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
 	_ = x.handshake.toClient.Flush() // what was sent before the reason, which is sent if this fails or not
-	if x.isSuperseded() {
-		x.member.ended().endsSuperseded()
-	}
+	x.member.leavesSuperseded()
 	x.end(err)
 	linger(x.client)
 	x.srv.countRefusal(err)

@@ -91,7 +91,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 	if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 		return err
 	}
-	if x.StatusChanged(); x.isSuperseded() { // the candidacy may not have told it yet
+	if fencing.Checking && cand.Status().Role == fencing.Superseded { // its next connection begins another one
 		return x.supersededRefusal()
 	}
 	x.member.catalog = cand.Fence()

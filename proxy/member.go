@@ -124,7 +124,7 @@ func (x *session) supersededRefusal() *fencing.Refusal {
 	return fencing.SupersededRefusal(resource, m.claim.Worker, cand.Incarnation(), cand.Status())
 }
 
-// ended returns the candidacy because of which the session is superseded, if it is.
+// ended returns the candidacy because of which the session is superseded, if it is; otherwise its own.
 func (m *membership) ended() *belonging {
 	if s := m.over.Load(); s != nil {
 		return s.joinedTo.Load()
@@ -192,13 +192,20 @@ func (m *membership) hears() {
 // candidacy has an effect.
 func (b *belonging) endsSuperseded() { b.ended.Do(b.TellsSuperseded) }
 
+// leavesSuperseded is endsSuperseded of a session that leaves its candidacy, if that is superseded. The
+// session itself may not know that yet, or go on because its writes are discarded.
+func (m *membership) leavesSuperseded() {
+	if b := m.ended(); b != nil && b.Status().Role == fencing.Superseded {
+		b.endsSuperseded()
+	}
+}
+
 // rejoin has the session leave its candidacy for that of the token which its client has set. If
 // that fails, it stays in the one that it has, as it does if the token is the same or the client
 // only observes. The refusal of a token that is lower than the recorded one is returned, because
-// the session must end then.
-func (x *session) rejoin(ctx context.Context, token int64) (lower *fencing.Refusal) {
+// the session must end then. The client has sent what it decided to send by began.
+func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (lower *fencing.Refusal) {
 	defer while(&x.active.busy)()
-	began := time.Now()
 	m, claim := &x.member, x.member.claim
 	claim.Token = token
 	if claim.Campaign == fencing.CampaignOff || token == m.token && m.candidacy().Status().Role != fencing.Superseded {
@@ -206,6 +213,8 @@ func (x *session) rejoin(ctx context.Context, token int64) (lower *fencing.Refus
 		return nil
 	}
 	x.endRegistration(ctx)
+	x.StatusChanged() // the candidacy may not have told it yet
+	m.leavesSuperseded()
 	if !m.standing.CompareAndSwap(joined, outside) {
 		return nil // superseded, which the client is told next
 	}
@@ -227,6 +236,7 @@ func (x *session) rejoin(ctx context.Context, token int64) (lower *fencing.Refus
 	if err != nil {
 		r := startupRefusal(err)
 		if r.SQLState == fencing.StateSuperseded {
+			m.leavesSuperseded()
 			return r
 		}
 		x.answer(protocol.Answer{Need: protocol.NeedJoin, Refusal: r})
@@ -253,8 +263,8 @@ func (x *session) rejoined(began time.Time) {
 // says that the client has sent Terminate.
 func (x *session) leave(orderly bool) {
 	if m := &x.member; m.candidacy() != nil {
-		if x.isSuperseded() && !orderly {
-			m.ended().endsSuperseded()
+		if !orderly {
+			m.leavesSuperseded()
 		}
 		m.left.Do(func() {
 			m.candidacy().Leave(x, orderly)

@@ -258,7 +258,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
 			x.choose(ctx, need.Join, u.since())
 		case need.Kind == protocol.NeedJoin:
-			if lower := x.rejoin(ctx, need.Join.Token); lower != nil {
+			if lower := x.rejoin(ctx, need.Join.Token, u.since()); lower != nil {
 				x.log().Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()

@@ -205,6 +205,12 @@ var table = []mutation{
 		old: "	case c.token > 0:\n		except = \"\"\n", text: "	case c.token > 0:\n"},
 	{name: "what was told of the epoch before counts for a token", file: "election/announce.go", in: ofSystem, tests: "^TestSafetyASharedTokenStartsOverWhereTheWorkerWasKnown$/^it_connects_again$",
 		old: "c.token == 0 && k.epoch+1 == e", text: "k.epoch+1 == e"},
+	{name: "a connection joins a shared token unexamined", file: "election/resource.go", in: ofSystem, tests: "^TestSafetyASharedTokenStartsOverOnEachConnection$",
+		old: "	if err := c.examineShared(ctx); err != nil {", text: "	if err := error(nil); err != nil {"},
+	{name: "who leaves a superseded candidacy for another token does not say so", file: "proxy/member.go", in: ofSystem, tests: "^TestSafetyADiscardingConnectionStartsOver$",
+		old: "	m.leavesSuperseded()\n	if !m.standing", text: "	if !m.standing"},
+	{name: "a token is taken to be decided upon when it is set", file: "proxy/pump_up.go", in: ofSystem, tests: "^TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver$",
+		old: "x.rejoin(ctx, need.Join.Token, u.since())", text: "x.rejoin(ctx, need.Join.Token, time.Now())"},
 	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 

@@ -325,3 +325,86 @@ func (s *stall) begin() fixture.Passing {
 		return b
 	}}
 }
+
+const decidedBefore = "INSERT INTO work VALUES ('stale')"
+
+// wroteNothingStale checks that a statement that was decided under an earlier epoch got ZF003, and was not executed.
+func wroteNothingStale(t *testing.T, h *cluster, what string, err error) {
+	t.Helper()
+	wantFailure(t, what, err, "ZF003")
+	if n := ask[int](h, "SELECT count(*) FROM work WHERE what = 'stale'"); n != 0 {
+		t.Errorf("%s has written %d rows", what, n)
+	}
+}
+
+// knowsToken7 has worker other lead by token 6, and then w by token 7, as another connection of w has read.
+func knowsToken7(t *testing.T, h *cluster, p, q *process.Server) {
+	t.Helper()
+	h.mustBear(q, "other", 6).must("INSERT INTO work VALUES ('other')")
+	knows := h.mustBear(p, "w", 7)
+	wantFailure(t, "the first write by token 7", knows.exec("INSERT INTO work VALUES ('w')"), "ZF003")
+	knows.must("SELECT 1", "INSERT INTO work VALUES ('w')")
+}
+
+// TestSafetyASharedTokenStartsOverOnEachConnection: a connection of the worker sets its next token. Another worker
+// leads by that, too, and then a driver sends a statement again that another connection of the first one was to execute.
+func TestSafetyASharedTokenStartsOverOnEachConnection(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	q, _ := h.configured(tokens)
+	elected, another := h.mustBear(p, "w", 5), h.mustBear(p, "w", 5)
+	elected.must("INSERT INTO work VALUES ('5')", "SET fencepost.token = '6'", "INSERT INTO work VALUES ('6')")
+	h.mustBear(q, "x", 6).must("INSERT INTO work VALUES ('x')")
+	wantFailure(t, "a statement after that", another.exec(decidedBefore), "ZF001")
+	wroteNothingStale(t, h, "the same statement at once", h.mustBear(p, "w", 6).exec(decidedBefore))
+	elected.must("INSERT INTO work VALUES ('6 goes on')")
+}
+
+// TestSafetyADiscardingConnectionStartsOver: its worker has been superseded, and leads by another token, as another
+// of its connections knows.
+func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	const config = "resources: {billing: {election: token, on_stale: discard}}\n"
+	p, _ := h.configured(config)
+	q, _ := h.configured(config)
+	c := h.mustBear(p, "w", 5)
+	c.must("INSERT INTO work VALUES ('w')")
+	knowsToken7(t, h, p, q)
+	c.must("SET fencepost.token = '7'")
+	wroteNothingStale(t, h, "a statement of before", c.exec(decidedBefore))
+}
+
+// TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver: a pipeline waits for its first statement while another worker
+// leads, and then its own one does by the token that the pipeline sets.
+func TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	q, _ := h.configured(tokens)
+	h.mustBear(p, "w", 5).must("INSERT INTO work VALUES ('w')")
+	h.pg.Exec(t, pgtest.Superuser, h.db, "CREATE TABLE locked ()", "GRANT ALL ON locked TO app")
+	blocker := h.pg.Connect(t, pgtest.Superuser, h.db)
+	if _, err := blocker.Exec(t.Context(), "BEGIN; LOCK TABLE locked"); err != nil {
+		t.Fatal(err)
+	}
+	pipe := h.join(p, "w").PgConn().StartPipeline(t.Context())
+	for _, sql := range []string{"SELECT FROM locked", "SET fencepost.token = '7'", decidedBefore} {
+		pipe.SendQueryParams(sql, nil, nil, nil, nil)
+		if err := pipe.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pipe.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	process.Eventually(t, process.Patience, "the pipeline to wait", func() bool {
+		return ask[bool](h, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'locked'::regclass AND NOT granted)")
+	})
+	knowsToken7(t, h, p, q)
+	if _, err := blocker.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	wroteNothingStale(t, h, "the statement behind the token", pipe.Close())
+}
