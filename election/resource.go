@@ -173,6 +173,9 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 	}
 	r.mu.Lock()
 	if c, err := r.joinLiveLocked(claim, m); c != nil || err != nil {
+		if c != nil && past.before {
+			c.before.Store(true)
+		}
 		r.mu.Unlock()
 		r.e.wg.Done()
 		return c, err

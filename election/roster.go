@@ -95,8 +95,8 @@ func (s *roster) departed(c *Candidacy) bool {
 	return was
 }
 
-// vacate records that a candidacy holds no lease. It reports whether it held one, and none that leads by the
-// same token holds it now.
+// vacate records that a candidacy holds no lease. It reports whether it held one. If another one leads by the
+// same token, that one holds it now.
 func (s *roster) vacate(c *Candidacy) bool {
 	if s.holder != c {
 		return false
@@ -107,5 +107,5 @@ func (s *roster) vacate(c *Candidacy) bool {
 			s.holder = other
 		}
 	}
-	return s.holder == nil
+	return true
 }

@@ -301,7 +301,7 @@ func TestAServiceThatGivesNobodyTheLeaseIsNamed(t *testing.T) {
 	}
 }
 
-// TestWhoSharesATokenHoldsTheResource when another one that does has left.
+// TestWhoSharesATokenHoldsTheResource when another one that does has left, and the resource is led.
 func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -313,15 +313,18 @@ func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 		"it has never led":          {"token:1:5", fencing.Follower, false},
 		"it leads by another token": {"token:1:4", fencing.Leader, false},
 	} {
-		var now time.Duration
+		now := time.Minute
 		r, leaves := resourceElsewhere("leaves", &now)
 		leaves.incarnation = "token:1:5"
 		stays := newCandidacy(r, nil, fencing.JoinRequest{Worker: "stays"}, history{incarnation: c.incarnation})
 		stays.current.Store(&fencing.Status{Role: c.role})
 		r.mu.add(stays)
 		r.mu.holder = leaves
-		if vacated := r.mu.vacate(leaves); vacated == c.holds || (r.mu.holder == stays) != c.holds {
-			t.Errorf("%s: it is vacated: %t, and held: %t", name, vacated, r.mu.holder != nil)
+		r.mu.record = fencing.Record{}
+		r.mu.follow(false, time.Second) // as when the one that leaves lapsed
+		r.settle(leaves, true)
+		if (r.mu.holder == stays) != c.holds || (r.mu.ledSince != 0) != c.holds || (r.mu.leaderlessSince == 0) != c.holds {
+			t.Errorf("%s: it is held: %t, and %+v", name, r.mu.holder != nil, r.mu.leaderless)
 		}
 	}
 }
