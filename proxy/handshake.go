@@ -100,7 +100,7 @@ func (x *session) refuse(err error) {
 	}
 	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
 	_ = x.handshake.toClient.Flush() // what was sent before the reason, which is sent if this fails or not
-	x.member.leavesSuperseded()
+	x.member.joinedTo.Load().leavesSuperseded()
 	x.end(err)
 	linger(x.client)
 	x.srv.countRefusal(err)

@@ -51,7 +51,8 @@ type membership struct {
 // belonging is a candidacy that a session belongs to.
 type belonging struct {
 	fencing.Candidacy
-	ended sync.Once // endsSuperseded has been called
+	ended     sync.Once // endsSuperseded has been called
+	discarded sync.Once // a write was discarded, and the candidacy informed before the client was
 }
 
 // telling is an epoch of a candidacy that is announced to the client, until the client sends something again.
@@ -124,7 +125,7 @@ func (x *session) supersededRefusal() *fencing.Refusal {
 	return fencing.SupersededRefusal(resource, m.claim.Worker, cand.Incarnation(), cand.Status())
 }
 
-// ended returns the candidacy because of which the session is superseded, if it is; otherwise its own.
+// ended returns the candidacy because of which the session is superseded, if it is.
 func (m *membership) ended() *belonging {
 	if s := m.over.Load(); s != nil {
 		return s.joinedTo.Load()
@@ -187,15 +188,14 @@ func (m *membership) hears() {
 	m.tellings = m.tellings[:0]
 }
 
-// endsSuperseded informs the candidacy that the connection ends because it is superseded, or
-// that its writes are discarded, before the client can learn that. Only the first call for a
-// candidacy has an effect.
+// endsSuperseded informs the candidacy that the connection ends because it is superseded, before the
+// client can learn that. Only the first call for a candidacy has an effect.
 func (b *belonging) endsSuperseded() { b.ended.Do(b.TellsSuperseded) }
 
-// leavesSuperseded is endsSuperseded of a session that leaves its candidacy, if that is superseded. The
-// session itself may not know that yet, or go on because its writes are discarded.
-func (m *membership) leavesSuperseded() {
-	if b := m.ended(); b != nil && b.Status().Role == fencing.Superseded {
+// leavesSuperseded is endsSuperseded of a connection that ends for any reason, if the candidacy is superseded.
+// The session may not know that yet, or have gone on. b may be nil.
+func (b *belonging) leavesSuperseded() {
+	if b != nil && b.Status().Role == fencing.Superseded {
 		b.endsSuperseded()
 	}
 }
@@ -214,7 +214,9 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 	}
 	x.endRegistration(ctx)
 	x.StatusChanged() // the candidacy may not have told it yet
-	m.leavesSuperseded()
+	if former := m.joinedTo.Load(); former.Status().Role == fencing.Superseded {
+		former.TellsSuperseded() // more than once if SET fails
+	}
 	if !m.standing.CompareAndSwap(joined, outside) {
 		return nil // superseded, which the client is told next
 	}
@@ -236,7 +238,7 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 	if err != nil {
 		r := startupRefusal(err)
 		if r.SQLState == fencing.StateSuperseded {
-			m.leavesSuperseded()
+			m.joinedTo.Load().leavesSuperseded()
 			return r
 		}
 		x.answer(protocol.Answer{Need: protocol.NeedJoin, Refusal: r})
@@ -263,10 +265,10 @@ func (x *session) rejoined(began time.Time) {
 // says that the client has sent Terminate.
 func (x *session) leave(orderly bool) {
 	if m := &x.member; m.candidacy() != nil {
-		if !orderly {
-			m.leavesSuperseded()
-		}
 		m.left.Do(func() {
+			if !orderly {
+				m.joinedTo.Load().leavesSuperseded()
+			}
 			m.candidacy().Leave(x, orderly)
 			x.leaveSeats(orderly)
 		})

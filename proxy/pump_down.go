@@ -246,7 +246,11 @@ func (d *downPump) relay(ctx context.Context) error {
 // learns that: the client's next connection must not join it. If the session goes on, its next
 // reply tells the client its role.
 func (x *session) learnSuperseded(ctx context.Context, b *belonging) {
-	b.endsSuperseded()
+	if x.member.discards {
+		b.discarded.Do(b.TellsSuperseded)
+	} else {
+		b.endsSuperseded()
+	}
 	if b.Status().Role != fencing.Superseded {
 		x.readRecord(ctx, b)
 	}

@@ -27,7 +27,8 @@ type upPump struct {
 
 	readErr error // of the last read by serve
 
-	// waiting is when the machine first had to wait for something, since the buffer was last empty.
+	// waiting is when the machine first had to wait for something, or the server for room, since the
+	// client was last known to have sent nothing more.
 	waiting time.Time
 }
 
@@ -228,7 +229,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			return true, false
 		}
 		u.taken = false
-		if err := x.toServer(u.step.out, u.step.rest); err != nil {
+		if err := u.toServer(u.step.out, u.step.rest); err != nil {
 			return u.ends(err, in)
 		}
 		u.off += u.step.n
@@ -272,7 +273,8 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 
 // toServer writes out to the server, and then the segments in rest. It returns errClientGone
 // if the server takes nothing, and the client has departed.
-func (x *session) toServer(out []byte, rest [][]byte) error {
+func (u *upPump) toServer(out []byte, rest [][]byte) error {
+	x := u.x
 	if plain, ok := x.server.(netloop.Conn); ok && len(out) > 0 {
 		n, err := plain.TryWrite(out)
 		if err != nil && err != netloop.ErrAgain {
@@ -284,6 +286,7 @@ func (x *session) toServer(out []byte, rest [][]byte) error {
 		return nil
 	}
 	defer while(&x.active.busy)()
+	u.since()
 	ends := x.watchWrite()
 	_, err := x.server.Write(out)
 	for i := 0; i < len(rest) && err == nil; i++ {
@@ -323,7 +326,7 @@ func (x *session) watchWrite() (ends func() (departed bool)) {
 func (u *upPump) keep() {
 	u.in.finish(u.off)
 	u.off = 0
-	if u.in.have == 0 {
+	if u.in.have == 0 && !u.waiting.IsZero() && u.x.client.Unread() == 0 {
 		u.waiting = time.Time{}
 	}
 	switch {

@@ -101,6 +101,9 @@ func (x *session) leaveSeats(orderly bool) {
 	seats := slices.Collect(maps.Values(x.member.seats))
 	x.mu.Unlock()
 	for _, s := range seats {
+		if !orderly {
+			s.joinedTo.Load().leavesSuperseded()
+		}
 		s.candidacy().Leave(s, orderly)
 	}
 }

@@ -125,6 +125,47 @@ func TestSafetyAPoolIsToldAgain(t *testing.T) {
 	}
 }
 
+// TestSafetyAPoolIsToldAgainOfAResourceThatItChose: a connection that has written under another resource is cut, before
+// it is told that its worker was superseded there. Others know that it leads again.
+func TestSafetyAPoolIsToldAgainOfAResourceThatItChose(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", with(long))
+	p, q := h.proxy(), h.proxy()
+	write := func(c *client) error {
+		err := c.exec("BEGIN; SET LOCAL fencepost.resource = 'mail'; UPDATE work SET what = what WHERE false; COMMIT")
+		if err != nil {
+			c.must("ROLLBACK")
+		}
+		return err
+	}
+	opens := func() *client { return h.join(p, "a") }
+	cut, knows := opens(), opens()
+	if err := write(cut); err != nil {
+		t.Fatal(err)
+	}
+	h.order("does not lead resource mail any more", "evict", "mail")
+	other := h.join(q, "b", "resource", "mail", "campaign", "wait")
+	other.must("INSERT INTO work VALUES ('b')")
+	other.leave()
+	process.Eventually(t, process.Patience, "the worker to lead again", func() bool {
+		return stateOf(write(knows)) == fencing.StateStartOver
+	})
+	if err := write(knows); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(opens()); err != nil {
+		t.Fatalf("a write of a worker that knows: %v", err)
+	}
+	if err := cut.PgConn().Conn().Close(); err != nil {
+		t.Fatal(err)
+	}
+	process.Eventually(t, process.Patience, "the proxy to notice", func() bool {
+		c := opens()
+		defer c.leave()
+		return stateOf(write(c)) == fencing.StateStartOver
+	})
+}
+
 // TestSafetyWhatWasToldBeforeDoesNotCount: a superseded connection of a worker ends after
 // others were told of the new epoch, and before they show that they have read it.
 func TestSafetyWhatWasToldBeforeDoesNotCount(t *testing.T) {
@@ -362,18 +403,57 @@ func TestSafetyASharedTokenStartsOverOnEachConnection(t *testing.T) {
 }
 
 // TestSafetyADiscardingConnectionStartsOver: its worker has been superseded, and leads by another token, as another
-// of its connections knows.
+// of its connections knows. The connection sets that token, or is cut.
 func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
 	t.Parallel()
-	h := newCluster(t, "postgres")
-	const config = "resources: {billing: {election: token, on_stale: discard}}\n"
-	p, _ := h.configured(config)
-	q, _ := h.configured(config)
-	c := h.mustBear(p, "w", 5)
-	c.must("INSERT INTO work VALUES ('w')")
-	knowsToken7(t, h, p, q)
-	c.must("SET fencepost.token = '7'")
-	wroteNothingStale(t, h, "a statement of before", c.exec(decidedBefore))
+	for name, then := range map[string]func(h *cluster, p, q *process.Server, c *client) error{
+		"it sets the token": func(h *cluster, p, q *process.Server, c *client) error {
+			knowsToken7(t, h, p, q)
+			c.must("SET fencepost.token = '7'")
+			return c.exec(decidedBefore)
+		},
+		"a write was discarded before": func(h *cluster, p, q *process.Server, c *client) error {
+			h.mustBear(q, "other", 6)
+			c.must("INSERT INTO work VALUES ('discarded')")
+			knowsToken7(t, h, p, q)
+			c.must("SET fencepost.token = '7'")
+			return c.exec(decidedBefore)
+		},
+		"a token was refused before": func(h *cluster, p, q *process.Server, c *client) error {
+			h.mustBear(q, "other", 6)
+			c.must("INSERT INTO work VALUES ('discarded')")
+			wantFailure(t, "a token that is too high", c.exec("SET fencepost.token = '1000'"), "ZF006")
+			knowsToken7(t, h, p, q)
+			c.must("SET fencepost.token = '7'")
+			return c.exec(decidedBefore)
+		},
+		"it is cut": func(h *cluster, p, q *process.Server, c *client) (err error) {
+			h.mustBear(q, "other", 6)
+			c.must("INSERT INTO work VALUES ('discarded')")
+			knowsToken7(t, h, p, q)
+			if err := c.PgConn().Conn().Close(); err != nil {
+				t.Fatal(err)
+			}
+			process.Eventually(t, process.Patience, "the proxy to notice", func() bool {
+				c := h.mustBear(p, "w", 7)
+				defer c.leave()
+				err = c.exec("UPDATE work SET what = what WHERE false")
+				return stateOf(err) == "ZF003"
+			})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres")
+			const config = "resources: {billing: {election: token, on_stale: discard, max_jump: 100}}\n"
+			p, _ := h.configured(config)
+			q, _ := h.configured(config)
+			c := h.mustBear(p, "w", 5)
+			c.must("INSERT INTO work VALUES ('w')")
+			wroteNothingStale(t, h, "a statement of before", then(h, p, q, c))
+		})
+	}
 }
 
 // TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver: a pipeline waits for its first statement while another worker
