@@ -149,10 +149,15 @@ func (c *Conn) Send(parts ...[]byte) {
 	for _, p := range parts {
 		b = append(b, p...)
 	}
-	_ = c.SetWriteDeadline(time.Now().Add(patience))
 	if _, err := c.Write(b); err != nil {
 		c.t.Fatalf("send: %v", err)
 	}
+}
+
+// Write implements net.Conn. Each write may take as long as any other, however old the connection is.
+func (c *Conn) Write(b []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(patience))
+	return c.Conn.Write(b)
 }
 
 // Next reads one message. It returns io.EOF when the peer has closed.

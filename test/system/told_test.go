@@ -30,7 +30,7 @@ func newPoolCase(t *testing.T, provider string) *poolCase {
 // opens returns another connection of the pool.
 func (p *poolCase) opens() *client {
 	p.t.Helper()
-	return p.join(p.one, "a", "worker_timeout", "300ms")
+	return p.join(p.one, "a")
 }
 
 const poolWrite = "INSERT INTO work VALUES ('a')"
@@ -73,9 +73,10 @@ func (p *poolCase) isTold() {
 	c.leave()
 }
 
-// supersedes lets another worker lead and leave, once a is silent.
+// supersedes lets another worker lead and leave.
 func (p *poolCase) supersedes(worker string) {
 	p.t.Helper()
+	p.order("does not lead resource billing any more", "evict", resource)
 	other := p.join(p.two, worker, "campaign", "wait")
 	other.must("INSERT INTO work VALUES ('other')")
 	other.leave()
@@ -200,7 +201,7 @@ func TestSafetyAnotherUsersWorkerOfTheSameName(t *testing.T) {
 	t.Parallel()
 	p := newPoolCase(t, "postgres")
 	p.pg.Exec(t, pgtest.Superuser, p.db, "GRANT ALL ON work TO "+pgtest.Control)
-	first := p.opens()
+	first := p.join(p.one, "a", "worker_timeout", "300ms")
 	first.must(poolWrite)
 	conn, err := pgx.Connect(t.Context(), p.one.DSN(pgtest.Control, p.db, "resource", resource, "worker", "a", "campaign", "wait"))
 	if err != nil {
