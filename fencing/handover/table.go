@@ -121,12 +121,13 @@ func (t *Table) write(ctx context.Context, whole bool, changed []fencing.Candida
 	return *revision, nil
 }
 
-// forget makes the database forget the proxy, if it may know it.
+// forget makes the database forget the proxy, if it may know it. A database that is being restored may have no
+// foreign keys yet, and could not add that of the candidates if it forgot the proxy alone.
 func (t *Table) forget(ctx context.Context) error {
 	if t.recorded == nil && t.written.IsZero() {
 		return nil
 	}
-	if _, err := t.pool.Exec(ctx, "DELETE FROM fencepost.proxies p WHERE p.id = $1", t.id); err != nil {
+	if _, err := t.pool.Exec(ctx, "WITH own AS (DELETE FROM fencepost.candidates c WHERE c.proxy = $1) DELETE FROM fencepost.proxies p WHERE p.id = $1", t.id); err != nil {
 		t.recorded = nil
 		return t.unlessMissing("forget who campaigned", err)
 	}
