@@ -51,8 +51,7 @@ type membership struct {
 // belonging is a candidacy that a session belongs to.
 type belonging struct {
 	fencing.Candidacy
-	ended     sync.Once // endsSuperseded has been called
-	discarded sync.Once // a write was discarded, and the candidacy informed before the client was
+	ended sync.Once // endsSuperseded has been called
 }
 
 // telling is an epoch of a candidacy that is announced to the client, until the client sends something again.

@@ -247,7 +247,7 @@ func (d *downPump) relay(ctx context.Context) error {
 // reply tells the client its role.
 func (x *session) learnSuperseded(ctx context.Context, b *belonging) {
 	if x.member.discards {
-		b.discarded.Do(b.TellsSuperseded)
+		b.TellsSuperseded() // each time: the client may send again what was discarded
 	} else {
 		b.endsSuperseded()
 	}

@@ -27,8 +27,8 @@ type upPump struct {
 
 	readErr error // of the last read by serve
 
-	// waiting is when the machine first had to wait for something, or the server for room, since the
-	// client was last known to have sent nothing more.
+	// waiting is when the machine first had to wait for something, or a write to the server that may
+	// block began, since the client was last known to have sent nothing more.
 	waiting time.Time
 }
 
