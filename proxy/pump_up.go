@@ -27,8 +27,7 @@ type upPump struct {
 
 	readErr error // of the last read by serve
 
-	// waiting is when the machine first had to wait for something, or a write to the server that may
-	// block began, since the client was last known to have sent nothing more.
+	// waiting is when the machine first had to wait for something, since the buffer was last empty.
 	waiting time.Time
 }
 
@@ -229,7 +228,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			return true, false
 		}
 		u.taken = false
-		if err := u.toServer(u.step.out, u.step.rest); err != nil {
+		if err := x.toServer(u.step.out, u.step.rest); err != nil {
 			return u.ends(err, in)
 		}
 		u.off += u.step.n
@@ -273,8 +272,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 
 // toServer writes out to the server, and then the segments in rest. It returns errClientGone
 // if the server takes nothing, and the client has departed.
-func (u *upPump) toServer(out []byte, rest [][]byte) error {
-	x := u.x
+func (x *session) toServer(out []byte, rest [][]byte) error {
 	if plain, ok := x.server.(netloop.Conn); ok && len(out) > 0 {
 		n, err := plain.TryWrite(out)
 		if err != nil && err != netloop.ErrAgain {
@@ -286,7 +284,6 @@ func (u *upPump) toServer(out []byte, rest [][]byte) error {
 		return nil
 	}
 	defer while(&x.active.busy)()
-	u.since()
 	ends := x.watchWrite()
 	_, err := x.server.Write(out)
 	for i := 0; i < len(rest) && err == nil; i++ {
@@ -326,7 +323,7 @@ func (x *session) watchWrite() (ends func() (departed bool)) {
 func (u *upPump) keep() {
 	u.in.finish(u.off)
 	u.off = 0
-	if u.in.have == 0 && !u.waiting.IsZero() && u.x.client.Unread() == 0 {
+	if u.in.have == 0 {
 		u.waiting = time.Time{}
 	}
 	switch {

@@ -420,6 +420,13 @@ func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
 			c.must("SET fencepost.token = '7'")
 			return c.exec(decidedBefore)
 		},
+		"it is discarded again by then": func(h *cluster, p, q *process.Server, c *client) error {
+			h.mustBear(q, "other", 6)
+			c.must("INSERT INTO work VALUES ('discarded')")
+			knowsToken7(t, h, p, q)
+			c.must(decidedBefore)
+			return h.mustBear(p, "w", 7).exec(decidedBefore)
+		},
 		"a token was refused before": func(h *cluster, p, q *process.Server, c *client) error {
 			h.mustBear(q, "other", 6)
 			c.must("INSERT INTO work VALUES ('discarded')")
