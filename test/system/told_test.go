@@ -407,27 +407,27 @@ func TestSafetyASharedTokenStartsOverOnEachConnection(t *testing.T) {
 // of its connections knows. The connection sets that token, or is cut.
 func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
 	t.Parallel()
-	for name, then := range map[string]func(h *cluster, p, q *process.Server, c *client) error{
-		"it sets the token": func(h *cluster, p, q *process.Server, c *client) error {
+	for name, then := range map[string]func(t *testing.T, h *cluster, p, q *process.Server, c *client) error{
+		"it sets the token": func(t *testing.T, h *cluster, p, q *process.Server, c *client) error {
 			knowsToken7(t, h, p, q)
 			c.must("SET fencepost.token = '7'")
 			return c.exec(decidedBefore)
 		},
-		"a write was discarded before": func(h *cluster, p, q *process.Server, c *client) error {
+		"a write was discarded before": func(t *testing.T, h *cluster, p, q *process.Server, c *client) error {
 			h.mustBear(q, "other", 6)
 			c.must("INSERT INTO work VALUES ('discarded')")
 			knowsToken7(t, h, p, q)
 			c.must("SET fencepost.token = '7'")
 			return c.exec(decidedBefore)
 		},
-		"it is discarded again by then": func(h *cluster, p, q *process.Server, c *client) error {
+		"it is discarded again by then": func(t *testing.T, h *cluster, p, q *process.Server, c *client) error {
 			h.mustBear(q, "other", 6)
 			c.must("INSERT INTO work VALUES ('discarded')")
 			knowsToken7(t, h, p, q)
 			c.must(decidedBefore)
 			return h.mustBear(p, "w", 7).exec(decidedBefore)
 		},
-		"a token was refused before": func(h *cluster, p, q *process.Server, c *client) error {
+		"a token was refused before": func(t *testing.T, h *cluster, p, q *process.Server, c *client) error {
 			h.mustBear(q, "other", 6)
 			c.must("INSERT INTO work VALUES ('discarded')")
 			wantFailure(t, "a token that is too high", c.exec("SET fencepost.token = '1000'"), "ZF006")
@@ -435,7 +435,7 @@ func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
 			c.must("SET fencepost.token = '7'")
 			return c.exec(decidedBefore)
 		},
-		"it is cut": func(h *cluster, p, q *process.Server, c *client) (err error) {
+		"it is cut": func(t *testing.T, h *cluster, p, q *process.Server, c *client) (err error) {
 			h.mustBear(q, "other", 6)
 			c.must("INSERT INTO work VALUES ('discarded')")
 			knowsToken7(t, h, p, q)
@@ -459,7 +459,7 @@ func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
 			q, _ := h.configured(config)
 			c := h.mustBear(p, "w", 5)
 			c.must("INSERT INTO work VALUES ('w')")
-			wroteNothingStale(t, h, "a statement of before", then(h, p, q, c))
+			wroteNothingStale(t, h, "a statement of before", then(t, h, p, q, c))
 		})
 	}
 }
