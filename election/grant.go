@@ -3,7 +3,6 @@ package election
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -95,13 +94,10 @@ func (c *Candidacy) examineShared(ctx context.Context) error {
 		return nil
 	}
 	before, err := c.fence.SupersededBefore(ctx, c.worker, "")
-	if err != nil {
-		return fmt.Errorf("look for earlier epochs of the worker: %w", err)
-	}
 	if before {
 		c.before.Store(true)
 	}
-	return nil
+	return err
 }
 
 func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unbarred int, err error) {
