@@ -17,6 +17,9 @@ const (
 	// grantPatience is how much longer than a TTL a lease is kept that cannot be turned
 	// into an epoch.
 	grantPatience = 5 * time.Second
+	// examineTimeout is how long a grant waits to learn whether its worker was superseded before. After that, the
+	// worker counts as one that was.
+	examineTimeout = 3 * time.Second
 	// unblockedJitter spreads the attempts of all proxies whose grants were blocked by the same transaction.
 	unblockedJitter = 500 * time.Millisecond
 )
@@ -83,8 +86,11 @@ func (c *Candidacy) examineAgain(ctx context.Context, epoch fencing.Epoch) {
 	case epoch <= c.examined+1:
 		return
 	}
-	before, err := c.fence.SupersededBefore(ctx, c.worker, except)
-	c.before.Store(before || err != nil)
+	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
+	defer cancel()
+	if before, err := c.fence.SupersededBefore(ctx, c.worker, except); before || err != nil {
+		c.before.Store(true) // a connection that has joined meanwhile may have stored the same: a false is never stored
+	}
 }
 
 // examineShared precedes another connection of a candidacy that brings a token. Since the grant, another worker may have

@@ -45,6 +45,7 @@ var errOffered = errors.New("the resource is offered to another worker")
 type offered struct {
 	offer offer.Offer
 	under fencing.Epoch // the recorded epoch when it was made
+	read  time.Duration // when the reading was begun of which this is known
 }
 
 // offerLocked returns the offer, unless a grant has ended it. r.mu is held.
@@ -55,16 +56,22 @@ func (r *resource) offerLocked() offer.Offer {
 	return r.mu.offer
 }
 
-// offers makes the resource know the offer that is in force, nil for none. read is when it was asked for.
+// offers makes the resource know the offer that is in force, nil for none. read is when it was asked for: an answer
+// that arrives after that to a later question is ignored.
 func (r *resource) offers(o *fencing.Offer, read time.Duration) {
-	var now offered
+	now := offered{read: read}
 	if o != nil {
-		now = offered{offer.Offer{Order: o.Order, Worker: o.Worker, Begins: read + o.Begins, Until: read + o.Left}, o.Epoch}
+		now.offer = offer.Offer{Order: o.Order, Worker: o.Worker, Begins: read + o.Begins, Until: read + o.Left}
+		now.under = o.Epoch
 	}
 	r.mu.Lock()
-	changed := r.mu.offer.Order != now.offer.Order
-	if changed { // otherwise the first reading counts, because all are of the same times
+	late := read < r.mu.offered.read
+	changed := !late && r.mu.offer.Order != now.offer.Order
+	switch {
+	case changed:
 		r.mu.offered = now
+	case !late: // the times of the first reading count, because all are of the same times
+		r.mu.offered.read = read
 	}
 	r.mu.Unlock()
 	if !changed {

@@ -3,7 +3,10 @@ package election
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 func TestRequestsThatExcludeEachOther(t *testing.T) {
@@ -123,5 +126,75 @@ func TestSilenceBeginsWithTheFirstRequestThatIsNotAnswered(t *testing.T) {
 	a.heard(nil, 4*time.Hour)
 	if got := a.trouble("consul", 4*time.Hour); got != nil {
 		t.Errorf("after an answer, the problem is %v", got)
+	}
+}
+
+// ledger is a Fence that is asked only whether a worker was superseded before.
+type ledger struct {
+	Fence
+	answer func(context.Context) (bool, error)
+}
+
+func (l ledger) SupersededBefore(ctx context.Context, _, _ string) (bool, error) {
+	return l.answer(ctx)
+}
+
+// newBearer returns a candidacy that brings a token.
+func newBearer(l ledger) *Candidacy {
+	now := time.Minute
+	r, _ := resourceElsewhere("other", &now)
+	return newCandidacy(r, l, fencing.JoinRequest{Worker: "w", Token: 7}, history{incarnation: "token:1:7"})
+}
+
+// TestAnEarlierAnswerDoesNotReplaceALaterOne: a connection joins while the candidacy learns whether its worker was
+// superseded before its grant, and it was superseded after that.
+func TestAnEarlierAnswerDoesNotReplaceALaterOne(t *testing.T) {
+	t.Parallel()
+	var c *Candidacy
+	asked := 0
+	c = newBearer(ledger{answer: func(ctx context.Context) (bool, error) {
+		if asked++; asked == 1 {
+			return false, c.examineShared(ctx)
+		}
+		return true, nil
+	}})
+	c.examineAgain(t.Context(), 2)
+	if asked != 2 || !c.SupersededBefore() {
+		t.Errorf("superseded before: %t, after %d questions", c.SupersededBefore(), asked)
+	}
+}
+
+// TestAGrantDoesNotWaitForALostAnswer for longer than a moment, and the worker counts as one that was superseded.
+func TestAGrantDoesNotWaitForALostAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newBearer(ledger{answer: func(ctx context.Context) (bool, error) {
+			<-ctx.Done()
+			return false, ctx.Err()
+		}})
+		began := time.Now()
+		c.examineAgain(t.Context(), 2)
+		if took := time.Since(began); took != examineTimeout || !c.SupersededBefore() {
+			t.Errorf("superseded before: %t, after %v", c.SupersededBefore(), took)
+		}
+	})
+}
+
+// TestALaterReadingOfTheOffersCounts, whichever answer arrives first.
+func TestALaterReadingOfTheOffersCounts(t *testing.T) {
+	t.Parallel()
+	now := time.Minute
+	r, _ := resourceElsewhere("w", &now)
+	r.mu.record = fencing.Record{}
+	offer := &fencing.Offer{Order: 1, Worker: "w", Left: time.Minute}
+	r.offers(nil, time.Second)
+	r.offers(offer, 3*time.Second)
+	r.offers(nil, 2*time.Second)
+	if r.mu.offer.Order != 1 {
+		t.Error("an answer that was late has ended the offer")
+	}
+	r.offers(nil, 4*time.Second)
+	if r.mu.offer.Order != 0 {
+		t.Error("the offer has not ended")
 	}
 }

@@ -96,14 +96,17 @@ func (s *roster) departed(c *Candidacy) bool {
 }
 
 // vacate records that a candidacy holds no lease. It reports whether it held one. If another one leads by the
-// same token, that one holds it now.
+// same token, that one holds it now. If none does, one that has lapsed holds it: it may be confirmed again.
 func (s *roster) vacate(c *Candidacy) bool {
 	if s.holder != c {
 		return false
 	}
 	s.holder = nil
 	for other := range s.loops {
-		if other != c && other.incarnation == c.incarnation && other.Status().CanWrite() {
+		if other == c || other.incarnation != c.incarnation {
+			continue
+		}
+		if st := other.Status(); st.CanWrite() || s.holder == nil && st.Lapsed {
 			s.holder = other
 		}
 	}

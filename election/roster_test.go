@@ -306,24 +306,25 @@ func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		incarnation string
-		role        fencing.Role
-		holds       bool
+		status      fencing.Status
+		holds, led  bool
 	}{
-		"it leads":                  {"token:1:5", fencing.Leader, true},
-		"it has never led":          {"token:1:5", fencing.Follower, false},
-		"it leads by another token": {"token:1:4", fencing.Leader, false},
+		"it leads":                  {"token:1:5", fencing.Status{Role: fencing.Leader}, true, true},
+		"it has lapsed":             {"token:1:5", fencing.Status{Role: fencing.Follower, Lapsed: true}, true, false},
+		"it has never led":          {"token:1:5", fencing.Status{Role: fencing.Follower}, false, false},
+		"it leads by another token": {"token:1:4", fencing.Status{Role: fencing.Leader}, false, false},
 	} {
 		now := time.Minute
 		r, leaves := resourceElsewhere("leaves", &now)
 		leaves.incarnation = "token:1:5"
 		stays := newCandidacy(r, nil, fencing.JoinRequest{Worker: "stays"}, history{incarnation: c.incarnation})
-		stays.current.Store(&fencing.Status{Role: c.role})
+		stays.current.Store(&c.status)
 		r.mu.add(stays)
 		r.mu.holder = leaves
 		r.mu.record = fencing.Record{}
 		r.mu.follow(false, time.Second) // as when the one that leaves lapsed
 		r.settle(leaves, true)
-		if (r.mu.holder == stays) != c.holds || (r.mu.ledSince != 0) != c.holds || (r.mu.leaderlessSince == 0) != c.holds {
+		if (r.mu.holder == stays) != c.holds || (r.mu.ledSince != 0) != c.led || (r.mu.leaderlessSince == 0) != c.led {
 			t.Errorf("%s: it is held: %t, and %+v", name, r.mu.holder != nil, r.mu.leaderless)
 		}
 	}
