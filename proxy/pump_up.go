@@ -228,14 +228,14 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			return true, false
 		}
 		u.taken = false
-		if err := x.toServer(u.step.out, u.step.rest); err != nil {
-			return u.ends(err, in)
-		}
-		u.off += u.step.n
 		need, err := u.step.need, u.step.err
 		if need.Kind != protocol.NeedNothing && need.Kind != protocol.NeedMore {
 			u.since()
 		}
+		if err := x.toServer(u.step.out, u.step.rest); err != nil {
+			return u.ends(err, in)
+		}
+		u.off += u.step.n
 		switch {
 		case err != nil:
 			x.log().Info("session closed", zap.String("side", "client"), zap.Error(err))

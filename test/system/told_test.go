@@ -456,6 +456,25 @@ func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
 	}
 }
 
+// TestSafetyEachDiscardedWriteStartsOver: between two writes of one transaction, another connection of the worker reads
+// that it leads again. The driver sends the second one again on a new connection.
+func TestSafetyEachDiscardedWriteStartsOver(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", with(long))
+	const config = "resources: {billing: {on_stale: discard}}\n"
+	one, _ := h.configured(config)
+	two, _ := h.configured(config)
+	p := &poolCase{h, t, one, two}
+	c := p.opens()
+	c.must(poolWrite)
+	p.supersedes("b")
+	knows := p.startsOver()
+	c.must("BEGIN", "INSERT INTO work VALUES ('discarded')")
+	knows.must("SHOW fencepost.role", "SELECT 1", "INSERT INTO work VALUES ('knows')")
+	c.must(decidedBefore)
+	wroteNothingStale(t, h, "the second write again", p.opens().exec(decidedBefore))
+}
+
 // TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver: a pipeline waits for its first statement while another worker
 // leads, and then its own one does by the token that the pipeline sets.
 func TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver(t *testing.T) {
