@@ -347,6 +347,22 @@ func TestWhoCampaignsIsKnownFromAllProxies(t *testing.T) {
 	d.mustWait("c", "d", "f", "g")
 }
 
+// TestTheForeignKeyOfARestoredDatabaseIsCreated: pg_restore creates it last, when proxies are connected already. One of
+// them has ended, and the dump has another one that is gone.
+func TestTheForeignKeyOfARestoredDatabaseIsCreated(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.server.Exec(t, pgtest.Control, d.db, "ALTER TABLE fencepost.candidates DROP CONSTRAINT candidates_proxy_fkey",
+		"INSERT INTO fencepost.proxies (id, name, revision, seen) VALUES ('dumped', 'd', 1, now() - interval '1 hour')",
+		"INSERT INTO fencepost.candidates (proxy, incarnation, resource, worker, silent) VALUES ('dumped', 'of-d', 'billing', 'd', false)")
+	p, q := d.proxy("p", "a"), d.proxy("q", "b")
+	d.record(q)
+	d.server.Exec(t, pgtest.Control, d.db, `ALTER TABLE ONLY fencepost.candidates ADD CONSTRAINT candidates_proxy_fkey
+		FOREIGN KEY (proxy) REFERENCES fencepost.proxies (id) ON DELETE CASCADE`)
+	d.record(p, candidates("a", "c")...)
+	d.mustWait("a", "c")
+}
+
 // TestAFailoverThatLosesABatchIsNoticed: the batches do not wait for the disk.
 func TestAFailoverThatLosesABatchIsNoticed(t *testing.T) {
 	t.Parallel()

@@ -121,6 +121,36 @@ func TestAnEvictedWorkerMayNotComeBackForAWhile(t *testing.T) {
 	})
 }
 
+// TestAnOrderHoldsForASharedToken: a worker that may not campaign does not lead by the token of another one, and who
+// leads by another one's token can be evicted by name.
+func TestAnOrderHoldsForASharedToken(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	h.mustBear(p, "w", 5).must("INSERT INTO work VALUES ('w')")
+	h.order("worker w may not campaign for resource billing until", "evict", resource, "--for", "10m")
+	v, shares := h.mustBear(p, "v", 6), h.mustBear(p, "shares", 6)
+	v.must("INSERT INTO work VALUES ('v')")
+	shares.must("INSERT INTO work VALUES ('shares')")
+	barred := h.mustBear(p, "w", 6)
+	wantFailure(t, "the barred worker's write", barred.exec("INSERT INTO work VALUES ('barred')"), fencing.StateNotLeader, "may not campaign until")
+	h.order("worker w of resource billing may campaign again", "resume", resource, "--worker", "w")
+	mustLead(t, barred, "w")
+
+	h.order("worker x does not lead resource billing: nothing changed", "evict", resource, "--worker", "x")
+	h.order("worker shares does not lead resource billing any more", "evict", resource, "--worker", "shares")
+	for name, c := range map[string]*client{"the recorded worker": v, "the evicted one": shares, "the third one": barred} {
+		wantFailure(t, "a write of "+name, c.exec("INSERT INTO work VALUES ('late')"), fencing.StateSuperseded)
+	}
+	h.mustBear(p, "shares", 7).must("SELECT 1")
+	h.order("resource billing is paused", "pause", resource)
+	h.order("worker shares does not lead resource billing any more", "evict", resource, "--worker", "shares", "--for", "10m")
+	h.order("resource billing is not paused any more", "resume", resource)
+	if _, err := h.bears(p, "shares", 7); err == nil {
+		t.Error("the token of the evicted worker leads again")
+	}
+}
+
 // TestNobodyLeadsAPausedResource pauses a resource that has a leader, a follower, and a
 // worker that waits to lead.
 func TestNobodyLeadsAPausedResource(t *testing.T) {
