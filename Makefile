@@ -150,7 +150,7 @@ bench-takeover: setup kubernetes consul etcd redis zookeeper ## Measure takeover
 	go run -buildvcs=false ./scripts/takeover
 
 lint: ## Check format, vet, sizes, who imports whom, and that the planted faults apply
-	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
+	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee -a /dev/stderr)"
 	go vet ./...
 	go vet -tags fencepost_unfenced ./...
 	go vet -tags fencepost_plainnet ./proxy/netloop
