@@ -92,7 +92,7 @@ func (r *resource) leaderLocked() leader {
 	switch {
 	case r.lostLocked():
 		return leaderNone
-	case r.mu.holder != nil && r.mu.holder.Status().CanWrite():
+	case r.mu.leads():
 		return leaderHere
 	case r.mu.holder != nil, r.mu.watchErr != nil:
 		return leaderNone

@@ -106,9 +106,24 @@ func (s *roster) vacate(c *Candidacy) bool {
 		if other == c || other.incarnation != c.incarnation {
 			continue
 		}
-		if st := other.Status(); st.CanWrite() || s.holder == nil && st.Lapsed {
+		if st := other.Status(); st.CanWrite() || s.holder == nil && st.Lapsed && other.Term().Epoch != 0 {
 			s.holder = other
 		}
 	}
 	return true
+}
+
+// leads reports whether the holder can write. If it cannot, and another candidacy that leads by the same token can,
+// that one holds the lease from then on.
+func (s *roster) leads() bool {
+	if s.holder == nil || s.holder.Status().CanWrite() {
+		return s.holder != nil
+	}
+	for other := range s.loops {
+		if other.incarnation == s.holder.incarnation && other.Status().CanWrite() {
+			s.holder = other
+			return true
+		}
+	}
+	return false
 }

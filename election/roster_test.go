@@ -304,21 +304,24 @@ func TestAServiceThatGivesNobodyTheLeaseIsNamed(t *testing.T) {
 // TestWhoSharesATokenHoldsTheResource when another one that does has left, and the resource is led.
 func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 	t.Parallel()
+	leads, lapsed := fencing.Status{Role: fencing.Leader}, fencing.Status{Role: fencing.Follower, Lapsed: true}
 	for name, c := range map[string]struct {
 		incarnation string
 		status      fencing.Status
+		granted     bool
 		holds, led  bool
 	}{
-		"it leads":                  {"token:1:5", fencing.Status{Role: fencing.Leader}, true, true},
-		"it has lapsed":             {"token:1:5", fencing.Status{Role: fencing.Follower, Lapsed: true}, true, false},
-		"it has never led":          {"token:1:5", fencing.Status{Role: fencing.Follower}, false, false},
-		"it leads by another token": {"token:1:4", fencing.Status{Role: fencing.Leader}, false, false},
+		"it leads":                      {"token:1:5", leads, true, true, true},
+		"it has lapsed":                 {"token:1:5", lapsed, true, true, false},
+		"it has never been granted one": {"token:1:5", lapsed, false, false, false},
+		"it leads by another token":     {"token:1:4", leads, true, false, false},
 	} {
 		now := time.Minute
 		r, leaves := resourceElsewhere("leaves", &now)
 		leaves.incarnation = "token:1:5"
 		stays := newCandidacy(r, nil, fencing.JoinRequest{Worker: "stays"}, history{incarnation: c.incarnation})
 		stays.current.Store(&c.status)
+		stays.mu.epoch, stays.mu.held = 1, holding{lease: &Lease{}, granted: c.granted}
 		r.mu.add(stays)
 		r.mu.holder = leaves
 		r.mu.record = fencing.Record{}
@@ -326,6 +329,25 @@ func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 		r.settle(leaves, true)
 		if (r.mu.holder == stays) != c.holds || (r.mu.ledSince != 0) != c.led || (r.mu.leaderlessSince == 0) != c.led {
 			t.Errorf("%s: it is held: %t, and %+v", name, r.mu.holder != nil, r.mu.leaderless)
+		}
+	}
+}
+
+// TestTheResourceIsLedByAnyThatSharesTheToken: the holder has lapsed, and another one leads.
+func TestTheResourceIsLedByAnyThatSharesTheToken(t *testing.T) {
+	t.Parallel()
+	for name, incarnation := range map[string]string{"by the same token": "token:1:5", "by another token": "token:1:4"} {
+		now := time.Minute
+		r, holds := resourceElsewhere("holds", &now)
+		holds.incarnation = "token:1:5"
+		holds.current.Store(&fencing.Status{Role: fencing.Follower, Lapsed: true})
+		other := newCandidacy(r, nil, fencing.JoinRequest{Worker: "other"}, history{incarnation: incarnation})
+		other.current.Store(&fencing.Status{Role: fencing.Leader})
+		r.mu.add(other)
+		r.mu.holder = holds
+		same := incarnation == holds.incarnation
+		if led := r.leaderLocked() == leaderHere; led != same || (r.mu.holder == other) != same {
+			t.Errorf("another one leads %s: led: %t", name, led)
 		}
 	}
 }
