@@ -223,6 +223,8 @@ func (d *downPump) relay(ctx context.Context) error {
 			x.readRecord(ctx, x.belonging(e.Resource))
 		case protocol.EventSuperseded, protocol.EventStale:
 			x.learnSuperseded(ctx, x.belonging(e.Resource))
+		case protocol.EventDiscarded:
+			x.belonging(e.Resource).TellsSuperseded()
 		case protocol.EventAnnounce:
 			announces = true
 		case protocol.EventChosen:

@@ -119,7 +119,7 @@ type inHand struct {
 type Event struct {
 	Kind      EventKind
 	Rejection *fencing.Rejection // of EventRefused
-	Resource  string             // of EventSuperseded, EventStale and EventUnclaimed; "" is that of the startup
+	Resource  string             // of EventSuperseded, EventStale, EventDiscarded and EventUnclaimed; "" is that of the startup
 	Resources []string           // of EventChosen; none if it is that of the startup
 	Err       wire.ServerError   // of EventEnded
 	Message   []byte             // of EventEnded
@@ -146,6 +146,9 @@ const (
 	// EventStale: the worker was superseded, and the session goes on: make sure that the
 	// candidacy knows, before the plan is sent.
 	EventStale
+	// EventDiscarded: EventStale came before, and another write of its transaction was discarded or
+	// failed: inform the candidacy, before the plan is sent.
+	EventDiscarded
 	// EventUnclaimed: a guarded table has refused a statement because the session claims no
 	// epoch: read the fence's record again, before the plan is sent.
 	EventUnclaimed

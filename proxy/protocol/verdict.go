@@ -183,7 +183,7 @@ func (m *Machine) discarded(e *reply, msg []byte, p *gate.Segments) {
 	text, _ := m.ofStatement(e.stmt)
 	r := m.rejection(m.staleRefusal(), m.staleFinding(), text, true)
 	r.Kind = fencing.KindDiscarded
-	m.down.happens(Event{Kind: EventStale}) // the verdict on its transaction may be older than what the worker knows
+	m.down.happens(Event{Kind: EventDiscarded}) // the verdict on its transaction may be older than what the worker knows
 	m.down.happens(Event{Kind: EventRefused, Rejection: &r})
 }
 
@@ -250,7 +250,7 @@ func (m *Machine) staleRefusal() *fencing.Refusal {
 // detected in a stale transaction.
 func (m *Machine) staleError(e *reply) []byte {
 	r := m.staleRefusal()
-	m.down.happens(Event{Kind: EventStale})
+	m.down.happens(Event{Kind: EventDiscarded})
 	m.refused(e, r, m.staleFinding())
 	return m.down.refusal(r)
 }

@@ -208,7 +208,7 @@ var table = []mutation{
 	{name: "a connection joins a shared token unexamined", file: "election/resource.go", in: ofSystem, tests: "^TestSafetyASharedTokenStartsOverOnEachConnection$",
 		old: "	if err := c.examineShared(ctx); err != nil {", text: "	if err := error(nil); err != nil {"},
 	{name: "a later discarded write of a transaction does not say so", file: "proxy/protocol/verdict.go", in: ofSystem, tests: "^TestSafetyEachDiscardedWriteStartsOver$",
-		old: "	m.down.happens(Event{Kind: EventStale}) // the verdict on its transaction", text: "	// the verdict on its transaction"},
+		old: "	m.down.happens(Event{Kind: EventDiscarded}) // the verdict on its transaction", text: "	// the verdict on its transaction"},
 	{name: "who leaves a superseded candidacy for another token does not say so", file: "proxy/member.go", in: ofSystem, tests: "^TestSafetyADiscardingConnectionStartsOver$",
 		old: "		former.TellsSuperseded() // more than once if SET fails\n", text: ""},
 	{name: "a connection that is cut says nothing of the resources that it chose", file: "proxy/seat.go", in: ofSystem, tests: "^TestSafetyAPoolIsToldAgainOfAResourceThatItChose$",
