@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
@@ -29,7 +30,7 @@ func TestOnlyTheDirectoryThatWasAddedBecomesAVoter(t *testing.T) {
 	c := newTestCluster(t)
 	old := c.follower()
 	name := old.cfg.Name
-	if err := Remove(within(t, patience), c.config(name), name); err != nil {
+	if err := Remove(within(t, patience), c.base, name); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(c.dir, name)
@@ -128,11 +129,11 @@ func TestAChangeThatCouldNotBeCommittedIsRefused(t *testing.T) {
 		t.Errorf("the node that is gone is removed with %v", err)
 	}
 	c.stop(leader.cfg.Name)
-	err := Remove(within(t, patience), c.base, gone)
+	err := Remove(within(t, 3*time.Second), c.base, gone)
 	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "may have been carried out") {
 		t.Errorf("without a leader the question for the members ends with %v", err)
 	}
-	err = administer(within(t, patience), c.base, request{op: opRemove, in: Member{Name: gone}}, nil)
+	err = administer(within(t, 3*time.Second), c.base, request{op: opRemove, in: Member{Name: gone}}, nil)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "may have been carried out all the same: run fencepost raft status") {
 		t.Errorf("a change whose outcome is unknown ends with %v", err)
 	}
@@ -172,6 +173,7 @@ func TestANodeOfAnotherClusterIsNotBelieved(t *testing.T) {
 	cfg := c.config(lost).withDefaults()
 	cfg.Peers = maps.Clone(cfg.Peers)
 	cfg.Peers[leader] = other.base.Peers["one"]
+	cfg.giveUp = 0 // nothing else ends what goes astray
 	n, err := start(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -33,6 +33,7 @@ type cluster struct {
 	names    []string          // of the peers, sorted
 	next     atomic.Int64      // which of the names is asked
 	client   *http.Client
+	giveUp   time.Duration // that of the configuration
 	// meant is the identity of the cluster that is meant, as a node knows it; "" if any may be, because a
 	// new one may have begun.
 	meant string
@@ -46,7 +47,7 @@ func newCluster(cfg Config) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{security: s, peers: maps.Clone(cfg.Peers), names: slices.Sorted(maps.Keys(cfg.Peers)), client: newHTTPClient(s)}, nil
+	return &cluster{security: s, peers: maps.Clone(cfg.Peers), names: slices.Sorted(maps.Keys(cfg.Peers)), client: newHTTPClient(s), giveUp: cfg.giveUp}, nil
 }
 
 func newHTTPClient(s *security) *http.Client {
@@ -62,12 +63,12 @@ func newHTTPClient(s *security) *http.Client {
 // without returns the nodes other than one, over the same connections.
 func (c *cluster) without(name string) *cluster {
 	names := slices.DeleteFunc(slices.Clone(c.names), func(other string) bool { return other == name })
-	return &cluster{security: c.security, peers: c.peers, names: names, client: c.client, meant: c.meant}
+	return &cluster{security: c.security, peers: c.peers, names: names, client: c.client, giveUp: c.giveUp, meant: c.meant}
 }
 
 // apart returns the same nodes, over connections of its own.
 func (c *cluster) apart() *cluster {
-	return &cluster{security: c.security, peers: c.peers, names: c.names, client: newHTTPClient(c.security), meant: c.meant}
+	return &cluster{security: c.security, peers: c.peers, names: c.names, client: newHTTPClient(c.security), giveUp: c.giveUp, meant: c.meant}
 }
 
 // String names the cluster in errors.
@@ -156,7 +157,7 @@ func (c *cluster) askAny(ctx context.Context, r request, far scope, into any) er
 
 // call implements replica: any node passes the request on to the leader.
 func (c *cluster) call(ctx context.Context, r request, into any) error {
-	return persist(ctx, func(ctx context.Context) error { return c.askAny(ctx, r, anywhere, into) })
+	return persist(ctx, c.giveUp, func(ctx context.Context) error { return c.askAny(ctx, r, anywhere, into) })
 }
 
 // changes implements replica, with that of any node.

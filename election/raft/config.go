@@ -47,6 +47,7 @@ type Config struct {
 
 	stalls func() bool          // for tests: the disk counts as one that cannot be written
 	loses  func(to string) bool // for tests: entries that are sent to this node are lost
+	giveUp time.Duration        // when a request is no longer repeated; 0 is giveUp, and tests wait for longer
 }
 
 func (cfg Config) withDefaults() Config {

@@ -245,7 +245,7 @@ func (n *node) wait(ctx context.Context, f hraft.Future) error {
 // call implements replica: the leader, here or elsewhere, answers the request. If this node knows of none,
 // because it is cut off from the leader, another one may pass the request on.
 func (n *node) call(ctx context.Context, r request, into any) error {
-	return persist(ctx, func(ctx context.Context) error {
+	return persist(ctx, n.cfg.giveUp, func(ctx context.Context) error {
 		err := n.once(ctx, r, into)
 		if !errors.Is(err, errNoLeader) || len(n.around.names) == 0 {
 			return err

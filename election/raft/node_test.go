@@ -53,7 +53,7 @@ func TestAVoterThatLostItsDiskRefusesToStart(t *testing.T) {
 	if err := Add(within(t, patience), c.config(lost)); err == nil || !strings.Contains(err.Error(), "a voter already") {
 		t.Errorf("a voter is added again with %v", err)
 	}
-	if err := Remove(within(t, patience), c.config(lost), lost); err != nil {
+	if err := Remove(within(t, patience), c.base, lost); err != nil {
 		t.Fatal(err)
 	}
 	c.add(lost)

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,10 +90,10 @@ const (
 	maxRetryPause = 200 * time.Millisecond
 )
 
-// persist makes attempts until one is answered, the context ends, or some time has passed. Whatever is sent may be sent
-// again: see package state.
-func persist(ctx context.Context, attempt func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, giveUp)
+// persist makes attempts until one is answered, the context ends, or some time has passed: giveUp if it is 0. Whatever
+// is sent may be sent again: see package state.
+func persist(ctx context.Context, patience time.Duration, attempt func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(patience, giveUp))
 	defer cancel()
 	pause := retryPause
 	var last error
