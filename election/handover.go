@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// noteTimeout bounds a statement that only says how a hand-over goes.
-	noteTimeout = 2 * time.Second
+	// noteTimeout bounds a statement that only says how a hand-over goes. Nobody waits for it, and an
+	// operator is told wrong if it is lost.
+	noteTimeout = 10 * time.Second
 	// leaveTimeout bounds the statement that says that nobody campaigns here any more, for which a
 	// proxy that ends waits. Without it, the candidacies of this proxy are shown until they age out.
 	leaveTimeout = 500 * time.Millisecond

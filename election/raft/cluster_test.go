@@ -275,7 +275,6 @@ func (c *members) client(t *testing.T, proxy, prefix string, addresses ...string
 	cfg := c.base
 	cfg.Prefix, cfg.Proxy, cfg.Logger = prefix, proxy, zaptest.NewLogger(t).Named(proxy)
 	if len(addresses) > 0 {
-		cfg.giveUp = 0 // they may be cut off
 		cfg.Peers = map[string]string{}
 		for i, a := range addresses {
 			cfg.Peers[c.names[i]] = a

@@ -31,10 +31,12 @@ func service(t *testing.T, c *members, db string) *electiontest.Service {
 		}
 		return v
 	}
+	cut := *c
+	cut.base.giveUp = 0 // of those whose links fail
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl + 2*time.Second, Addr: c.base.Peers["one"], Multiplexed: true,
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
-			return c.client(t, proxy, db, link.Addr()).Database(db)
+			return cut.client(t, proxy, db, link.Addr()).Database(db)
 		},
 		Bump: func(*testing.T) { apply(state.Command{Op: state.Mark, Marker: rand.Text(), Replace: true}) },
 		Faults: []electiontest.Fault{
