@@ -96,18 +96,16 @@ func (s *roster) departed(c *Candidacy) bool {
 }
 
 // vacate records that a candidacy holds no lease. It reports whether it held one. If another one leads by the
-// same token, that one holds it now. If none does, one that has lapsed holds it: it may be confirmed again.
+// same token, or has lapsed and may be confirmed again, that one holds it now.
 func (s *roster) vacate(c *Candidacy) bool {
 	if s.holder != c {
 		return false
 	}
 	s.holder = nil
 	for other := range s.loops {
-		if other == c || other.incarnation != c.incarnation {
-			continue
-		}
-		if st := other.Status(); st.CanWrite() || s.holder == nil && st.Lapsed && other.Term().Epoch != 0 {
-			s.holder = other
+		st := other.Status()
+		if other != c && other.incarnation == c.incarnation && (st.CanWrite() || st.Lapsed) && other.Term().Epoch != 0 {
+			s.holder = other // of several, leads finds one that can write
 		}
 	}
 	return true
