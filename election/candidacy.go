@@ -190,7 +190,8 @@ func (c *Candidacy) verify(ctx context.Context) error {
 
 // observe processes the highest grant. One whose response was lost does not count before the candidacy leads:
 // the grant is asked for again and gives the same epoch, unless another candidacy has been granted one since.
-// Otherwise that would supersede a worker which has never led.
+// Otherwise that would supersede a worker which has never led. Nor does one that was granted to another worker with the
+// same token, before this candidacy is granted a share in it: an order may keep it from that.
 func (c *Candidacy) observe(rec fencing.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +202,7 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	switch {
 	case rec.Incarnation == c.incarnation && s.led && rec.Epoch > s.epoch: // an order ended its lead, and its token was granted another epoch
 		c.supersedeLocked(rec)
-	case rec.Incarnation == c.incarnation && (rec.Unconfirmed || !c.countsLocked()): // the grant is asked for again
+	case rec.Incarnation == c.incarnation && (rec.Unconfirmed || !c.countsLocked() || !s.led && rec.Worker != c.worker): // the grant is asked for again
 	case rec.Incarnation == c.incarnation:
 		s.hasEpoch(max(s.epoch, rec.Epoch))
 	case s.phase == superseded, s.epoch > 0 && rec.Epoch > s.epoch:

@@ -123,7 +123,7 @@ func (r *resource) grantedElsewhereLocked() bool {
 // whose incarnation does not name its proxy is not known once it has ended. r.mu is held.
 func (r *resource) isOwnLocked(incarnation string) bool {
 	id := r.presenceID()
-	return r.mu.runs(incarnation) || id != "" && own.Proxy(incarnation) == id
+	return r.mu.runs(incarnation, r.mu.record) || id != "" && own.Proxy(incarnation) == id
 }
 
 // faultyLocked reports whether a candidacy here that bears the observed token cannot use the

@@ -1,5 +1,7 @@
 package election
 
+import "github.com/fencepost/fencepost/fencing"
+
 // roster holds the candidacies of one resource at this proxy.
 type roster struct {
 	// byWorker holds the candidacies that can be joined: neither superseded nor ended.
@@ -51,10 +53,12 @@ func (s *roster) running() []*Candidacy {
 	return all
 }
 
-// runs reports whether the candidacy of an incarnation is one of this proxy.
-func (s *roster) runs(incarnation string) bool {
+// runs reports whether the candidacy of an incarnation is one of this proxy. Where several workers bring the token of
+// the recorded grant, one that has not been granted a share in its epoch does not count.
+func (s *roster) runs(incarnation string, recorded fencing.Record) bool {
 	for c := range s.loops {
-		if c.incarnation == incarnation {
+		if c.incarnation == incarnation &&
+			(c.token == 0 || recorded.Incarnation != incarnation || recorded.Worker == c.worker || c.Status().Epoch != 0) {
 			return true
 		}
 	}

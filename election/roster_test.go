@@ -118,11 +118,14 @@ func TestAnotherGrantSupersedesOnlyWhoHasLed(t *testing.T) {
 	for name, c := range map[string]struct {
 		led   bool
 		token int64
+		by    string // the worker to which the first epoch was granted
 		want  phase
 	}{
 		"it has never led":        {want: following},
 		"it has led":              {led: true, want: superseded},
 		"its epoch is of a token": {token: 7, want: superseded},
+		"another worker was granted the epoch of its token":                         {token: 7, by: "another", want: following},
+		"another worker was granted the epoch of its token, and it has led by that": {led: true, token: 7, by: "another", want: superseded},
 	} {
 		candidacy := bareCandidacy(c.token)
 		if c.led {
@@ -130,7 +133,7 @@ func TestAnotherGrantSupersedesOnlyWhoHasLed(t *testing.T) {
 			candidacy.mu.hasEpoch(1)
 		}
 		for _, rec := range []fencing.Record{
-			{Epoch: 1, Incarnation: "mine", Unconfirmed: true}, {Epoch: 1, Incarnation: "mine"}, {Epoch: 2, Incarnation: "other"},
+			{Epoch: 1, Worker: c.by, Incarnation: "mine", Unconfirmed: true}, {Epoch: 1, Worker: c.by, Incarnation: "mine"}, {Epoch: 2, Incarnation: "other"},
 		} {
 			candidacy.observe(rec)
 		}
@@ -215,6 +218,31 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 		if leaderless := r.mu.leaderlessSince != 0; got.state != c.state || got.why != c.why || got.since != 1 || leaderless != (c.state != Led) {
 			t.Errorf("%+v: %+v, leaderless is %t", c, got, leaderless)
 		}
+	}
+}
+
+// TestWhoSharesATokenHidesNoLeader: the leader of a token is at another proxy, and a worker here that brings the same
+// token has not been granted a share in its epoch, because of an order for example.
+func TestWhoSharesATokenHidesNoLeader(t *testing.T) {
+	t.Parallel()
+	now := time.Minute
+	r, c := resourceElsewhere("barred", &now)
+	c.incarnation, c.token = "elsewhere", 5
+	c.observe(r.mu.record)
+	r.followLeader()
+	if st := r.standing(); r.leaderLocked() != leaderElsewhere || st.State != Led || c.Status().Epoch != 0 {
+		t.Errorf("%+v, and it has epoch %d", st, c.Status().Epoch)
+	}
+	c.mu.hasEpoch(2)
+	c.publishLocked(now)
+	if who := r.leaderLocked(); who != leaderNone {
+		t.Errorf("with a share in the epoch, it cannot write, and the leader is %d", who)
+	}
+	r.mu.record.Worker = "barred"
+	c.mu.standing = standing{}
+	c.publishLocked(now)
+	if who := r.leaderLocked(); who != leaderNone {
+		t.Errorf("the epoch was granted to it, and it cannot write, and the leader is %d", who)
 	}
 }
 

@@ -18,8 +18,11 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// tokens is a configuration in which the application elects the leader of billing.
-const tokens = "resources: {billing: {election: token}}\n"
+// Configurations in which the application elects the leader of billing.
+const (
+	tokens          = "resources: {billing: {election: token}}\n"
+	discardedTokens = "resources: {billing: {election: token, on_stale: discard}}\n"
+)
 
 // bears connects a worker that brings a token.
 func (h *cluster) bears(p *process.Server, worker string, token int64, params ...string) (*client, error) {
@@ -435,9 +438,8 @@ func TestTheSameTokenAgain(t *testing.T) {
 func TestSafetyATokenIsNotKnownToAConnectionThatSendsAgain(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres")
-	config := "resources: {billing: {election: token, on_stale: discard}}\n"
-	p, _ := h.configured(config)
-	q, _ := h.configured(config)
+	p, _ := h.configured(discardedTokens)
+	q, _ := h.configured(discardedTokens)
 	a := h.mustBear(p, "w", 10)
 	a.must("INSERT INTO work VALUES ('10')")
 	h.mustBear(q, "v", 11).must("INSERT INTO work VALUES ('11')")
@@ -455,6 +457,40 @@ func TestSafetyATokenIsNotKnownToAConnectionThatSendsAgain(t *testing.T) {
 	wantFailure(t, "its own token again", a.setToken(20, true), "ZF001", "its token 20 is lower than the recorded token 22")
 	again := h.mustBear(p, "w", 22)
 	wantFailure(t, "what is sent again", again.exec("INSERT INTO work VALUES ('again')"), "ZF003")
+}
+
+// TestWhatAnOrderKeptFromLeadingIsNotDiscarded: a worker that brings the token of the leader has not led while an order
+// keeps it from that, so under discard too its writes fail, for as long as the token leads and after that.
+func TestWhatAnOrderKeptFromLeadingIsNotDiscarded(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"at the leader's proxy", "at another one"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres")
+			p, _ := h.configured(discardedTokens)
+			q := p
+			if where != "at the leader's proxy" {
+				q, _ = h.configured(discardedTokens)
+			}
+			v := h.mustBear(p, "v", 6)
+			v.must("INSERT INTO work VALUES ('6')")
+			h.order("worker w may not campaign for resource billing until", "evict", resource, "--worker", "w", "--for", "10m")
+			w := h.mustBear(q, "w", 6)
+			wantFailure(t, "a write that an order forbids", w.exec("INSERT INTO work VALUES ('w')"), "ZF002", "may not campaign until")
+			h.awaitState("led", "v", p, q)
+			if role, epoch := w.show("role"), w.show("epoch"); role != "follower" || epoch != "0" {
+				t.Errorf("it is %s with epoch %s, want a follower without one", role, epoch)
+			}
+			h.mustBear(p, "x", 7).must("INSERT INTO work VALUES ('7')")
+			v.must("INSERT INTO work VALUES ('discarded')")
+			wantFailure(t, "its write after another token", w.exec("INSERT INTO work VALUES ('w')"), "ZF001")
+			h.order("worker w of resource billing may campaign again", "resume", resource, "--worker", "w")
+			h.mustBear(q, "w", 8).must("INSERT INTO work VALUES ('8')")
+			if got := ask[string](h, "SELECT string_agg(what, ' ' ORDER BY what) FROM work"); got != "6 7 8" {
+				t.Errorf("the table has %s, want 6 7 8", got)
+			}
+		})
+	}
 }
 
 // TestATokenCountsFromAnyAddress: an elector may move a worker's id to another host before the
@@ -486,7 +522,7 @@ func TestATokenCountsFromAnyAddress(t *testing.T) {
 // after the pause, so its writes are refused until then, and never discarded.
 func TestWhoComesDuringAPauseWasNotSuperseded(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]string{"reject": tokens, "discard": "resources: {billing: {election: token, on_stale: discard}}\n"} {
+	for name, config := range map[string]string{"reject": tokens, "discard": discardedTokens} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newCluster(t, "postgres")
