@@ -27,12 +27,13 @@ type upPump struct {
 
 	readErr error // of the last read by serve
 
-	// waiting is when the machine first had to wait for something, since the buffer was last empty.
+	// waiting is when this pump first had to wait for something, since all that the client had sent was last
+	// read and processed.
 	waiting time.Time
 }
 
-// since is a time at or before which the client has not read anything that was sent after what is in
-// the buffer: that may have been there since then.
+// since is a time at or before which the client has not read anything that was sent to it after what is in
+// the buffer had arrived: that may have arrived as early as then.
 func (u *upPump) since() time.Time {
 	if u.waiting.IsZero() {
 		u.waiting = time.Now()
@@ -232,7 +233,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		if need.Kind != protocol.NeedNothing && need.Kind != protocol.NeedMore {
 			u.since()
 		}
-		if err := x.toServer(u.step.out, u.step.rest); err != nil {
+		if err := u.toServer(); err != nil {
 			return u.ends(err, in)
 		}
 		u.off += u.step.n
@@ -270,9 +271,10 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	}
 }
 
-// toServer writes out to the server, and then the segments in rest. It returns errClientGone
-// if the server takes nothing, and the client has departed.
-func (x *session) toServer(out []byte, rest [][]byte) error {
+// toServer sends what the step has for the server. It returns errClientGone if the server takes
+// nothing, and the client has departed.
+func (u *upPump) toServer() error {
+	x, out, rest := u.x, u.step.out, u.step.rest
 	if plain, ok := x.server.(netloop.Conn); ok && len(out) > 0 {
 		n, err := plain.TryWrite(out)
 		if err != nil && err != netloop.ErrAgain {
@@ -283,6 +285,7 @@ func (x *session) toServer(out []byte, rest [][]byte) error {
 	if len(out) == 0 && len(rest) == 0 {
 		return nil
 	}
+	u.since()
 	defer while(&x.active.busy)()
 	ends := x.watchWrite()
 	_, err := x.server.Write(out)
@@ -323,7 +326,7 @@ func (x *session) watchWrite() (ends func() (departed bool)) {
 func (u *upPump) keep() {
 	u.in.finish(u.off)
 	u.off = 0
-	if u.in.have == 0 {
+	if u.in.have == 0 && !u.waiting.IsZero() && u.x.client.Unread() == 0 {
 		u.waiting = time.Time{}
 	}
 	switch {

@@ -1,0 +1,66 @@
+package proxy
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/netlooptest"
+)
+
+// waitingPump returns an up pump without a machine, and the other ends of its session's connections.
+func waitingPump(t *testing.T) (u *upPump, client, server io.ReadWriter) {
+	near, client := netlooptest.Pair(t)
+	below, server := netlooptest.Pair(t)
+	return &upPump{x: newSession(&Server{}, near, below, &startup{})}, client, server
+}
+
+// TestWhatArrivedDuringAWaitMayBeFromItsBeginning: what the client sends while the pump waits for something else may
+// have been decided before its worker was granted an epoch in the meantime.
+func TestWhatArrivedDuringAWaitMayBeFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	u, client, _ := waitingPump(t)
+	began := u.since()
+	if _, err := client.Write([]byte("sent during the wait")); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); u.x.client.Unread() == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing arrives")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	u.keep()
+	if at := u.since(); at != began {
+		t.Errorf("it counts as sent %v after the wait began", at.Sub(began))
+	}
+	n, err := u.in.read(u.x.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.off = n
+	u.keep()
+	if at := u.since(); at == began {
+		t.Error("what comes after all has been read counts as sent when the wait began")
+	}
+}
+
+// TestAWriteThatBlocksIsAWait: the server reads only after the client has sent more.
+func TestAWriteThatBlocksIsAWait(t *testing.T) {
+	t.Parallel()
+	u, _, server := waitingPump(t)
+	const size = 32 << 20 // more than the sockets take
+	u.step.out = make([]byte, size)
+	began, done := time.Now(), make(chan error, 1)
+	go func() { done <- u.toServer() }()
+	if _, err := io.CopyN(io.Discard, server, size); err != nil {
+		t.Fatal(err)
+	}
+	ended := time.Now()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if u.waiting.Before(began) || u.waiting.After(ended) {
+		t.Errorf("the wait began at %v, want a time between %v and %v", u.waiting, began, ended)
+	}
+}
