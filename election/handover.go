@@ -32,10 +32,10 @@ type Handovers interface {
 	Record(ctx context.Context, all []fencing.Candidate) error
 	// Elsewhere returns the incarnations that campaign for this worker through other proxies.
 	Elsewhere(ctx context.Context, resource, worker string) (incarnations []string, err error)
-	// Stopped notes that the leader was stopped for this order so long ago.
-	Stopped(ctx context.Context, order int64, ago time.Duration) error
-	// Taken notes that the chosen worker could write so long ago.
-	Taken(ctx context.Context, order int64, ago time.Duration) error
+	// Stopped notes when the leader was stopped for this order.
+	Stopped(ctx context.Context, order int64, at time.Time) error
+	// Taken notes when the chosen worker could write.
+	Taken(ctx context.Context, order int64, at time.Time) error
 }
 
 // errOffered is the result of a grant that the fence refuses because the resource is offered to another
@@ -162,8 +162,8 @@ func (r *resource) offerAnswered(c *Candidacy, before, now fencing.Epoch) {
 
 // note tells the database that something has happened now. Nobody waits for it. The caller holds no
 // lock.
-func (r *resource) note(order int64, what func(Handovers, context.Context, int64, time.Duration) error) {
-	to, at := r.e.handovers(r.key.database), r.e.cfg.Now()
+func (r *resource) note(order int64, what func(Handovers, context.Context, int64, time.Time) error) {
+	to, at := r.e.handovers(r.key.database), time.Now()
 	if to == nil || !r.e.begin() {
 		return
 	}
@@ -171,7 +171,7 @@ func (r *resource) note(order int64, what func(Handovers, context.Context, int64
 		defer r.e.wg.Done()
 		ctx, cancel := context.WithTimeout(r.e.ctx, noteTimeout)
 		defer cancel()
-		if err := what(to, ctx, order, r.e.cfg.Now()-at); err != nil && r.e.ctx.Err() == nil {
+		if err := what(to, ctx, order, at); err != nil && r.e.ctx.Err() == nil {
 			r.log.Warn("cannot note how the hand-over goes", zap.Int64("order", order), zap.Error(err))
 		}
 	}()

@@ -70,14 +70,14 @@ func (o *offering) Record(_ context.Context, all []fencing.Candidate) error {
 
 func (*offering) Elsewhere(context.Context, string, string) ([]string, error) { return nil, nil }
 
-func (o *offering) Stopped(_ context.Context, order int64, _ time.Duration) error {
+func (o *offering) Stopped(_ context.Context, order int64, _ time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.stopped = append(o.stopped, order)
 	return nil
 }
 
-func (o *offering) Taken(_ context.Context, order int64, _ time.Duration) error {
+func (o *offering) Taken(_ context.Context, order int64, _ time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.taken = append(o.taken, order)

@@ -165,18 +165,24 @@ func (t *Table) Elsewhere(ctx context.Context, resource, worker string) ([]strin
 	return incarnations, nil
 }
 
-// Stopped notes that the leader was stopped for this order so long ago.
-func (t *Table) Stopped(ctx context.Context, order int64, ago time.Duration) error {
-	return t.note(ctx, order, &ago, nil)
+// Stopped notes when the leader was stopped for this order.
+func (t *Table) Stopped(ctx context.Context, order int64, at time.Time) error {
+	return t.note(ctx, "SELECT fencepost.note_offer($1, $2, NULL)", order, at)
 }
 
-// Taken notes that the chosen worker could write so long ago.
-func (t *Table) Taken(ctx context.Context, order int64, ago time.Duration) error {
-	return t.note(ctx, order, nil, &ago)
+// Taken notes when the chosen worker could write.
+func (t *Table) Taken(ctx context.Context, order int64, at time.Time) error {
+	return t.note(ctx, "SELECT fencepost.note_offer($1, NULL, $2)", order, at)
 }
 
-func (t *Table) note(ctx context.Context, order int64, stopped, taken *time.Duration) error {
-	if _, err := t.pool.Exec(ctx, "SELECT fencepost.note_offer($1, $2, $3)", order, stopped, taken); err != nil {
+// note says how long ago something happened, because the database has another clock. That is counted when a connection
+// is free, for which it may have to wait.
+func (t *Table) note(ctx context.Context, sql string, order int64, at time.Time) error {
+	err := t.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		_, err := c.Exec(ctx, sql, order, time.Since(at))
+		return err
+	})
+	if err != nil {
 		return t.unlessMissing("note how the hand-over goes", err)
 	}
 	return nil

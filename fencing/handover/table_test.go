@@ -416,7 +416,7 @@ func TestBeforeTheMigration(t *testing.T) {
 		"DROP FUNCTION fencepost.note_offer", "DROP TABLE fencepost.candidates, fencepost.proxies, fencepost.offers CASCADE")
 	p := handover.New(d.store.Pool(), "p")
 	offers, err := p.Offers(t.Context())
-	if err := errors.Join(err, p.Record(t.Context(), candidates("a")), p.Stopped(t.Context(), 1, 0)); err != nil || len(offers) != 0 {
+	if err := errors.Join(err, p.Record(t.Context(), candidates("a")), p.Stopped(t.Context(), 1, time.Now())); err != nil || len(offers) != 0 {
 		t.Errorf("offers %v, %v", offers, err)
 	}
 }
@@ -428,7 +428,7 @@ func TestTheGapIsThatOfTheServersClock(t *testing.T) {
 	d.lead("a")
 	p := d.proxy("p", "b")
 	order := d.offer("b", time.Hour)
-	if err := errors.Join(p.Stopped(t.Context(), order.ID, 2*time.Second), p.Stopped(t.Context(), order.ID, 0), p.Taken(t.Context(), order.ID, 0)); err != nil {
+	if err := errors.Join(p.Stopped(t.Context(), order.ID, time.Now().Add(-2*time.Second)), p.Stopped(t.Context(), order.ID, time.Now()), p.Taken(t.Context(), order.ID, time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	s, err := handover.Look(context.Background(), d.store.Pool(), resource, false)
@@ -437,5 +437,35 @@ func TestTheGapIsThatOfTheServersClock(t *testing.T) {
 	}
 	if _, err := handover.Look(t.Context(), d.store.Pool(), "none", false); !errors.Is(err, pgx.ErrNoRows) {
 		t.Errorf("no such resource: %v", err)
+	}
+}
+
+// TestANoteThatWaitsForAConnectionHasTheTimeOfWhatItNotes.
+func TestANoteThatWaitsForAConnectionHasTheTimeOfWhatItNotes(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	p := d.proxy("p", "b")
+	order := d.offer("b", time.Hour)
+	const wait = 200 * time.Millisecond
+	stopped, noted := time.Now(), make(chan error, 1)
+	held := d.store.Pool().AcquireAllIdle(t.Context())
+	for d.store.Pool().Stat().AcquiredConns() < d.store.Pool().Config().MaxConns {
+		c, err := d.store.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+	}
+	go func() { noted <- p.Stopped(t.Context(), order.ID, stopped) }()
+	time.Sleep(time.Until(stopped.Add(wait)))
+	for _, c := range held {
+		c.Release()
+	}
+	if err := errors.Join(<-noted, p.Taken(t.Context(), order.ID, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := handover.Look(t.Context(), d.store.Pool(), resource, false); err != nil || s.Gap() < wait {
+		t.Errorf("the gap is %v (%v), want at least %v", s.Gap(), err, wait)
 	}
 }
