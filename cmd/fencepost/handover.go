@@ -96,7 +96,7 @@ func runHandover(ctx context.Context, t terminal, args []string) error {
 			return err
 		}
 		if former := h.state.Former; former != "" && former != *to {
-			o.sayStale(t, database, &fencing.Order{Resource: resource, Worker: former})
+			o.sayStale(t, database, resource, former)
 		}
 		return nil
 	})

@@ -44,10 +44,11 @@ Takes the lead of a resource from the worker that has it, at once: its next writ
 refused (ZF001), and any other worker may take over. With --worker nothing happens
 unless that worker leads, so that running the command again does not take the lead
 from the next one. With --for the worker may not campaign for so long. A token that
-is in force while the resource is paused does not lead again.
+is in force while the resource is paused does not lead again. If several workers
+have led by one token, it ends for all of them, and the command names each.
 
-If the resource has on_stale: discard, the worker's writes do not fail: on the
-connections that it has, they are discarded without an error. Restart the worker.
+If the resource has on_stale: discard, the writes of these workers do not fail: on the
+connections that they have, they are discarded without an error. Restart them.
 ` + connecting
 
 const pauseAbout = `
@@ -255,7 +256,7 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 		}
 		switch {
 		case sayEvicted(t, database, order):
-			o.sayStale(t, database, order)
+			err = o.sayLost(ctx, t, st, database, order)
 		case order.Epoch != 0: // the ledger does not say any more whose token it was
 			fmt.Fprintf(t.stdout, "database %s: the token in force does not lead resource %s any more: nobody holds epoch %d\n", database, dash(resource), order.Epoch)
 		}
@@ -263,7 +264,7 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 			fmt.Fprintf(t.stdout, "database %s: worker %s may not campaign for resource %s until %s\n", database, dash(order.Worker), dash(resource),
 				order.Until.Local().Format(time.DateTime))
 		}
-		return nil
+		return err
 	})
 }
 
@@ -293,14 +294,34 @@ func sayEvicted(t terminal, database string, order *fencing.Order) bool {
 	return true
 }
 
+// sayLost says what becomes of the writes of all workers that have lost the lead by an order.
+func (o *orderOptions) sayLost(ctx context.Context, t terminal, st *store.Store, database string, order *fencing.Order) error {
+	return lost(ctx, t.stdout, st, database, order, func(worker string) { o.sayStale(t, database, order.Resource, worker) })
+}
+
+// lost calls stale for each worker that has lost the lead by an order, and says which of them led by the same token as
+// the one that the order names.
+func lost(ctx context.Context, out io.Writer, st *store.Store, database string, order *fencing.Order, stale func(worker string)) error {
+	stale(order.Worker)
+	others, err := st.Sharers(ctx, order)
+	if err != nil {
+		return fmt.Errorf("worker %s does not lead resource %s any more, but who else led by the same token is not known: %w", dash(order.Worker), dash(order.Resource), err)
+	}
+	for _, worker := range others {
+		fmt.Fprintf(out, "database %s: worker %s led resource %s by the same token, and does not lead it any more either\n", database, dash(worker), dash(order.Resource))
+		stale(worker)
+	}
+	return nil
+}
+
 // sayStale says what becomes of the writes of a worker that has lost the lead, unless they fail.
-func (o *orderOptions) sayStale(t terminal, database string, order *fencing.Order) {
+func (o *orderOptions) sayStale(t terminal, database, resource, worker string) {
 	if o.cfg != nil {
-		sayDiscarded(t.stdout, *o.cfg, database, order.Resource, order.Worker)
+		sayDiscarded(t.stdout, *o.cfg, database, resource, worker)
 		return
 	}
 	fmt.Fprintf(t.stdout, "database %s: --dsn does not read the configuration of the proxies: if it has on_stale: discard for resource %s, restart worker %s, whose writes are then discarded without an error\n",
-		database, dash(order.Resource), dash(order.Worker))
+		database, dash(resource), dash(worker))
 }
 
 func runPause(ctx context.Context, t terminal, args []string) error {
@@ -323,10 +344,10 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 			return nil
 		}
 		if sayEvicted(t, database, order) {
-			o.sayStale(t, database, order)
+			err = o.sayLost(ctx, t, st, database, order)
 		}
 		fmt.Fprintf(t.stdout, "database %s: resource %s is paused: nobody leads it until fencepost resume\n", database, dash(resource))
-		return nil
+		return err
 	})
 }
 

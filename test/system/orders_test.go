@@ -138,12 +138,15 @@ func TestAnOrderHoldsForASharedToken(t *testing.T) {
 	mustLead(t, barred, "w")
 
 	h.order("worker x does not lead resource billing: nothing changed", "evict", resource, "--worker", "x")
-	h.order("worker shares does not lead resource billing any more", "evict", resource, "--worker", "shares")
+	h.order("worker shares does not lead resource billing any more: nobody holds epoch 4\n"+
+		"database "+h.db+": worker v led resource billing by the same token, and does not lead it any more either\n"+
+		"database "+h.db+": worker w led resource billing by the same token", "evict", resource, "--worker", "shares")
 	for name, c := range map[string]*client{"the recorded worker": v, "the evicted one": shares, "the third one": barred} {
 		wantFailure(t, "a write of "+name, c.exec("INSERT INTO work VALUES ('late')"), fencing.StateSuperseded)
 	}
 	h.mustBear(p, "shares", 7).must("SELECT 1")
-	h.order("resource billing is paused", "pause", resource)
+	h.mustBear(p, "too", 7).must("SELECT 1")
+	h.order("worker too led resource billing by the same token, and does not lead it any more either\ndatabase "+h.db+": resource billing is paused", "pause", resource)
 	h.order("worker shares does not lead resource billing any more", "evict", resource, "--worker", "shares", "--for", "10m")
 	h.order("resource billing is not paused any more", "resume", resource)
 	if _, err := h.bears(p, "shares", 7); err == nil {

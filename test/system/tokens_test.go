@@ -145,14 +145,16 @@ func TestSafetyATokenThatWasTooHigh(t *testing.T) {
 	right := h.mustBear(p, "a", 43)
 	wrong := h.mustBear(p, "b", 999999999)
 	wrong.must("INSERT INTO work VALUES ('wrong')")
+	shares := h.mustBear(p, "shares", 999999999)
 	_, err := h.bears(p, "c", 44)
 	wantFailure(t, "the right token", err, "ZF001", "its token 44 is lower than the recorded token 999999999", "generation bump --tokens")
 
 	code, out := h.command("generation", "bump", "--tokens", "--database", h.db)
-	if code != 0 || !strings.Contains(out, "worker b with token 999999999 is superseded; nobody holds epoch 3") || !strings.Contains(out, "of tokens has begun") {
+	if code != 0 || !strings.Contains(out, "worker b with token 999999999 is superseded; nobody holds epoch 3") ||
+		!strings.Contains(out, "worker shares led resource billing by the same token") || !strings.Contains(out, "of tokens has begun") {
 		t.Fatalf("generation bump --tokens: code %d, %s", code, out)
 	}
-	for what, c := range map[string]*client{"43": right, "999999999": wrong} {
+	for what, c := range map[string]*client{"43": right, "999999999": wrong, "999999999, which it shares": shares} {
 		wantFailure(t, "a write under token "+what, c.exec("INSERT INTO work VALUES ('late')"), "ZF001")
 	}
 	h.mustBear(p, "c", 44).must("INSERT INTO work VALUES ('44')")
