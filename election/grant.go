@@ -88,7 +88,11 @@ func (c *Candidacy) examineAgain(ctx context.Context, epoch fencing.Epoch) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
 	defer cancel()
-	if before, err := c.fence.SupersededBefore(ctx, c.worker, except); before || err != nil {
+	before, err := c.fence.SupersededBefore(ctx, c.worker, except)
+	if err != nil && c.ctx.Err() == nil {
+		c.log.Warn("cannot find out whether the worker was superseded before, so it counts as such", zap.Error(err))
+	}
+	if before || err != nil {
 		c.before.Store(true) // a connection that has joined meanwhile may have stored the same: a false is never stored
 	}
 }
