@@ -58,7 +58,7 @@ func (s *roster) running() []*Candidacy {
 func (s *roster) runs(incarnation string, recorded fencing.Record) bool {
 	for c := range s.loops {
 		if c.incarnation == incarnation &&
-			(c.token == 0 || recorded.Incarnation != incarnation || recorded.Worker == c.worker || c.Status().Epoch != 0) {
+			(c.token == 0 || recorded.Incarnation != incarnation || recorded.Worker == c.worker || c.Status().Epoch == recorded.Epoch) {
 			return true
 		}
 	}

@@ -205,10 +205,14 @@ func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusa
 	if r := LowerToken(resource, worker, incarnation, st.Holder); r != nil {
 		return r
 	}
+	what := fmt.Sprintf("its epoch %d is below", st.Epoch)
+	if st.Epoch == 0 {
+		what = "it has not led, and cannot lead after"
+	}
 	return &Refusal{
 		SQLState: StateSuperseded,
-		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of %s",
-			ASCII(worker), ASCII(resource), st.Epoch, st.Holder.Epoch, holderText(st.Holder.Worker)),
+		Message: fmt.Sprintf("worker %s was superseded on resource %s: %s the current epoch %d of %s",
+			ASCII(worker), ASCII(resource), what, st.Holder.Epoch, holderText(st.Holder.Worker)),
 		Detail: statusDetail(resource, worker, incarnation, st),
 		Hint:   HintSuperseded(st.Holder),
 	}

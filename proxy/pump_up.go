@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/netloop"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
@@ -27,8 +28,8 @@ type upPump struct {
 
 	readErr error // of the last read by serve
 
-	// waiting is when this pump first had to wait for something, since all that the client had sent was last
-	// read and processed.
+	// waiting is when this pump first had to wait for something, be it for the rest of a message, since all that
+	// the client had sent was last read and processed.
 	waiting time.Time
 }
 
@@ -54,7 +55,7 @@ type upStep struct {
 // up relays the client's bytes until the client or the server has gone. early holds the bytes
 // that the startup has read ahead. orderly says that the client has sent Terminate.
 func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool) {
-	u := &upPump{x: x}
+	u := &upPump{x: x, waiting: x.start.began} // the client may have sent more than the startup
 	u.in.have = rest(early, u.in.room())
 	if u.in.have > 0 {
 		x.active.reads.Add(1)
@@ -127,6 +128,9 @@ func (u *upPump) await() (some bool, err error) {
 		n, err := u.in.read(u.x.client)
 		if n > 0 {
 			u.x.active.reads.Add(1)
+		}
+		if c, ok := u.x.client.(*pgtls.Conn); ok && u.waiting.IsZero() {
+			u.waiting = c.Began()
 		}
 		return n > 0, err
 	}
@@ -326,7 +330,9 @@ func (x *session) watchWrite() (ends func() (departed bool)) {
 func (u *upPump) keep() {
 	u.in.finish(u.off)
 	u.off = 0
-	if u.in.have == 0 && !u.waiting.IsZero() && u.x.client.Unread() == 0 {
+	if u.in.have > 0 {
+		u.since()
+	} else if !u.waiting.IsZero() && u.x.client.Unread() == 0 {
 		u.waiting = time.Time{}
 	}
 	switch {

@@ -42,9 +42,10 @@ func (s *Store) Evict(ctx context.Context, resource, worker string, d time.Durat
 // Sharers returns the other workers that led by the token whose epoch an order has ended, none if that was the epoch of
 // a lease.
 func (s *Store) Sharers(ctx context.Context, o *fencing.Order) ([]string, error) {
-	const sql = `WITH ended AS (SELECT g.id, g.epoch, g.worker FROM fencepost.grants g JOIN fencepost.fence f ON f.id = g.id
-			WHERE f.resource = $1 AND g.epoch < $2 AND g.worker IS NOT NULL AND g.source = 'token' ORDER BY g.epoch DESC LIMIT 1)
-		SELECT e.worker FROM ended e UNION SELECT b.worker FROM ended e JOIN fencepost.bearers b ON b.id = e.id AND b.epoch = e.epoch
+	const sql = `WITH ended AS (SELECT g.id, g.epoch, g.worker, g.source FROM fencepost.grants g JOIN fencepost.fence f ON f.id = g.id
+			WHERE f.resource = $1 AND g.epoch < $2 AND g.worker IS NOT NULL ORDER BY g.epoch DESC LIMIT 1)
+		SELECT e.worker FROM ended e WHERE e.source = 'token'
+		UNION SELECT b.worker FROM ended e JOIN fencepost.bearers b ON b.id = e.id AND b.epoch = e.epoch
 		EXCEPT SELECT $3 ORDER BY 1`
 	rows, err := s.free.Query(ctx, sql, o.Resource, int64(o.Epoch), o.Worker)
 	if err == nil {

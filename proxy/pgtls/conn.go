@@ -50,9 +50,10 @@ type recordConn struct {
 	Stream
 	ahead   []byte // read past the end of a record
 	head    [recordHeaderLen]byte
-	have    int  // bytes of head that were handed out; 0 between records
-	left    int  // bytes of the record that are still to come, once head is whole
-	dry     bool // Read returns nothing for now
+	have    int       // bytes of head that were handed out; 0 between records
+	left    int       // bytes of the record that are still to come, once head is whole
+	began   time.Time // when the last record began to come; zero if one Read returned all of it
+	dry     bool      // Read returns nothing for now
 	closing atomic.Bool
 }
 
@@ -60,6 +61,10 @@ func (c *recordConn) Read(b []byte) (int, error) {
 	if c.dry {
 		return 0, os.ErrDeadlineExceeded // a tls.Conn survives that
 	}
+	if c.have == 0 {
+		c.began = time.Time{}
+	}
+	defer c.stamp()
 	if len(c.ahead) == 0 {
 		n, err := c.Stream.Read(b)
 		m := c.advance(b[:n])
@@ -75,6 +80,13 @@ func (c *recordConn) Read(b []byte) (int, error) {
 		c.ahead = nil
 	}
 	return n, nil
+}
+
+// stamp follows a Read.
+func (c *recordConn) stamp() {
+	if c.have > 0 && c.began.IsZero() {
+		c.began = time.Now()
+	}
 }
 
 // advance counts b as handed out, up to the end of the record, and returns how
@@ -157,6 +169,10 @@ func (c *Conn) Unread() int {
 	}
 	return c.records.Unread()
 }
+
+// Began returns a time at which a part of what the last Read returned had arrived, if the rest came later.
+// Otherwise it is zero.
+func (c *Conn) Began() time.Time { return c.records.began }
 
 // NetConn returns the connection below TLS.
 func (c *Conn) NetConn() net.Conn { return c.records.Stream }

@@ -359,8 +359,10 @@ func (q *situation) undoes() bool { return q.inherits() && leads(q.status, q.tol
 func (q *situation) inherits() bool { return q.chain.undoes() && !q.settings.readOnly }
 
 // asks reports whether stale writes are discarded, and a verdict can stand in front of the
-// statement.
-func (q *situation) asks() bool { return q.config.Discards && q.canAsk() }
+// statement. Of a worker that has not led, the server does not know that where several bring one token.
+func (q *situation) asks() bool {
+	return q.config.Discards && fencing.Discardable(q.status) && q.canAsk()
+}
 
 // canAsk reports whether a verdict can stand in front of the statement. What is several
 // statements, goes by the registry, or would notice an implicit block, has the plain check. So has

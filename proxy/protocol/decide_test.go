@@ -20,6 +20,7 @@ var workers = map[string]fencing.Status{
 	"vacant":   {Role: fencing.Follower, Vacant: true},
 	"lapsed":   {Role: fencing.Follower, Epoch: 5, Lapsed: true, Holder: fencing.Record{Epoch: 5}},
 	"fault":    {Role: fencing.Leader, Epoch: 5, Fault: fencing.RetryRefusal},
+	"former":   {Role: fencing.Superseded, Epoch: 4, Holder: fencing.Record{Epoch: 5}},
 }
 
 // blocks are the transactions that the table names.
@@ -366,7 +367,8 @@ func TestDecide(t *testing.T) {
 		// Where stale writes are discarded, a verdict takes the place of the check.
 		{lone, update, "leader", "rest", 15, discards, "verdict"},
 		{prepared, read, "leader", "block", 18, discards, "verdict"},
-		{lone, update, "follower", "rest", 15, discards, "verdict"},
+		{lone, update, "former", "rest", 15, discards, "verdict"},
+		{lone, update, "follower", "rest", 15, discards, "check"}, // it has not led
 		{lone, update, "leader", "checked", 15, discards, covered},
 		{lone, "vacuum t", "leader", "rest", 15, discards, "register"},
 		{lone, update, "vacant", "rest", 15, discards, "campaign"},

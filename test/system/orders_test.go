@@ -154,6 +154,17 @@ func TestAnOrderHoldsForASharedToken(t *testing.T) {
 	}
 }
 
+// TestAnOrderOnALeaseNamesNobodyOfAnEarlierToken: the workers of a resource had tokens, and it has leases now.
+func TestAnOrderOnALeaseNamesNobodyOfAnEarlierToken(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	h.mustBear(p, "a", 5).must("SELECT 1")
+	h.mustBear(p, "b", 5).must("SELECT 1")
+	h.join(h.proxy(), "c", "campaign", "wait")
+	h.order("worker c does not lead resource billing any more: nobody holds epoch 3\ndatabase "+h.db+": resource billing is paused", "pause", resource)
+}
+
 // TestNobodyLeadsAPausedResource pauses a resource that has a leader, a follower, and a
 // worker that waits to lead.
 func TestNobodyLeadsAPausedResource(t *testing.T) {

@@ -3,10 +3,12 @@ package system
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -415,6 +417,104 @@ func TestATokenIsSetInsideCopyData(t *testing.T) {
 	}
 }
 
+// inPieces is a connection that sends the first bytes of its next write, if at is not 0, calls then, and sends the rest.
+type inPieces struct {
+	net.Conn
+	at   int
+	then func()
+}
+
+func (c *inPieces) Write(b []byte) (int, error) {
+	at := c.at
+	if c.at = 0; at == 0 {
+		return c.Conn.Write(b)
+	}
+	if n, err := c.Conn.Write(b[:at]); err != nil {
+		return n, err
+	}
+	c.then()
+	n, err := c.Conn.Write(b[at:])
+	return at + n, err
+}
+
+// TestSafetyWhatHasArrivedInPartStartsOver: a client sends a token and a write, and only the first bytes arrive before its
+// worker knows the epoch through another connection.
+func TestSafetyWhatHasArrivedInPartStartsOver(t *testing.T) {
+	t.Parallel()
+	sent := append(wiretest.Query("SET fencepost.token = '7'"), wiretest.Query(decidedBefore)...)
+	for _, secured := range []bool{false, true} {
+		for _, at := range []int{1, 10, 29} {
+			t.Run(fmt.Sprintf("TLS=%t, %d bytes", secured, at), func(t *testing.T) {
+				t.Parallel()
+				h := newCluster(t, "postgres")
+				own := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Hosts: []string{"127.0.0.1"}})
+				p, _ := h.configured(tokens, "TLS_MODE=allow", "TLS_CERT_FILE="+own.CertFile, "TLS_KEY_FILE="+own.KeyFile)
+				q, _ := h.configured(tokens)
+				h.mustBear(p, "w", 5).must("INSERT INTO work VALUES ('w')")
+				c := wiretest.Dial(t, p.Address)
+				pieces := &inPieces{Conn: c.Conn, then: func() { knowsToken7(t, h, p, q) }}
+				c.Conn = pieces
+				if secured {
+					c.Secure(&tls.Config{InsecureSkipVerify: true}, false)
+				}
+				c.Send(wiretest.Startup(h.startup("w")...))
+				c.Until('Z')
+				pieces.at = at
+				c.Send(sent)
+				if state := wiretest.ErrorOf(c.Until('Z')); state != "" {
+					t.Fatalf("SET fails with %s", state)
+				}
+				wroteNothing(t, h, wiretest.ErrorOf(c.Until('Z')))
+			})
+		}
+	}
+}
+
+// TestSafetyWhatIsSentDuringTheStartupStartsOver: a client sends a token and a write before it is told that it may.
+func TestSafetyWhatIsSentDuringTheStartupStartsOver(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	h.mustBear(p, "w", 5).must("INSERT INTO work VALUES ('w')")
+	other, knows := h.join(p, "other"), h.join(p, "w")
+	locked := h.pg.Connect(t, pgtest.Superuser, h.db)
+	if _, err := locked.Exec(t.Context(), "BEGIN; LOCK TABLE pg_db_role_setting"); err != nil {
+		t.Fatal(err)
+	}
+	c := wiretest.Dial(t, p.Address)
+	c.Send(wiretest.Startup(h.startup("w")...), wiretest.Query("SET fencepost.token = '7'"), wiretest.Query(decidedBefore))
+	process.Eventually(t, process.Patience, "the startup to wait", func() (waits bool) {
+		err := locked.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted)").Scan(&waits)
+		return waits && err == nil
+	})
+	other.must("SET fencepost.token = '6'", "INSERT INTO work VALUES ('other')")
+	knows.must("SET fencepost.token = '7'")
+	wantFailure(t, "the first write by token 7", knows.exec("INSERT INTO work VALUES ('w')"), "ZF003")
+	knows.must("SELECT 1", "INSERT INTO work VALUES ('w')")
+	if _, err := locked.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"the startup", "SET"} {
+		if state := wiretest.ErrorOf(c.Until('Z')); state != "" {
+			t.Fatalf("%s fails with %s", what, state)
+		}
+	}
+	wroteNothing(t, h, wiretest.ErrorOf(c.Until('Z')))
+}
+
+// startup are the startup parameters of a worker, as dsn has them.
+func (h *cluster) startup(worker string) []string {
+	return []string{"user", pgtest.App, "database", h.db, "fencepost.resource", resource, "fencepost.worker", worker, "fencepost.worker_timeout", "0"}
+}
+
+// wroteNothing checks that a write which was decided early has ended in this state, and has written nothing.
+func wroteNothing(t *testing.T, h *cluster, state string) {
+	t.Helper()
+	if n := ask[int](h, "SELECT count(*) FROM work WHERE what = 'stale'"); state != "ZF003" || n != 0 {
+		t.Errorf("it ends with %q, and has written %d rows; want ZF003 and none", state, n)
+	}
+}
+
 // TestTheSameTokenAgain asks nobody, so nothing can keep the worker from leading.
 func TestTheSameTokenAgain(t *testing.T) {
 	t.Parallel()
@@ -465,14 +565,22 @@ func TestSafetyATokenIsNotKnownToAConnectionThatSendsAgain(t *testing.T) {
 // keeps it from that, so under discard too its writes fail, for as long as the token leads and after that.
 func TestWhatAnOrderKeptFromLeadingIsNotDiscarded(t *testing.T) {
 	t.Parallel()
-	for _, where := range []string{"at the leader's proxy", "at another one"} {
-		t.Run(where, func(t *testing.T) {
+	for _, c := range []struct {
+		where     string
+		ledBefore bool // by the same token, before a pause
+	}{{"at the leader's proxy", false}, {"at the leader's proxy", true}, {"at another one", false}, {"at another one", true}} {
+		t.Run(fmt.Sprintf("%s, led before: %t", c.where, c.ledBefore), func(t *testing.T) {
 			t.Parallel()
 			h := newCluster(t, "postgres")
 			p, _ := h.configured(discardedTokens)
 			q := p
-			if where != "at the leader's proxy" {
+			if c.where != "at the leader's proxy" {
 				q, _ = h.configured(discardedTokens)
+			}
+			if c.ledBefore {
+				h.mustBear(q, "w", 6).must("SELECT 1")
+				h.order("resource billing is paused", "pause", resource)
+				h.order("resource billing is not paused any more", "resume", resource)
 			}
 			v := h.mustBear(p, "v", 6)
 			v.must("INSERT INTO work VALUES ('6')")
@@ -487,7 +595,11 @@ func TestWhatAnOrderKeptFromLeadingIsNotDiscarded(t *testing.T) {
 			v.must("INSERT INTO work VALUES ('discarded')")
 			wantFailure(t, "its write after another token", w.exec("INSERT INTO work VALUES ('w')"), "ZF001")
 			h.order("worker w of resource billing may campaign again", "resume", resource, "--worker", "w")
-			h.mustBear(q, "w", 8).must("INSERT INTO work VALUES ('8')")
+			again := h.mustBear(q, "w", 8)
+			if c.ledBefore {
+				wantFailure(t, "its first write after it was superseded", again.exec("INSERT INTO work VALUES ('w')"), "ZF003")
+			}
+			again.must("INSERT INTO work VALUES ('8')")
 			if got := ask[string](h, "SELECT string_agg(what, ' ' ORDER BY what) FROM work"); got != "6 7 8" {
 				t.Errorf("the table has %s, want 6 7 8", got)
 			}
