@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // quiet is the worker timeout in these cases.
@@ -192,10 +193,10 @@ var silenceCases = []testCase{
 		if s := p.status("a"); s.WorkerTimeout != quiet || s.FalseAlarms != 0 {
 			w.Errorf("another worker: %+v", s)
 		}
-		since := time.Now()
+		since, watch := time.Now(), stopwatch.Start(w.T)
 		a.hush()
 		eventually(w.T, "the lease is vacant", soon, b.vacant)
-		if took := time.Since(since); took > 3*quiet {
+		if took := time.Since(since); watch.Late(w.T, took, 3*quiet) {
 			w.Errorf("its silence was noticed after %v", took)
 		}
 	}},
