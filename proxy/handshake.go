@@ -140,8 +140,9 @@ func (x *session) begin(guard *startupGuard) error {
 	if err != nil {
 		return err
 	}
+	x.start.rest = time.Now()
 	if x.handshake.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
-		announced = 0 // the client sent these bytes before it could know the epoch
+		x.start.rest, announced = x.start.began, 0 // the client sent these bytes before it could know the epoch
 	}
 	return x.greet(status, announced)
 }

@@ -55,7 +55,7 @@ type upStep struct {
 // up relays the client's bytes until the client or the server has gone. early holds the bytes
 // that the startup has read ahead. orderly says that the client has sent Terminate.
 func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool) {
-	u := &upPump{x: x, waiting: x.start.began} // the client may have sent more than the startup
+	u := &upPump{x: x, waiting: x.start.rest}
 	u.in.have = rest(early, u.in.room())
 	if u.in.have > 0 {
 		x.active.reads.Add(1)
@@ -289,18 +289,23 @@ func (u *upPump) toServer() error {
 	if len(out) == 0 && len(rest) == 0 {
 		return nil
 	}
-	u.since()
 	defer while(&x.active.busy)()
-	ends := x.watchWrite()
+	ends, began := x.watchWrite(), time.Now()
 	_, err := x.server.Write(out)
 	for i := 0; i < len(rest) && err == nil; i++ {
 		_, err = x.server.Write(rest[i])
+	}
+	if u.waiting.IsZero() && time.Since(began) > briefWrite {
+		u.waiting = began
 	}
 	if ends() {
 		return errClientGone
 	}
 	return err
 }
+
+// briefWrite is how long a write takes that is no wait: it is about the time in which a message that has arrived is read.
+const briefWrite = time.Millisecond
 
 // longWrite is how long a write to the server takes before somebody looks whether the client
 // has departed. Most writes take microseconds, and cost a timer only.

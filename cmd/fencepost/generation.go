@@ -153,9 +153,7 @@ func evictTokens(ctx context.Context, out io.Writer, st *store.Store, cfg config
 		if order != nil {
 			fmt.Fprintf(out, "database %s: resource %s: worker %s with token %d is superseded; nobody holds epoch %d\n",
 				database, dash(r.Resource), dash(order.Worker), r.Index, order.Epoch)
-			if err := lost(ctx, out, st, database, order, func(worker string) { sayDiscarded(out, cfg, database, r.Resource, worker) }); err != nil {
-				return err
-			}
+			sayLost(ctx, out, st, database, order, func(worker string) { sayDiscarded(out, cfg, database, r.Resource, worker) })
 		}
 	}
 	return nil
@@ -283,7 +281,7 @@ func raise(ctx context.Context, out io.Writer, st *store.Store, cfg config.Confi
 			fmt.Fprintf(out, "database %s: resource %s is now at epoch %d, which nobody holds\n", o.database, resource, r.Epoch)
 			if r.Worker != "" {
 				order := fencing.Order{Resource: resource, Worker: r.Worker, Epoch: r.Epoch}
-				err = errors.Join(err, lost(ctx, out, st, o.database, &order, func(worker string) { sayDiscarded(out, cfg, o.database, resource, worker) }))
+				sayLost(ctx, out, st, o.database, &order, func(worker string) { sayDiscarded(out, cfg, o.database, resource, worker) })
 			}
 		} else {
 			fmt.Fprintf(out, "database %s: resource %s stays at epoch %d, which is above %d already\n", o.database, resource, r.Epoch, o.above)

@@ -146,11 +146,25 @@ func newConn(t *tls.Conn, records *recordConn, server []byte, chunk int) *Conn {
 func (c *Conn) Read(b []byte) (int, error) {
 	if c.found && len(b) > 0 {
 		c.found = false
-		return copy(b, c.kept[:]), nil
+		n := copy(b, c.kept[:])
+		n += c.decoded(b[n:]) // all at once, however often Unread is called
+		c.more = n == len(b)
+		return n, nil
 	}
 	n, err := c.Conn.Read(b)
 	c.more = n > 0 && n == len(b)
 	return n, err
+}
+
+// decoded reads what has been decoded, and nothing from the connection.
+func (c *Conn) decoded(b []byte) int {
+	if len(b) == 0 {
+		return 0
+	}
+	c.records.dry = true
+	n, _ := c.Conn.Read(b)
+	c.records.dry = false
+	return n
 }
 
 // Unread returns 0 only if nothing of the peer's has arrived that Read has not
@@ -158,10 +172,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 // goroutine that reads may call it.
 func (c *Conn) Unread() int {
 	if c.more && !c.found {
-		c.records.dry = true
-		n, _ := c.Conn.Read(c.kept[:])
-		c.records.dry = false
-		c.found = n > 0
+		c.found = c.decoded(c.kept[:]) > 0
 		c.more = c.found // there may be more after it
 	}
 	if c.found || c.records.have > 0 || len(c.records.ahead) > 0 {

@@ -145,6 +145,31 @@ func arrives(c *Conn) bool {
 	return false
 }
 
+// TestWhatUnreadHasFoundIsReadWithWhatFollows: a Read that returned one byte would have the caller ask again.
+func TestWhatUnreadHasFoundIsReadWithWhatFollows(t *testing.T) {
+	t.Parallel()
+	client, ours := pairUnderTLS(t)
+	sent := bytes.Repeat([]byte("abcd"), 250) // one record
+	if _, err := client.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	for _, want := range []int{300, 300, 1, 399} {
+		b := make([]byte, want)
+		n, err := ours.Read(b)
+		if err != nil || n != want {
+			t.Fatalf("%d of %d bytes were read, %v", n, want, err)
+		}
+		got = append(got, b...)
+		if pending := ours.Unread() > 0; pending != (len(got) < len(sent)) {
+			t.Fatalf("after %d of %d bytes, some are pending: %t", len(got), len(sent), pending)
+		}
+	}
+	if !bytes.Equal(got, sent) {
+		t.Error("other bytes came than were sent")
+	}
+}
+
 // TestReadUnderTLSSurvivesItsDeadline, in the middle of a record too.
 func TestReadUnderTLSSurvivesItsDeadline(t *testing.T) {
 	t.Parallel()
