@@ -130,7 +130,7 @@ func TestSafetyAPoolIsToldAgain(t *testing.T) {
 // it is told that its worker was superseded there. Others know that it leads again.
 func TestSafetyAPoolIsToldAgainOfAResourceThatItChose(t *testing.T) {
 	t.Parallel()
-	h := newCluster(t, "postgres", with(long))
+	h := newCluster(t, "postgres", with(long, "LEASE_GRACE=30s")) // a grant waits until a write that failed is rolled back
 	p, q := h.proxy(), h.proxy()
 	write := func(c *client) error {
 		err := c.exec("BEGIN; SET LOCAL fencepost.resource = 'mail'; UPDATE work SET what = what WHERE false; COMMIT")
