@@ -26,8 +26,8 @@ type upPump struct {
 	taken bool // the step is to be carried out
 	step  upStep
 
-	readErr error // of the last read by serve
-
+	readErr error     // of the last read by serve
+	arrived time.Time // when the last read of what is in the buffer began, or ended if it waited; zero if that is not known
 	// waiting is when this pump first had to wait for something, be it for the rest of a message, since all that
 	// the client had sent was last read and processed.
 	waiting time.Time
@@ -37,9 +37,31 @@ type upPump struct {
 // the buffer had arrived: that may have arrived as early as then.
 func (u *upPump) since() time.Time {
 	if u.waiting.IsZero() {
+		u.waiting = u.arrived
+	}
+	if u.waiting.IsZero() {
 		u.waiting = time.Now()
 	}
 	return u.waiting
+}
+
+// waited follows a wait for something else than the client. What the client has sent since may have arrived when the
+// wait began.
+func (u *upPump) waited(began time.Time) {
+	if u.waiting.IsZero() && time.Since(began) > briefWait {
+		u.waiting = began
+	}
+}
+
+// settle ends the wait if all that the client has sent is read and processed.
+func (u *upPump) settle() {
+	if u.in.have > 0 {
+		return
+	}
+	u.arrived = time.Time{}
+	if !u.waiting.IsZero() && u.x.client.Unread() == 0 {
+		u.waiting = time.Time{}
+	}
 }
 
 // upStep is what the machine made of the bytes from off on: out and rest must be sent, and n
@@ -94,7 +116,7 @@ func (u *upPump) read() error {
 		x.pumps.reading = question == nil
 		x.mu.Unlock()
 		if question != nil {
-			question.answer(u.in.have == 0 && x.client.Unread() == 0)
+			u.answer(question, u.in.have == 0 && x.client.Unread() == 0)
 			continue
 		}
 
@@ -105,7 +127,7 @@ func (u *upPump) read() error {
 		question = x.pumps.takeQuestion()
 		x.mu.Unlock()
 		if question != nil {
-			question.answer(!some && u.in.have == 0 && err != nil && x.client.Unread() == 0)
+			u.answer(question, !some && u.in.have == 0 && err != nil && x.client.Unread() == 0)
 		}
 		if some {
 			return nil
@@ -121,6 +143,16 @@ func (u *upPump) read() error {
 	}
 }
 
+// answer answers the down pump's question whether no bytes of the client are pending.
+func (u *upPump) answer(question *announcement, quiet bool) {
+	began := time.Now()
+	question.answer(quiet)
+	if quiet {
+		u.waited(began)
+		u.settle()
+	}
+}
+
 // await waits for bytes from the client, and reports whether there are some to process. If
 // neither side is under TLS, serve relays what it can meanwhile.
 func (u *upPump) await() (some bool, err error) {
@@ -128,6 +160,7 @@ func (u *upPump) await() (some bool, err error) {
 		n, err := u.in.read(u.x.client)
 		if n > 0 {
 			u.x.active.reads.Add(1)
+			u.arrived = time.Now()
 		}
 		if c, ok := u.x.client.(*pgtls.Conn); ok && u.waiting.IsZero() {
 			u.waiting = c.Began()
@@ -145,6 +178,7 @@ func (u *upPump) await() (some bool, err error) {
 // relays without waiting. If it cannot finish, it reports false, and the pump continues from
 // the point that it has reached.
 func (u *upPump) serve() (stay bool) {
+	began := time.Now()
 	n, err := u.x.sockets.client.TryRead(u.in.room())
 	if err == netloop.ErrAgain {
 		u.in.idle()
@@ -154,6 +188,7 @@ func (u *upPump) serve() (stay bool) {
 		return false
 	}
 	u.in.have += n
+	u.arrived = began
 	u.x.active.reads.Add(1)
 	if u.in.full() || u.in.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeAndUnlock() {
 		return false
@@ -295,17 +330,15 @@ func (u *upPump) toServer() error {
 	for i := 0; i < len(rest) && err == nil; i++ {
 		_, err = x.server.Write(rest[i])
 	}
-	if u.waiting.IsZero() && time.Since(began) > briefWrite {
-		u.waiting = began
-	}
+	u.waited(began)
 	if ends() {
 		return errClientGone
 	}
 	return err
 }
 
-// briefWrite is how long a write takes that is no wait: it is about the time in which a message that has arrived is read.
-const briefWrite = time.Millisecond
+// briefWait is how long something takes that is no wait: it is about the time in which a message that has arrived is read.
+const briefWait = time.Millisecond
 
 // longWrite is how long a write to the server takes before somebody looks whether the client
 // has departed. Most writes take microseconds, and cost a timer only.
@@ -337,9 +370,8 @@ func (u *upPump) keep() {
 	u.off = 0
 	if u.in.have > 0 {
 		u.since()
-	} else if !u.waiting.IsZero() && u.x.client.Unread() == 0 {
-		u.waiting = time.Time{}
 	}
+	u.settle()
 	switch {
 	case u.in.full():
 		u.in.grow(min(4*len(u.in.memory), max(u.step.need.Bytes, bufferSize)))

@@ -24,12 +24,7 @@ func TestWhatArrivedDuringAWaitMayBeFromItsBeginning(t *testing.T) {
 	if _, err := client.Write([]byte("sent during the wait")); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); u.x.client.Unread() == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing arrives")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	awaitUnread(t, u)
 	u.keep()
 	if at := u.since(); at != began {
 		t.Errorf("it counts as sent %v after the wait began", at.Sub(began))
@@ -62,5 +57,68 @@ func TestAWriteThatBlocksIsAWait(t *testing.T) {
 	}
 	if u.waiting.Before(began) || u.waiting.After(ended) {
 		t.Errorf("the wait began at %v, want a time between %v and %v", u.waiting, began, ended)
+	}
+}
+
+// TestWhatWasReadIsAsOldAsTheRead: what the machine makes of it, and whether the pump waits then, is known later.
+func TestWhatWasReadIsAsOldAsTheRead(t *testing.T) {
+	t.Parallel()
+	u, client, _ := waitingPump(t)
+	if _, err := client.Write([]byte("sent")); err != nil {
+		t.Fatal(err)
+	}
+	awaitUnread(t, u)
+	u.x.mu.Lock() // serve reads, and leaves the rest to the pump
+	defer u.x.mu.Unlock()
+	began := time.Now()
+	if u.serve() {
+		t.Fatal("serve has finished")
+	}
+	ended := time.Now()
+	time.Sleep(time.Millisecond) // what is measured
+	if at := u.since(); at.Before(began) || at.After(ended) {
+		t.Errorf("it counts as read at %v, want a time between %v and %v", at, began, ended)
+	}
+	u.off = u.in.have
+	u.keep()
+	if at := u.since(); !at.After(ended) {
+		t.Errorf("what comes later counts as read at %v, and serve ended at %v", at, ended)
+	}
+}
+
+// TestAnAnnouncementIsAWait: the client does not read what announces an epoch to it, and sends more.
+func TestAnAnnouncementIsAWait(t *testing.T) {
+	t.Parallel()
+	u, client, _ := waitingPump(t)
+	a, done := newAnnouncement(), make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(done)
+		u.answer(a, true)
+	}()
+	if !<-a.quiet {
+		t.Fatal("bytes are pending")
+	}
+	if _, err := client.Write([]byte("sent")); err != nil {
+		t.Fatal(err)
+	}
+	awaitUnread(t, u)
+	time.Sleep(2 * briefWait) // what is measured
+	sent := time.Now()
+	close(a.sent)
+	<-done
+	if at := u.since(); at.Before(began) || !at.Before(sent) {
+		t.Errorf("it counts as sent at %v, want a time between %v and %v", at, began, sent)
+	}
+}
+
+// awaitUnread returns when bytes of the client have arrived.
+func awaitUnread(t *testing.T, u *upPump) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); u.x.client.Unread() == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing arrives")
+		}
+		time.Sleep(time.Millisecond)
 	}
 }

@@ -45,6 +45,7 @@ const (
 	ofGuards   = "./test/guards"
 	ofTheGuard = "./cmd/fencepost/guard"
 	ofDiscard  = "./test/discard"
+	ofThePumps = "./proxy"
 	ofSystem   = "./test/system"
 	ofSeveral  = "./test/several"
 
@@ -61,6 +62,7 @@ const (
 	theSchema   = "migrations/003_one_predicate.sql"
 	theGuards   = "migrations/018_guard_corrections.sql"
 	theChecks   = "fencing/check.go"
+	theUpPump   = "proxy/pump_up.go"
 )
 
 // table lists the faults. To add one, choose old so that it is unique, and a text that
@@ -213,8 +215,14 @@ var table = []mutation{
 		old: "		former.TellsSuperseded() // more than once if SET fails\n", text: ""},
 	{name: "a connection that is cut says nothing of the resources that it chose", file: "proxy/seat.go", in: ofSystem, tests: "^TestSafetyAPoolIsToldAgainOfAResourceThatItChose$",
 		old: "			s.joinedTo.Load().leavesSuperseded()\n", text: ""},
-	{name: "a token is taken to be decided upon when it is set", file: "proxy/pump_up.go", in: ofSystem, tests: "^TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver$",
+	{name: "a token is taken to be decided upon when it is set", file: theUpPump, in: ofSystem, tests: "^TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver$",
 		old: "x.rejoin(ctx, need.Join.Token, u.since())", text: "x.rejoin(ctx, need.Join.Token, time.Now())"},
+	{name: "what has arrived in part is as old as the rest", file: theUpPump, in: ofSystem, tests: "^TestSafetyWhatHasArrivedInPartStartsOver$",
+		old: "		u.since()\n	}\n	u.settle()", text: "	}\n	u.settle()"},
+	{name: "what was read is as old as the wait that follows", file: theUpPump, in: ofThePumps, tests: "^TestWhatWasReadIsAsOldAsTheRead$",
+		old: "		u.waiting = u.arrived\n", text: ""},
+	{name: "a write that blocks is no wait", file: theUpPump, in: ofThePumps, tests: "^TestAWriteThatBlocksIsAWait$",
+		old: "	ends, began := x.watchWrite(), time.Now()", text: "	ends, began := x.watchWrite(), time.Now().Add(time.Hour)"},
 	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 
