@@ -150,7 +150,11 @@ func evictTokens(ctx context.Context, out io.Writer, st *store.Store, cfg config
 		if err != nil {
 			return err
 		}
-		if order != nil {
+		switch {
+		case order == nil:
+		case order.Worker == "": // the ledger does not say whose token it was
+			fmt.Fprintf(out, "database %s: resource %s: token %d is superseded; nobody holds epoch %d\n", database, dash(r.Resource), r.Index, order.Epoch)
+		default:
 			fmt.Fprintf(out, "database %s: resource %s: worker %s with token %d is superseded; nobody holds epoch %d\n",
 				database, dash(r.Resource), dash(order.Worker), r.Index, order.Epoch)
 			sayLost(ctx, out, st, database, order, func(worker string) { sayDiscarded(out, cfg, database, r.Resource, worker) })

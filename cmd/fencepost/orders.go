@@ -28,6 +28,9 @@ import (
 // orderTimeout bounds an order, which may wait for transactions like a grant.
 const orderTimeout = 2 * time.Minute
 
+// sharersTimeout bounds the question who else an order concerns: it must not use up the time of the orders that follow.
+const sharersTimeout = 5 * time.Second
+
 const connecting = `
 The command connects to the database as the control role: with the configuration
 and --database, or with --dsn. If upstream.address names several hosts and one of
@@ -303,7 +306,9 @@ func (o *orderOptions) sayLost(ctx context.Context, t terminal, st *store.Store,
 // the one that the order names. The order is given, so a failure to find that out is no error of the command.
 func sayLost(ctx context.Context, out io.Writer, st *store.Store, database string, order *fencing.Order, stale func(worker string)) {
 	stale(order.Worker)
-	others, err := st.Sharers(ctx, order)
+	asking, cancel := context.WithTimeout(ctx, sharersTimeout)
+	defer cancel()
+	others, err := st.Sharers(asking, order)
 	if err != nil {
 		fmt.Fprintf(out, "database %s: it is not known whether other workers led resource %s by the same token, and do not lead it any more either, because the table fencepost.bearers cannot be read: %v\n",
 			database, dash(order.Resource), err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // soon is within what an order must have had its effect everywhere: far longer than the
@@ -163,6 +164,27 @@ func TestAnOrderOnALeaseNamesNobodyOfAnEarlierToken(t *testing.T) {
 	h.mustBear(p, "b", 5).must("SELECT 1")
 	h.join(h.proxy(), "c", "campaign", "wait")
 	h.order("worker c does not lead resource billing any more: nobody holds epoch 3\ndatabase "+h.db+": resource billing is paused", "pause", resource)
+}
+
+// TestWhoseTokenItWasIsNotKnown: the ledger has lost who led before the resource was paused, and no order names nobody.
+func TestWhoseTokenItWasIsNotKnown(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	h.mustBear(p, "a", 5).must("SELECT 1")
+	h.order("resource billing is paused", "pause", resource)
+	h.pg.Exec(t, pgtest.Control, h.db, "DELETE FROM fencepost.grants")
+	h.order("the token in force does not lead resource billing any more: nobody holds epoch 3\n", "evict", resource)
+
+	h = newCluster(t, "postgres")
+	p, _ = h.configured(tokens)
+	h.mustBear(p, "a", 5).must("SELECT 1")
+	h.order("resource billing is paused", "pause", resource)
+	h.pg.Exec(t, pgtest.Control, h.db, "DELETE FROM fencepost.grants")
+	if code, out := h.command("generation", "bump", "--tokens", "--database", h.db); code != 0 ||
+		!strings.HasPrefix(out, "database "+h.db+": resource billing: token 5 is superseded; nobody holds epoch 3\ndatabase "+h.db+": generation ") {
+		t.Errorf("generation bump --tokens: code %d, %s", code, out)
+	}
 }
 
 // TestNobodyLeadsAPausedResource pauses a resource that has a leader, a follower, and a
