@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing/owner"
 )
 
 //go:embed *.sql
@@ -139,16 +141,21 @@ func Latest() (int, error) {
 }
 
 // Status reads the state of the database's schema. A missing schema is version 0, not
-// an error.
+// an error. One that is not Fencepost's is an *owner.ForeignError. The search_path of conn must begin with pg_catalog.
 func Status(ctx context.Context, conn *pgx.Conn) (State, error) {
 	latest, err := Latest()
 	if err != nil {
 		return State{}, err
 	}
 	state := State{Latest: latest}
+	if _, err := owner.Of(ctx, conn); errors.Is(err, owner.ErrNoSchema) {
+		return state, nil
+	} else if err != nil {
+		return State{}, err
+	}
 	var there bool
 	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-		WHERE n.nspname = 'fencepost' AND c.relname = 'schema_version')`).Scan(&there); err != nil {
+		WHERE n.nspname = 'fencepost' AND c.relname = 'schema_version' AND c.relkind = 'r')`).Scan(&there); err != nil {
 		return State{}, fmt.Errorf("look for the schema fencepost: %w", err)
 	}
 	if !there {

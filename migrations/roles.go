@@ -76,7 +76,7 @@ func prepareSchema(ctx context.Context, tx pgx.Tx, me, control string) error {
 	case err != nil:
 		return fmt.Errorf("look for the schema fencepost: %w", err)
 	case owner != control:
-		return fmt.Errorf("the schema fencepost belongs to role %q, not to the control role %q: name %q as the control role, or drop the schema", owner, control, owner)
+		return fmt.Errorf("the schema fencepost belongs to role %q, not to the control role %q: if %q is the control role, name it; if you do not know the schema, drop it (DROP SCHEMA fencepost CASCADE), without using anything in it before", owner, control, owner)
 	}
 	if me != control {
 		if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+quoted); err != nil {

@@ -36,32 +36,30 @@ func Up(ctx context.Context, conn *pgx.Conn, opts Options) (Migrated, error) {
 }
 
 func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (Migrated, error) {
-	var before, after State
-	look := func(state *State) func(pgx.Tx) error {
-		return func(tx pgx.Tx) (err error) {
-			*state, err = Status(ctx, tx.Conn())
-			return err
-		}
-	}
-	if err := inTransaction(ctx, conn, opts.lockTimeout(), look(&before)); err != nil {
-		return Migrated{}, err
-	}
-	var repaired []string
+	done := Migrated{From: -1}
 	for more := true; more; {
+		var from int
 		var again []string
 		err := inTransaction(ctx, conn, opts.lockTimeout(), func(tx pgx.Tx) (err error) {
-			more, again, err = step(ctx, tx, opts, files)
+			from, more, again, err = step(ctx, tx, opts, files)
 			return err
 		})
 		if err != nil {
 			return Migrated{}, err
 		}
-		repaired = append(repaired, again...)
+		if done.From < 0 {
+			done.From = from
+		}
+		done.Repaired = append(done.Repaired, again...)
 	}
-	if err := inTransaction(ctx, conn, opts.lockTimeout(), look(&after)); err != nil {
+	err := inTransaction(ctx, conn, opts.lockTimeout(), func(tx pgx.Tx) (err error) {
+		done.State, err = Status(ctx, tx.Conn())
+		return err
+	})
+	if err != nil {
 		return Migrated{}, err
 	}
-	return Migrated{State: after, From: before.Version, Repaired: repaired}, nil
+	return done, nil
 }
 
 // LockedError means that a lock could not be had in time. The step that needed it has changed nothing.
@@ -122,37 +120,37 @@ func transact(ctx context.Context, conn *pgx.Conn, wait time.Duration, do func(p
 	return nil
 }
 
-// step makes again what is missing, and applies the next missing migration. It reports false if none was
-// missing; it has then only corrected the grants.
-func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool, repaired []string, err error) {
-	version, err := prepare(ctx, tx, opts)
+// step makes again what is missing, and applies the next missing migration to the version that it has found. It reports
+// false if none was missing; it has then only corrected the grants.
+func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (version int, more bool, repaired []string, err error) {
+	version, err = prepare(ctx, tx, opts)
 	if err != nil {
-		return false, nil, err
+		return 0, false, nil, err
 	}
 	latest := files[len(files)-1].version
 	switch {
 	case version > latest:
-		return false, nil, fmt.Errorf("%w: it is at version %d, but this binary knows %d; use a newer Fencepost", ErrNewer, version, latest)
+		return 0, false, nil, fmt.Errorf("%w: it is at version %d, but this binary knows %d; use a newer Fencepost", ErrNewer, version, latest)
 	case version == 0:
 		err = unversioned(ctx, tx)
 	default:
 		repaired, err = repair(ctx, tx, files)
 	}
 	if err != nil {
-		return false, nil, err
+		return 0, false, nil, err
 	}
 	if version == latest {
-		return false, repaired, grants(ctx, tx, opts.WorkerRoles)
+		return version, false, repaired, grants(ctx, tx, opts.WorkerRoles)
 	}
 	next := files[version]
 	if _, err := tx.Exec(ctx, next.sql); err != nil {
-		return false, nil, fmt.Errorf("apply migration %03d_%s: %w", next.version, next.name, explain(err))
+		return 0, false, nil, fmt.Errorf("apply migration %03d_%s: %w", next.version, next.name, explain(err))
 	}
 	_, err = tx.Exec(ctx, "INSERT INTO fencepost.schema_version (version, name) VALUES ($1, $2)", next.version, next.name)
 	if err != nil {
-		return false, nil, fmt.Errorf("record migration %03d_%s: %w", next.version, next.name, err)
+		return 0, false, nil, fmt.Errorf("record migration %03d_%s: %w", next.version, next.name, err)
 	}
-	return true, repaired, nil
+	return version, true, repaired, nil
 }
 
 // prepare prepares the control role and the schema, and returns the version of the schema.

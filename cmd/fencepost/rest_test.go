@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/migrations"
 )
@@ -126,5 +128,79 @@ func TestADatabaseMadeFromATemplateIsAnotherOne(t *testing.T) {
 	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+db+" WITH (FORCE)", "CREATE DATABASE "+db+" TEMPLATE "+pgtest.Template)
 	if err := execSQL(t, r.connect(t, db, options+"c"), "CREATE TEMPORARY TABLE t (n int)"); err != nil {
 		t.Errorf("a worker of the new database: %v", err)
+	}
+}
+
+// foreign makes a database in which another role has made a schema fencepost. What is in it calls a function of that
+// role, which then runs with the rights of whoever uses the schema. sprung reports whether it has been called, or was
+// about to be in a read-only transaction, which ends with an error that contains SPRUNG.
+func foreign(t *testing.T, s *pgtest.Server) (db string, sprung func() bool) {
+	t.Helper()
+	db = s.EmptyDatabase(t)
+	role := "maker_of_" + db
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE "+role+" LOGIN", "GRANT CREATE ON DATABASE "+db+" TO "+role)
+	t.Cleanup(func() {
+		s.Exec(t, pgtest.Superuser, db, "DROP OWNED BY "+role, "DROP ROLE "+role)
+	})
+	s.Exec(t, role, db,
+		"CREATE SCHEMA trap", "CREATE SEQUENCE trap.sprung", "GRANT USAGE ON SCHEMA trap TO PUBLIC", "GRANT USAGE ON SEQUENCE trap.sprung TO PUBLIC",
+		`CREATE FUNCTION trap.spring() RETURNS integer LANGUAGE plpgsql AS $$ BEGIN
+			RETURN 30 + 0 * nextval('trap.sprung');
+		EXCEPTION WHEN read_only_sql_transaction THEN
+			RAISE EXCEPTION 'SPRUNG';
+		END $$`,
+		"CREATE FUNCTION trap.before() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.spring(); RETURN NEW; END $$",
+		"CREATE SCHEMA fencepost", "GRANT USAGE ON SCHEMA fencepost TO PUBLIC",
+		"CREATE VIEW fencepost.schema_version AS SELECT trap.spring() AS version, ''::text AS name, now() AS applied_at",
+		`CREATE VIEW fencepost.status AS SELECT ''::text AS resource, ''::text AS worker, trap.spring()::bigint AS epoch, now() AS granted_at, ''::text AS state, now() AS state_since,
+			now() AS confirmed_until, ''::text AS source, ''::text AS sequence, 0::bigint AS guarded_tables, '{}'::text[] AS orders`,
+		"CREATE VIEW fencepost.worker_roles AS SELECT ''::name AS role WHERE trap.spring() > 0",
+		"CREATE VIEW fencepost.guarded_tables AS SELECT trap.spring() AS fence",
+		`CREATE TABLE fencepost.rejections (minute timestamptz, database text, resource text, worker text, login_role text, kind text, write boolean, sqlstate text, fingerprint text,
+			count bigint, first_at timestamptz, last_at timestamptz, epoch bigint, current_epoch bigint, current_worker text, client text, proxy text, statement text,
+			CONSTRAINT rejections_pkey PRIMARY KEY (minute, database, resource, worker, login_role, kind, write, sqlstate, fingerprint))`,
+		"CREATE TRIGGER before BEFORE INSERT ON fencepost.rejections FOR EACH ROW EXECUTE FUNCTION trap.before()",
+		"GRANT ALL ON ALL TABLES IN SCHEMA fencepost TO PUBLIC",
+	)
+	return db, func() bool { return pgtest.Ask[bool](t, s, db, "SELECT is_called FROM trap.sprung") }
+}
+
+// TestNoCommandUsesAForeignSchema: whoever may create a schema in a database must not have what it contains run
+// by an operator's superuser, or by the control role.
+func TestNoCommandUsesAForeignSchema(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db, sprung := foreign(t, s)
+	for _, command := range []string{"migrate", "doctor", "status", "audit", "audit --verify", "guard list", "resource list", "evict billing", "pause billing", "ledger prune --keep 30d"} {
+		for _, role := range []string{pgtest.Superuser, pgtest.Control} {
+			out := runCommand(t, nil, append(strings.Fields(command), "--dsn", s.DSN(role, db))...)
+			text := out.stdout + out.stderr
+			if out.code == exitOK || !strings.Contains(text, "the schema fencepost belongs to role ") || !strings.Contains(text, "DROP SCHEMA fencepost CASCADE") || strings.Contains(text, "SPRUNG") {
+				t.Errorf("%s as %s: code %d: %s", command, role, out.code, text)
+			}
+			if sprung() {
+				t.Fatalf("%s as %s has run what another role has put into the schema", command, role)
+			}
+		}
+	}
+}
+
+// TestAProxyUsesNoForeignSchema: a refusal is to be recorded in the database that the client chooses.
+func TestAProxyUsesNoForeignSchema(t *testing.T) {
+	t.Parallel()
+	s := pgtest.SharedMajor(t, 18) // where a connection without a resource needs no fence
+	db, sprung := foreign(t, s)
+	r := startServing(t, s, nil)
+	wantState(t, execSQL(t, r.connect(t, db, ""), "CREATE TABLE trap.work (n int)"), fencing.StateNotLeader)
+	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=w"))
+	wantState(t, err, fencing.StateNoFence)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if lines := fmt.Sprint(r.log.lines(t, "refusals are not recorded in the database")); !strings.Contains(lines, "DROP SCHEMA fencepost CASCADE") {
+		t.Errorf("the log says %v", lines)
+	}
+	if sprung() {
+		t.Error("the proxy has run what another role has put into the schema")
 	}
 }

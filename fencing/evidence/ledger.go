@@ -2,11 +2,12 @@ package evidence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing/owner"
 )
 
 // version is the migration that made the ledger keep what this package reads.
@@ -86,15 +87,11 @@ func (s *Session) Resources(ctx context.Context) (names []string, err error) {
 
 // examine returns an error unless the schema has what this package reads.
 func (s *Session) examine(ctx context.Context) error {
-	var control *string
-	err := s.conn.QueryRow(ctx, "SELECT (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'fencepost')").Scan(&control)
+	by, err := owner.Of(ctx, s.conn)
 	if err != nil {
-		return fmt.Errorf("look for the schema fencepost: %w", err)
+		return err
 	}
-	if control == nil {
-		return errors.New("this database has no schema fencepost: run fencepost migrate")
-	}
-	s.control = *control
+	s.control = by.Role
 	var at int
 	err = s.asControl(ctx, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, "SELECT coalesce(max(v.version), 0) FROM fencepost.schema_version v").Scan(&at)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing/owner"
 )
 
 // Rejections counts statements that were refused or discarded and that have in common what
@@ -71,8 +73,8 @@ func keepLatest() string {
 
 // Record adds rows to the table of the database that conn is connected to as the control role, all
 // or none of them. No two may have the same key. They are added in the order of their keys, so that
-// two proxies that do so at the same time cannot deadlock. The error may be ErrNoTable or
-// ErrUncertain; after any other error, nothing was recorded.
+// two proxies that do so at the same time cannot deadlock. The error may be ErrNoTable,
+// ErrUncertain or an *owner.ForeignError; after any other error, nothing was recorded.
 func Record(ctx context.Context, conn *pgx.Conn, rows []Rejections) error {
 	err := record(ctx, conn, rows, func(s string) string { return strings.ToValidUTF8(s, "?") })
 	if strings.HasPrefix(stateOf(err), "22") { // the database's encoding lacks a character of theirs
@@ -141,6 +143,11 @@ func write(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after Commit
 	if _, err := tx.Exec(ctx, prepareWrite); err != nil {
 		return fmt.Errorf("prepare the transaction: %w", err)
+	}
+	if _, err := owner.Of(ctx, tx); errors.Is(err, owner.ErrNoSchema) {
+		return ErrNoTable
+	} else if err != nil {
+		return err
 	}
 	if err := do(tx); err != nil {
 		return err

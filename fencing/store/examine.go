@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/owner"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -38,18 +39,19 @@ const versionSQL = `SELECT (SELECT coalesce(max(version), 0) FROM fencepost.sche
 // examine checks for what would otherwise fail later: the schema, its version, and the
 // privileges of the control role.
 func (s *Store) examine(ctx context.Context) error {
-	var ownedBy string
-	var owns bool
-	err := s.free.QueryRow(ctx, "SELECT pg_get_userbyid(nspowner), pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'fencepost'").Scan(&ownedBy, &owns)
+	by, err := owner.Of(ctx, s.free)
+	var foreign *owner.ForeignError
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	case errors.Is(err, owner.ErrNoSchema):
 		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", ascii(s.cfg.Database))
 		missing.Err = fencing.ErrNoFence
 		return missing
+	case errors.As(err, &foreign):
+		return s.foreign(foreign)
 	case err != nil:
 		return s.explain(err)
-	case !owns:
-		return s.notOwner(ownedBy)
+	case !by.Usable:
+		return s.notOwner(by.Role)
 	}
 	var version int
 	var signals, reads bool
@@ -136,6 +138,13 @@ func (s *Store) notOwner(owner string) *Unusable {
 	return u
 }
 
+// foreign returns the error of a schema that is not Fencepost's.
+func (s *Store) foreign(err *owner.ForeignError) *Unusable {
+	u := s.noFence(faults.Schema, "database %s has a schema that is not Fencepost's: %s", ascii(s.cfg.Database), ascii(err.Problem()))
+	u.Hint, u.Err = ascii(err.Remedy()), err
+	return u
+}
+
 // WorkerRole is a role under which workers of a resource connect, or of any resource if that is "".
 type WorkerRole struct{ Role, Resource string }
 
@@ -178,6 +187,9 @@ func (s *Store) LookAtWorkers(ctx context.Context, workers []WorkerRole) (fault 
 // LookAtWorkers is Store.LookAtWorkers on any connection to the database whose role may read the fence. migrate
 // is the command that migrates the database.
 func LookAtWorkers(ctx context.Context, conn *pgx.Conn, database, migrate string, workers []WorkerRole) (*faults.Fault, error) {
+	if _, err := owner.Of(ctx, conn); err != nil {
+		return nil, err
+	}
 	roles, resources := make([]string, 0, len(workers)), make([]string, 0, len(workers))
 	for _, w := range workers {
 		roles, resources = append(roles, w.Role), append(resources, w.Resource)

@@ -48,6 +48,9 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 		mustContain(t, errors.New(refusal.Message), c.message)
 		mustContain(t, errors.New(refusal.Hint), c.hint)
 	}
+	s.Exec(t, pgtest.Superuser, "postgres", "CREATE ROLE maker", "GRANT maker TO "+pgtest.Control, "GRANT CREATE ON DATABASE "+empty+" TO maker")
+	s.Exec(t, pgtest.Superuser, empty, "CREATE SCHEMA fencepost AUTHORIZATION maker")
+	mustContain(t, openAs(t, s, empty, pgtest.Control, 0), "has a schema that is not Fencepost's", `belongs to role "maker"`)
 	if err := openAs(t, s, migrated, pgtest.Control, 1); err != nil {
 		t.Errorf("the control role: %v", err)
 	}

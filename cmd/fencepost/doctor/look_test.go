@@ -84,6 +84,24 @@ func TestNothingIsFoundInASoundInstallation(t *testing.T) {
 	}
 }
 
+// TestAControlRoleThatLacksARight: a superuser, who cannot tell it from the role of somebody else, uses nothing in its
+// schema.
+func TestAControlRoleThatLacksARight(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	db := s.Database(t)
+	s.Exec(t, pgtest.Superuser, db, "REVOKE pg_signal_backend FROM "+pgtest.Control)
+	r := doctor.NewReport(doctor.Look(t.Context(), asControl(s, db)))
+	wantIDs(t, r, "control-privilege")
+	if len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Seen, "pg_signal_backend") {
+		t.Errorf("found %+v", r.Findings)
+	}
+	r = doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
+	if len(r.Findings) != 0 || len(r.Failures) != 1 || !strings.Contains(r.Failures[0], `GRANT pg_signal_backend TO "`+pgtest.Control+`"`) {
+		t.Errorf("found %+v; could not look: %v", r.Findings, r.Failures)
+	}
+}
+
 // TestWhatIsWrongIsFound: everything at once, on a real server.
 func TestWhatIsWrongIsFound(t *testing.T) {
 	t.Parallel()
@@ -98,8 +116,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"CREATE TABLE invoices (id int, paid bool)",
 		"GRANT INSERT ON invoices TO writers", "GRANT UPDATE (paid) ON invoices TO column_writer", "GRANT SELECT ON invoices TO reader",
 		"SELECT fencepost.set_worker_roles('{boss, mighty, app}')", "SELECT fencepost.seal()",
-		"ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE postgres SET synchronous_commit = off",
-		"REVOKE pg_signal_backend FROM "+pgtest.Control)
+		"ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE postgres SET synchronous_commit = off")
 	s.Exec(t, pgtest.App, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)", "PREPARE TRANSACTION 'stuck'")
 	t.Cleanup(func() { s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED 'stuck'") })
 	rules, err := os.OpenFile(filepath.Join(s.DataDir(), "pg_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
@@ -115,7 +132,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	follow(t, s)
 	r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
 	wantIDs(t, r, "fsync-off", "full-page-writes-off", "synchronous-commit", "asynchronous-replica", "prepared-transactions", "prepared-transaction-holds-fence",
-		"worker-superuser", "write-all-data", "fence-rights", "control-privilege", "way-around", "hba-invalid")
+		"worker-superuser", "write-all-data", "fence-rights", "way-around", "hba-invalid")
 	for _, f := range r.Findings {
 		for id, wants := range map[string][]string{
 			"synchronous-commit":               {"off for role "},
@@ -123,7 +140,6 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 			"prepared-transaction-holds-fence": {`"stuck" of role app`, "billing"},
 			"worker-superuser":                 {"boss"},
 			"fence-rights":                     {"scram_user has the right to change fencepost.fence"},
-			"control-privilege":                {"pg_signal_backend"},
 			"way-around":                       {"10.0.0.0/8: boss, column_writer, member, mighty, nested, postgres"},
 		} {
 			for _, want := range wants {

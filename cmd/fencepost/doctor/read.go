@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/fencing/owner"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
 )
@@ -56,10 +57,6 @@ const (
 		FROM pg_roles r LEFT JOIN owner ON true
 		WHERE r.rolcanlogin AND r.rolconnlimit <> 0 AND (r.rolvaliduntil IS NULL OR r.rolvaliduntil > clock_timestamp())
 			AND r.oid IS DISTINCT FROM owner.role AND has_database_privilege(r.oid, current_database(), 'CONNECT') ORDER BY 1`
-
-	ownerSQL = `SELECT o.rolname::text, array_remove(ARRAY[CASE WHEN NOT pg_has_role(o.oid, 'pg_signal_backend', 'USAGE') THEN 'pg_signal_backend' END,
-		CASE WHEN NOT pg_has_role(o.oid, 'pg_read_all_stats', 'USAGE') THEN 'pg_read_all_stats' END], NULL)
-		FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner WHERE n.nspname = 'fencepost'`
 
 	preparedSQL = `SELECT DISTINCT p.gid, p.owner::text, f.resource FROM pg_locks h
 		JOIN pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
@@ -126,9 +123,11 @@ func database(ctx context.Context, conn *pgx.Conn, named []string) (d Database, 
 	if d.Schema.Version == 0 {
 		return d, nil
 	}
-	if err := conn.QueryRow(ctx, ownerSQL).Scan(&d.Schema.Owner, &d.Schema.Lacks); err != nil {
-		return d, fmt.Errorf("read the owner of the schema: %w", err)
+	by, err := owner.Of(ctx, conn)
+	if err != nil {
+		return d, err
 	}
+	d.Schema.Owner, d.Schema.Lacks = by.Role, by.Lacks
 	const migrate = "fencepost migrate --dsn ..."
 	if d.Schema.Incomplete, d.Schema.Remedy, err = migrations.Examine(ctx, conn, migrate); err != nil {
 		return d, err

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing/owner"
 )
 
 // lockTimeout is how long one attempt waits for the locks of all its tables. Everybody else
@@ -98,16 +100,12 @@ func explain(err error) error {
 
 // becomeControl continues a transaction as the control role, which owns the schema.
 func becomeControl(ctx context.Context, tx pgx.Tx) error {
-	var role string
-	err := tx.QueryRow(ctx, "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencepost'").Scan(&role)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return errors.New("this database has no schema fencepost: run fencepost migrate")
-	}
+	by, err := owner.Of(ctx, tx)
 	if err != nil {
-		return fmt.Errorf("look for the schema fencepost: %w", err)
+		return err
 	}
-	if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+quote(role)); err != nil {
-		return fmt.Errorf("continue as the control role %q: %w", role, err)
+	if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+quote(by.Role)); err != nil {
+		return fmt.Errorf("continue as the control role %q: %w", by.Role, err)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/owner"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/lockwait"
 )
@@ -49,6 +50,10 @@ const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coale
 // worker leads and there are synchronous standbys, it waits up to a second for them, because a grant
 // that they have not confirmed makes no leader.
 func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
+	var foreign *owner.ForeignError
+	if _, err := owner.Of(ctx, conn); errors.As(err, &foreign) {
+		return nil, err
+	}
 	var all []Resource
 	waits := lockwait.New(func(string) {})
 	err := waits.During(ctx, conn, func() error {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/evidence"
+	"github.com/fencepost/fencepost/fencing/owner"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -239,6 +240,7 @@ func (t *Table) visit(ctx context.Context, name string, prune bool) {
 
 // settle accounts for what a visit could not write.
 func (t *Table) settle(name string, of *database, left batch, err error) {
+	var foreign *owner.ForeignError
 	switch {
 	case err == nil:
 		of.faults.Passed()
@@ -252,6 +254,10 @@ func (t *Table) settle(name string, of *database, left batch, err error) {
 	case errors.Is(err, evidence.ErrNoTable):
 		t.lose(NoTable, left.count())
 		of.faults.Failed(zap.Error(err), zap.String("remedy", "Run fencepost migrate for this database. Until then its refusals are in the audit log only."))
+		return
+	case errors.As(err, &foreign):
+		t.lose(NoTable, left.count())
+		of.faults.Failed(zap.String("error", foreign.Problem()), zap.String("remedy", foreign.Remedy()))
 		return
 	case errors.Is(err, evidence.ErrUncertain):
 		t.lose(Uncertain, left.count())

@@ -1,0 +1,77 @@
+// Package owner finds out whether the schema fencepost of a database is Fencepost's own.
+//
+// Whoever may create a schema in a database can make one of that name. What its views, triggers,
+// defaults and policies call runs with the rights of the role that uses them, and SET ROLE does not
+// prevent that, because they may reset it. So nothing in the schema is named before its owner is known.
+package owner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Owner is the role that owns the schema.
+type Owner struct {
+	Role string
+	// Usable means that the role that asks has the rights of the owner.
+	Usable bool
+	// Lacks are the roles of which a control role must be a member, and the owner is not.
+	Lacks []string
+}
+
+// ErrNoSchema means that the database has no schema fencepost.
+var ErrNoSchema = errors.New("this database has no schema fencepost: run fencepost migrate")
+
+// ForeignError means that the schema belongs to another role than the one that asks, and that this role lacks
+// rights without which no role is a control role. Migrations grant these to the control role.
+type ForeignError struct {
+	Role  string   // the owner
+	Lacks []string // the roles of which it would have to be a member
+}
+
+func (e *ForeignError) Error() string { return e.Problem() + ". " + e.Remedy() }
+
+// Problem says what is wrong.
+func (e *ForeignError) Problem() string {
+	return fmt.Sprintf("the schema fencepost belongs to role %q, which is no control role, because it lacks %s: nothing in the schema was used, "+
+		"since that could run what role %q has put there with the rights of whoever uses it", e.Role, strings.Join(e.Lacks, " and "), e.Role)
+}
+
+// Remedy says what to do about it.
+func (e *ForeignError) Remedy() string {
+	quoted := pgx.Identifier{e.Role}.Sanitize()
+	return fmt.Sprintf("If you do not know the schema, drop it as a superuser (DROP SCHEMA fencepost CASCADE), and run fencepost migrate. If %s is the control role, run as a superuser: GRANT %s TO %s",
+		quoted, strings.Join(e.Lacks, ", "), quoted)
+}
+
+// Querier is a connection, a pool or a transaction. Its search_path must begin with pg_catalog.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+const ownerSQL = `SELECT o.rolname::text, pg_has_role(o.oid, 'USAGE'), o.rolname = current_user, array_remove(ARRAY[
+		CASE WHEN NOT pg_has_role(o.oid, 'pg_signal_backend', 'USAGE') THEN 'pg_signal_backend' END,
+		CASE WHEN NOT pg_has_role(o.oid, 'pg_read_all_stats', 'USAGE') THEN 'pg_read_all_stats' END], NULL)
+	FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner WHERE n.nspname = 'fencepost'`
+
+// Of returns the owner of the schema fencepost, which is the role that asks or one with the rights of a control role.
+// Otherwise it fails with ErrNoSchema or a *ForeignError.
+func Of(ctx context.Context, q Querier) (Owner, error) {
+	var o Owner
+	var mine bool
+	err := q.QueryRow(ctx, ownerSQL).Scan(&o.Role, &o.Usable, &mine, &o.Lacks)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Owner{}, ErrNoSchema
+	case err != nil:
+		return Owner{}, fmt.Errorf("look for the owner of the schema fencepost: %w", err)
+	case !mine && len(o.Lacks) > 0:
+		return Owner{}, &ForeignError{Role: o.Role, Lacks: o.Lacks}
+	default:
+		return o, nil
+	}
+}
