@@ -93,7 +93,7 @@ type backend struct {
 // registered returns the backends that are registered for the fence.
 func (f *Fence) registered(ctx context.Context) ([]backend, error) {
 	rows, err := f.store.free.Query(ctx, `SELECT DISTINCT r.pid, r.backend_start FROM fencepost.running r
-		JOIN pg_stat_activity a ON a.pid = r.pid AND a.backend_start = r.backend_start WHERE r.fence = $1`, f.id)
+		JOIN pg_stat_activity a ON a.pid = r.pid AND a.backend_start = r.backend_start AND a.datname = current_database() WHERE r.fence = $1`, f.id)
 	if err != nil {
 		return nil, fmt.Errorf("list the registered backends of resource %q: %w", f.resource, f.store.explain(err))
 	}

@@ -30,6 +30,38 @@ func (h *testDatabase) copied(t *testing.T) *testDatabase {
 	return old
 }
 
+// TestACopyEndsNoBackendOfTheOriginal: a dump contains the registrations of backends that run.
+func TestACopyEndsNoBackendOfTheOriginal(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	h.grant("a")
+	old := h.copied(t)
+	w := h.worker(h.grant("b"))
+	h.mustEnter(w)
+	for _, end := range []struct {
+		how string
+		do  func() error
+	}{
+		{"a grant", func() error { _, err := old.fence.Grant(old.ctx(), old.award("c")); return err }},
+		{"a registration", func() error { old.mustEnter(old.worker(old.grant("d"))); return nil }},
+	} {
+		old.server.Exec(t, pgtest.Control, old.db, fmt.Sprintf("INSERT INTO fencepost.running (pid, backend_start, fence, epoch) VALUES (%d, '%s', %d, 1)",
+			w.PgConn().PID(), ask[string](h, "SELECT backend_start::text FROM pg_stat_activity WHERE pid = $1", int32(w.PgConn().PID())), ask[int](old, "SELECT id FROM fencepost.fence")))
+		if list, err := old.store.Status(old.ctx()); err != nil || len(list) != 1 || list[0].Running != 0 {
+			t.Errorf("%s: the copy shows %+v: %v", end.how, list, err)
+		}
+		if err := end.do(); err != nil {
+			t.Fatalf("%s in the copy: %v", end.how, err)
+		}
+		if left := ask[int](old, "SELECT count(*) FROM fencepost.running WHERE pid = $1", int32(w.PgConn().PID())); left != 0 {
+			t.Errorf("%s: the copy keeps the registration", end.how)
+		}
+	}
+	if err := w.check(h.ctx()); err != nil {
+		t.Errorf("a write of the registered worker: %v", err)
+	}
+}
+
 func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
