@@ -106,8 +106,10 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	switch {
 	case errors.As(a.unserved, &denied):
 		return &fencing.Trouble{Problem: fmt.Sprintf("the lease service refuses Fencepost (%s)", denied.Answer), Remedy: denied.Remedy}
-	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network):
+	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network) && network.Timeout():
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v", service, silence)}
+	case network != nil: // such as a connection that is refused, or a certificate that is not accepted
+		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v (%v)", service, silence, a.unserved)}
 	case a.unserved != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved), Remedy: RemedyOf(a.unserved, "")}
 	case a.ungranted != nil:

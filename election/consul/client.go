@@ -30,6 +30,8 @@ package consul
 
 import (
 	"cmp"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -43,6 +45,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/renewal"
+	"github.com/fencepost/fencepost/internal/files"
 )
 
 const (
@@ -53,7 +56,8 @@ const (
 	DefaultLockDelay = time.Millisecond
 	// maxConns stays well below Consul's limit of 200 connections per client address,
 	// which includes renewals.
-	maxConns = 64
+	maxConns       = 64
+	connectTimeout = 5 * time.Second // also for TLS
 	// tries is how often each request of a renewal is sent. All go to the same agent, and the next
 	// renewal repeats what it has not answered.
 	tries = 1
@@ -64,7 +68,8 @@ type Config struct {
 	Address string // host:port; default 127.0.0.1:8500
 	Scheme  string // http (default) or https
 	Token   string
-	// CAFile, CertFile, KeyFile and ServerName apply to https.
+	// CAFile, CertFile, KeyFile and ServerName apply to https. The files are read again when they
+	// change; while they cannot be used, the earlier ones hold.
 	CAFile, CertFile, KeyFile, ServerName string
 
 	Prefix string // of all keys; default kv.DefaultPrefix
@@ -91,14 +96,26 @@ func New(cfg Config) (*kv.Client, error) {
 
 // open returns a store that connects when it is used.
 func open(cfg Config) (*consulStore, error) {
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: 15 * time.Second}
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout: 5 * time.Second,
+		DialContext:         dialer.DialContext,
+		TLSHandshakeTimeout: connectTimeout,
 		MaxConnsPerHost:     maxConns,
 		MaxIdleConnsPerHost: 8,
 		IdleConnTimeout:     90 * time.Second,
 		DisableCompression:  true, // responses are small, and the agent is near
+	}
+	if cfg.Scheme == "https" {
+		security, err := files.ClientTLS(cmp.Or(cfg.Logger, zap.NewNop()), "TLS files of Consul", cfg.ServerName, cfg.CAFile, cfg.CertFile, cfg.KeyFile)
+		if err != nil {
+			return nil, err
+		}
+		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+			defer cancel()
+			return (&tls.Dialer{NetDialer: dialer, Config: security.Get()}).DialContext(ctx, network, address)
+		}
 	}
 	client, err := api.NewClient(&api.Config{
 		Address: cfg.Address, Scheme: cfg.Scheme, Token: cfg.Token, Transport: transport,

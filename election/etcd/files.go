@@ -20,27 +20,9 @@ type security struct {
 }
 
 func newSecurity(cfg Config) (credentials.TransportCredentials, error) {
-	build := func(contents [][]byte) (*tls.Config, error) {
-		c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName} // gRPC wants the name here too
-		if cfg.CAFile != "" {
-			roots, err := files.Authorities(cfg.CAFile, contents[0])
-			if err != nil {
-				return nil, err
-			}
-			c.RootCAs = roots
-		}
-		if cfg.CertFile != "" {
-			pair, err := files.KeyPair(cfg.CertFile, cfg.KeyFile, contents[1], contents[2])
-			if err != nil {
-				return nil, err
-			}
-			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-		}
-		return c, nil
-	}
-	config, err := files.Watch(cfg.Logger, "TLS files of etcd", build, cfg.CAFile, cfg.CertFile, cfg.KeyFile)
+	config, err := files.ClientTLS(cfg.Logger, "TLS files of etcd", cfg.ServerName, cfg.CAFile, cfg.CertFile, cfg.KeyFile) // gRPC wants the name here too
 	if err != nil {
-		return nil, fmt.Errorf("ca_file, cert_file or key_file: %w", err)
+		return nil, err
 	}
 	return &security{credentials.NewTLS(config.Get()), config}, nil
 }

@@ -19,29 +19,7 @@ func tlsOf(cfg Config) (*files.Watched[*tls.Config], error) {
 		}
 		name = host
 	}
-	build := func(contents [][]byte) (*tls.Config, error) {
-		c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
-		if cfg.CAFile != "" {
-			roots, err := files.Authorities(cfg.CAFile, contents[0])
-			if err != nil {
-				return nil, err
-			}
-			c.RootCAs = roots
-		}
-		if cfg.CertFile != "" {
-			pair, err := files.KeyPair(cfg.CertFile, cfg.KeyFile, contents[1], contents[2])
-			if err != nil {
-				return nil, err
-			}
-			c.Certificates = []tls.Certificate{pair}
-		}
-		return c, nil
-	}
-	config, err := files.Watch(cfg.Logger, "TLS files of Redis", build, cfg.CAFile, cfg.CertFile, cfg.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("ca_file, cert_file or key_file: %w", err)
-	}
-	return config, nil
+	return files.ClientTLS(cfg.Logger, "TLS files of Redis", name, cfg.CAFile, cfg.CertFile, cfg.KeyFile)
 }
 
 // passwordOf returns what reads the password.

@@ -90,27 +90,9 @@ func open(cfg Config) (*store, error) {
 
 // securityOf returns the files for TLS as they are at the time.
 func securityOf(cfg Config) (func() *tls.Config, error) {
-	build := func(contents [][]byte) (*tls.Config, error) {
-		c := &tls.Config{MinVersion: tls.VersionTLS12}
-		if cfg.CAFile != "" {
-			roots, err := files.Authorities(cfg.CAFile, contents[0])
-			if err != nil {
-				return nil, err
-			}
-			c.RootCAs = roots
-		}
-		if cfg.CertFile != "" {
-			pair, err := files.KeyPair(cfg.CertFile, cfg.KeyFile, contents[1], contents[2])
-			if err != nil {
-				return nil, err
-			}
-			c.Certificates = []tls.Certificate{pair}
-		}
-		return c, nil
-	}
-	config, err := files.Watch(cfg.Logger, "TLS files of ZooKeeper", build, cfg.CAFile, cfg.CertFile, cfg.KeyFile)
+	config, err := files.ClientTLS(cfg.Logger, "TLS files of ZooKeeper", "", cfg.CAFile, cfg.CertFile, cfg.KeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("ca_file, cert_file or key_file: %w", err)
+		return nil, err
 	}
 	return config.Get, nil
 }

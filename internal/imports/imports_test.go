@@ -31,7 +31,7 @@ var ours = map[string][]string{
 	"election/own":        {},
 	"election/heartbeat":  {},
 	"election/offer":      {},
-	"election/consul":     {"election", "election/kv", "election/renewal", "internal/faults"},
+	"election/consul":     {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
 	"election/etcd":       {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
 	"election/kubernetes": {"election", "election/kv", "election/standstill", "internal/faults", "internal/files"},
 	"election/zookeeper":  {"election", "election/kv", "internal/faults", "internal/files"},
