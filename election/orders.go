@@ -39,6 +39,12 @@ type seenOrders struct {
 	recent []fencing.Order
 }
 
+// newest reports whether o is the newest order that was seen. After an asynchronous failover, another order may have its id.
+func (s *seenOrders) newest(o fencing.Order) bool {
+	n := len(s.recent)
+	return o.ID == s.last && (n == 0 || s.recent[n-1].ID != o.ID || s.recent[n-1].AskedAt.Equal(o.AskedAt))
+}
+
 // maxRecentOrders is how many orders a proxy remembers, to name those that are lost.
 const maxRecentOrders = 100
 
@@ -100,7 +106,7 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 	if st, err = readOrders(ctx, read, after); err != nil {
 		return st, false, err
 	}
-	gone := seen.last > 0 && !slices.ContainsFunc(st.Orders, func(o fencing.Order) bool { return o.ID == seen.last })
+	gone := seen.last > 0 && !slices.ContainsFunc(st.Orders, seen.newest)
 	if gone {
 		if err := e.lostOrders(ctx, name, read, seen); err != nil {
 			return st, false, err
@@ -111,7 +117,7 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 		e.orderedAll(name)
 	}
 	for _, o := range st.Orders {
-		if o.ID <= seen.last {
+		if o.ID < seen.last || o.ID == seen.last && !gone {
 			continue
 		}
 		ordered = true
