@@ -82,6 +82,7 @@ func TestUpNamesTheMissingRight(t *testing.T) {
 	}{
 		{"no create on the database", "bare_control", "", `CREATE on database`, `GRANT CREATE ON DATABASE`},
 		{"no signal right", pgtest.App, "", "membership in pg_signal_backend", `GRANT pg_signal_backend TO "app"`},
+		{"a control role that it may make but not equip", "makes_roles", "new_control", "membership in pg_signal_backend", `CREATE ROLE "new_control" LOGIN PASSWORD '...'; GRANT pg_signal_backend, pg_read_all_stats TO "new_control"`},
 		{"not a member of the control role", pgtest.App, pgtest.Control, `membership in the control role "fencepost"`, `GRANT "fencepost" TO "app"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -90,8 +91,12 @@ func TestUpNamesTheMissingRight(t *testing.T) {
 				s.Exec(t, pgtest.Superuser, db, "CREATE ROLE bare_control LOGIN", "GRANT pg_signal_backend, pg_read_all_stats TO bare_control")
 				t.Cleanup(func() { s.Exec(t, pgtest.Superuser, db, "DROP ROLE bare_control") })
 			}
+			if c.user == "makes_roles" {
+				s.Exec(t, pgtest.Superuser, db, "CREATE ROLE makes_roles LOGIN CREATEROLE")
+				t.Cleanup(func() { s.Exec(t, pgtest.Superuser, db, "DROP ROLE makes_roles") })
+			}
 			conn := s.Connect(t, c.user, db)
-			_, err := migrations.Up(context.Background(), conn, migrations.Options{Control: c.control})
+			_, err := migrations.Up(context.Background(), conn, migrations.Options{Control: c.control, Password: "secret"})
 			var right *migrations.RightError
 			if !errors.As(err, &right) {
 				t.Fatalf("got %v, want a RightError", err)

@@ -42,6 +42,9 @@ func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) e
 			continue
 		}
 		grant := fmt.Sprintf("GRANT %s TO %s", right, quoted)
+		if !super && !there { // it is not created either
+			grant = fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '...'; GRANT pg_signal_backend, pg_read_all_stats TO %s", quoted, quoted)
+		}
 		if !super {
 			return &RightError{Role: control, Right: "membership in " + right, Fix: grant}
 		}
