@@ -61,7 +61,7 @@ func (s *consulStore) failed(what string, err error) error {
 			Remedy: "Set lease.ttl, and the ttl of each resource that has one, to a value that Consul accepts (10s or more, unless session_ttl_min of its servers allows less).",
 		}
 	case status.Code == http.StatusForbidden, status.Code == http.StatusUnauthorized,
-		strings.Contains(text, "Permission denied"), strings.Contains(text, "the token lacks"):
+		strings.Contains(text, "Permission denied"), strings.Contains(text, "ACL not found"), strings.Contains(text, "the token lacks"):
 		token := "Set an ACL token"
 		if s.hasToken {
 			token = "Check the ACL token"

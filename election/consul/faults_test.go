@@ -295,7 +295,22 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	if err := p.Renew(within(t, patience), lease); err != nil {
 		t.Errorf("the holder was disturbed: %v", err)
 	}
-	q := client(t, consul.Config{Address: agent.Addr(), Proxy: "three", Token: full}).Database("db")
+	deleted := token(t, agent, `key_prefix "fencepost/" { policy = "write" } session_prefix "" { policy = "write" }`)
+	q := client(t, consul.Config{Address: agent.Addr(), Proxy: "deleted", Token: deleted}).Database("db")
+	if _, err := q.Acquire(within(t, patience), bid("b", long)); !errors.Is(err, election.ErrHeld) {
+		t.Fatalf("acquire with a token that is there: %v", err)
+	}
+	var self struct{ AccessorID string }
+	if err := json.Unmarshal(agent.Request(t, http.MethodGet, "/v1/acl/token/self?token="+deleted, nil), &self); err != nil {
+		t.Fatal(err)
+	}
+	agent.Request(t, http.MethodDelete, "/v1/acl/token/"+self.AccessorID, nil)
+	eventually(t, "the agent forgets the token, and the answer says what to do", patience, func() bool {
+		_, err := q.Acquire(within(t, patience), bid("b", long))
+		var denied *election.DeniedError
+		return errors.As(err, &denied)
+	})
+	q = client(t, consul.Config{Address: agent.Addr(), Proxy: "three", Token: full}).Database("db")
 	free := bid("z", long)
 	free.Resource = "other"
 	if _, err := q.Acquire(within(t, patience), free); err != nil {
