@@ -149,6 +149,7 @@ func connectAs(ctx context.Context, dsn string, change func(*pgx.ConnConfig)) (*
 	}
 	cfg.RuntimeParams["application_name"] = "fencepost"
 	cfg.RuntimeParams["search_path"] = "pg_catalog,pg_temp" // no function of a user stands for one that is built in
+	cfg.RuntimeParams["role"] = "none"                      // whoever owns the database could set another one for its sessions
 	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {

@@ -134,13 +134,13 @@ func TestADatabaseMadeFromATemplateIsAnotherOne(t *testing.T) {
 // foreign makes a database in which another role has made a schema fencepost. What is in it calls a function of that
 // role, which then runs with the rights of whoever uses the schema. sprung reports whether it has been called, or was
 // about to be in a read-only transaction, which ends with an error that contains SPRUNG.
-func foreign(t *testing.T, s *pgtest.Server) (db string, sprung func() bool) {
+func foreign(t *testing.T, s *pgtest.Server) (db, role string, sprung func() bool) {
 	t.Helper()
 	db = s.EmptyDatabase(t)
-	role := "maker_of_" + db
+	role = "maker_of_" + db
 	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE "+role+" LOGIN", "GRANT CREATE ON DATABASE "+db+" TO "+role)
 	t.Cleanup(func() {
-		s.Exec(t, pgtest.Superuser, db, "DROP OWNED BY "+role, "DROP ROLE "+role)
+		s.Exec(t, pgtest.Superuser, db, "SET ROLE NONE", "DROP OWNED BY "+role, "DROP ROLE "+role)
 	})
 	s.Exec(t, role, db,
 		"CREATE SCHEMA trap", "CREATE SEQUENCE trap.sprung", "GRANT USAGE ON SCHEMA trap TO PUBLIC", "GRANT USAGE ON SEQUENCE trap.sprung TO PUBLIC",
@@ -162,7 +162,7 @@ func foreign(t *testing.T, s *pgtest.Server) (db string, sprung func() bool) {
 		"CREATE TRIGGER before BEFORE INSERT ON fencepost.rejections FOR EACH ROW EXECUTE FUNCTION trap.before()",
 		"GRANT ALL ON ALL TABLES IN SCHEMA fencepost TO PUBLIC",
 	)
-	return db, func() bool { return pgtest.Ask[bool](t, s, db, "SELECT is_called FROM trap.sprung") }
+	return db, role, func() bool { return pgtest.Ask[bool](t, s, db, "SELECT is_called FROM trap.sprung") }
 }
 
 // TestNoCommandUsesAForeignSchema: whoever may create a schema in a database must not have what it contains run
@@ -170,16 +170,19 @@ func foreign(t *testing.T, s *pgtest.Server) (db string, sprung func() bool) {
 func TestNoCommandUsesAForeignSchema(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	db, sprung := foreign(t, s)
-	for _, command := range []string{"migrate", "doctor", "status", "audit", "audit --verify", "guard list", "resource list", "evict billing", "pause billing", "ledger prune --keep 30d"} {
-		for _, role := range []string{pgtest.Superuser, pgtest.Control} {
-			out := runCommand(t, nil, append(strings.Fields(command), "--dsn", s.DSN(role, db))...)
-			text := out.stdout + out.stderr
-			if out.code == exitOK || !strings.Contains(text, "the schema fencepost belongs to role ") || !strings.Contains(text, "DROP SCHEMA fencepost CASCADE") || strings.Contains(text, "SPRUNG") {
-				t.Errorf("%s as %s: code %d: %s", command, role, out.code, text)
-			}
-			if sprung() {
-				t.Fatalf("%s as %s has run what another role has put into the schema", command, role)
+	db, maker, sprung := foreign(t, s)
+	for _, setting := range []string{"RESET role", "SET role = " + maker} {
+		s.Exec(t, pgtest.Superuser, db, "ALTER DATABASE "+db+" "+setting)
+		for _, command := range []string{"migrate", "doctor", "status", "audit", "audit --verify", "guard list", "resource list", "evict billing", "pause billing", "ledger prune --keep 30d"} {
+			for _, role := range []string{pgtest.Superuser, pgtest.Control} {
+				out := runCommand(t, nil, append(strings.Fields(command), "--dsn", s.DSN(role, db))...)
+				text := out.stdout + out.stderr
+				if out.code == exitOK || !strings.Contains(text, "the schema fencepost belongs to role ") || !strings.Contains(text, "DROP SCHEMA fencepost CASCADE") || strings.Contains(text, "SPRUNG") {
+					t.Errorf("%s: %s as %s: code %d: %s", setting, command, role, out.code, text)
+				}
+				if sprung() {
+					t.Fatalf("%s: %s as %s has run what another role has put into the schema", setting, command, role)
+				}
 			}
 		}
 	}
@@ -189,7 +192,7 @@ func TestNoCommandUsesAForeignSchema(t *testing.T) {
 func TestAProxyUsesNoForeignSchema(t *testing.T) {
 	t.Parallel()
 	s := pgtest.SharedMajor(t, 18) // where a connection without a resource needs no fence
-	db, sprung := foreign(t, s)
+	db, _, sprung := foreign(t, s)
 	r := startServing(t, s, nil)
 	wantState(t, execSQL(t, r.connect(t, db, ""), "CREATE TABLE trap.work (n int)"), fencing.StateNotLeader)
 	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=w"))

@@ -53,7 +53,9 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-const ownerSQL = `SELECT o.rolname::text, pg_has_role(o.oid, 'USAGE'), o.rolname = current_user, array_remove(ARRAY[
+// The role that has logged in counts, because the owner of a database can set another one for all its sessions by ALTER
+// DATABASE SET role.
+const ownerSQL = `SELECT o.rolname::text, pg_has_role(o.oid, 'USAGE'), o.rolname = session_user, array_remove(ARRAY[
 		CASE WHEN NOT pg_has_role(o.oid, 'pg_signal_backend', 'USAGE') THEN 'pg_signal_backend' END,
 		CASE WHEN NOT pg_has_role(o.oid, 'pg_read_all_stats', 'USAGE') THEN 'pg_read_all_stats' END], NULL)
 	FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner WHERE n.nspname = 'fencepost'`
