@@ -108,7 +108,7 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 	}
 	gone := seen.last > 0 && !slices.ContainsFunc(st.Orders, seen.newest)
 	if gone {
-		if err := e.lostOrders(ctx, name, read, seen); err != nil {
+		if st.Orders, err = e.lostOrders(ctx, name, read, seen); err != nil {
 			return st, false, err
 		}
 	}
@@ -117,7 +117,7 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 		e.orderedAll(name)
 	}
 	for _, o := range st.Orders {
-		if o.ID < seen.last || o.ID == seen.last && !gone {
+		if !gone && o.ID <= seen.last || gone && slices.ContainsFunc(seen.recent, same(o)) {
 			continue
 		}
 		ordered = true
@@ -133,20 +133,27 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 	return st, ordered, nil
 }
 
+// same returns whether an order is o. After a failover, another one may have its id.
+func same(o fencing.Order) func(fencing.Order) bool {
+	return func(other fencing.Order) bool { return other.ID == o.ID && other.AskedAt.Equal(o.AskedAt) }
+}
+
 // lostOrders reports the orders that were seen, and that the database does not have any more: a
-// failover has lost them, or an older state was restored.
-func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, seen *seenOrders) error {
-	var there []fencing.Order
+// failover has lost them, or an older state was restored. It returns the orders that the database has since the
+// oldest one that is remembered.
+func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, seen *seenOrders) (there []fencing.Order, err error) {
+	after := seen.last - 1
 	if len(seen.recent) > 0 {
-		st, err := readOrders(ctx, read, seen.recent[0].ID-1)
-		if err != nil {
-			return err
-		}
-		there = st.Orders
+		after = seen.recent[0].ID - 1
 	}
+	st, err := readOrders(ctx, read, after)
+	if err != nil {
+		return nil, err
+	}
+	there = st.Orders
 	var kept []fencing.Order
 	for _, o := range seen.recent {
-		if slices.ContainsFunc(there, func(t fencing.Order) bool { return t.ID == o.ID && t.AskedAt.Equal(o.AskedAt) }) {
+		if slices.ContainsFunc(there, same(o)) {
 			kept = append(kept, o)
 			continue
 		}
@@ -162,7 +169,7 @@ func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, se
 			zap.String("database", name), zap.Int64("order", seen.last))
 	}
 	seen.recent = kept
-	return nil
+	return there, nil
 }
 
 // actedOn forgets a lost order, because an operator has given another one since.

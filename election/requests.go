@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -109,7 +110,11 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network) && network.Timeout():
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v", service, silence)}
 	case network != nil: // such as a connection that is refused, or a certificate that is not accepted
-		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v (%v)", service, silence, a.unserved)}
+		cause := error(network)
+		if request, ok := cause.(*url.Error); ok {
+			cause = request.Err // the rest of it names sessions
+		}
+		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v (%v)", service, silence, cause)}
 	case a.unserved != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved), Remedy: RemedyOf(a.unserved, "")}
 	case a.ungranted != nil:

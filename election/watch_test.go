@@ -173,4 +173,10 @@ func TestAnotherOrderOfTheSameId(t *testing.T) {
 		t.Errorf("%d orders are new, want one: %v", n, lines.All())
 	}
 	look(orders(at, at.Add(time.Second)), false)
+	lines.TakeAll()
+	look(orders(at.Add(2*time.Second), at.Add(2*time.Second)), true)
+	if n := lines.FilterMessage("an operator gave an order").Len(); n != 2 {
+		t.Errorf("%d orders are new, want two: %v", n, lines.All())
+	}
+	look(orders(at.Add(2*time.Second), at.Add(2*time.Second)), false)
 }

@@ -165,7 +165,13 @@ func checkSQL(otherwise slowPath, fence int32, worker, incarnation, told, held, 
 		fence, told, Literal(Name(worker)), Literal(incarnation), held, more, otherwise)
 }
 
-// TrialSQL returns a statement that has no effect, and fails if what every check calls is missing, or if the role
+// foreignSQL fails if the schema belongs to a role that lacks a right of every control role. Whoever uses the schema
+// then runs what that role has put there (see package owner).
+const foreignSQL = `SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'fencepost' AND CASE WHEN n.nspname OPERATOR(pg_catalog.=) 'fencepost'` +
+	` AND NOT pg_catalog.pg_has_role(n.nspowner, 'pg_signal_backend', 'USAGE')` +
+	` THEN 1 OPERATOR(pg_catalog./) (pg_catalog.length(n.nspname::pg_catalog.text) OPERATOR(pg_catalog.-) 9) OPERATOR(pg_catalog.=) 0 ELSE false END`
+
+// TrialSQL returns statements that have no effect, and fail if the schema is not Fencepost's, if what every check calls is missing, or if the role
 // may not execute it. discards adds what a verdict calls.
 func TrialSQL(discards bool) string {
 	const arguments = `0, 0::pg_catalog.int8, '', '', 0::pg_catalog.int8, false`
@@ -173,7 +179,7 @@ func TrialSQL(discards bool) string {
 	if discards {
 		text += `, fencepost.undone(), fencepost.verdict(` + arguments + `)`
 	}
-	return text + ` WHERE false`
+	return foreignSQL + `;` + text + ` WHERE false`
 }
 
 // RefuseSQL returns the statement that refuses whatever follows it. lapsed says that

@@ -148,7 +148,7 @@ func Status(ctx context.Context, conn *pgx.Conn) (State, error) {
 		return State{}, err
 	}
 	state := State{Latest: latest}
-	if _, err := owner.Of(ctx, conn); errors.Is(err, owner.ErrNoSchema) {
+	if _, err := owner.Mine(ctx, conn); errors.Is(err, owner.ErrNoSchema) {
 		return state, nil
 	} else if err != nil {
 		return State{}, err

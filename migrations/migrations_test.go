@@ -83,6 +83,7 @@ func TestUpNamesTheMissingRight(t *testing.T) {
 		{"no create on the database", "bare_control", "", `CREATE on database`, `GRANT CREATE ON DATABASE`},
 		{"no signal right", pgtest.App, "", "membership in pg_signal_backend", `GRANT pg_signal_backend TO "app"`},
 		{"a control role that it may make but not equip", "makes_roles", "new_control", "membership in pg_signal_backend", `CREATE ROLE "new_control" LOGIN PASSWORD '...'; GRANT pg_signal_backend, pg_read_all_stats TO "new_control"`},
+		{"a control role that does not inherit", pgtest.Superuser, "heirless", "the rights of pg_signal_backend", `ALTER ROLE "heirless" INHERIT; REVOKE pg_signal_backend FROM "heirless"; GRANT pg_signal_backend TO "heirless"`},
 		{"not a member of the control role", pgtest.App, pgtest.Control, `membership in the control role "fencepost"`, `GRANT "fencepost" TO "app"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -90,6 +91,10 @@ func TestUpNamesTheMissingRight(t *testing.T) {
 			if c.user == "bare_control" {
 				s.Exec(t, pgtest.Superuser, db, "CREATE ROLE bare_control LOGIN", "GRANT pg_signal_backend, pg_read_all_stats TO bare_control")
 				t.Cleanup(func() { s.Exec(t, pgtest.Superuser, db, "DROP ROLE bare_control") })
+			}
+			if c.control == "heirless" {
+				s.Exec(t, pgtest.Superuser, db, "CREATE ROLE heirless LOGIN NOINHERIT")
+				t.Cleanup(func() { s.Exec(t, pgtest.Superuser, db, "DROP ROLE heirless") })
 			}
 			if c.user == "makes_roles" {
 				s.Exec(t, pgtest.Superuser, db, "CREATE ROLE makes_roles LOGIN CREATEROLE")

@@ -34,9 +34,9 @@ func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) e
 		}
 	}
 	for _, right := range []string{"pg_signal_backend", "pg_read_all_stats"} {
-		var has bool
-		if err := tx.QueryRow(ctx, "SELECT pg_catalog.pg_has_role($1::name, $2::name, 'USAGE')", control, right).Scan(&has); err != nil {
-			return fmt.Errorf("find out whether role %q has %s: %w", control, right, err)
+		has, err := hasRole(ctx, tx, control, right)
+		if err != nil {
+			return err
 		}
 		if has {
 			continue
@@ -51,8 +51,23 @@ func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) e
 		if _, err := tx.Exec(ctx, grant); err != nil {
 			return fmt.Errorf("grant %s to role %q: %w", right, control, err)
 		}
+		if has, err = hasRole(ctx, tx, control, right); err != nil {
+			return err
+		}
+		if !has {
+			return &RightError{Role: control, Right: fmt.Sprintf("the rights of %s, because it does not inherit those of its roles", right),
+				Fix: fmt.Sprintf("ALTER ROLE %s INHERIT; REVOKE %s FROM %s; %s", quoted, right, quoted, grant)}
+		}
 	}
 	return nil
+}
+
+// hasRole reports whether a role has the rights of another one without SET ROLE.
+func hasRole(ctx context.Context, tx pgx.Tx, role, other string) (has bool, err error) {
+	if err := tx.QueryRow(ctx, "SELECT pg_catalog.pg_has_role($1::name, $2::name, 'USAGE')", role, other).Scan(&has); err != nil {
+		return false, fmt.Errorf("find out whether role %q has %s: %w", role, other, err)
+	}
+	return has, nil
 }
 
 // prepareSchema creates the empty schema with its version table, owned by the control

@@ -131,12 +131,11 @@ func TestADatabaseMadeFromATemplateIsAnotherOne(t *testing.T) {
 	}
 }
 
-// foreign makes a database in which another role has made a schema fencepost. What is in it calls a function of that
+// foreign makes another role in a database that has no schema fencepost, and has it make one. What is in it calls a function of that
 // role, which then runs with the rights of whoever uses the schema. sprung reports whether it has been called, or was
 // about to be in a read-only transaction, which ends with an error that contains SPRUNG.
-func foreign(t *testing.T, s *pgtest.Server) (db, role string, sprung func() bool) {
+func foreign(t *testing.T, s *pgtest.Server, db string) (role string, sprung func() bool) {
 	t.Helper()
-	db = s.EmptyDatabase(t)
 	role = "maker_of_" + db
 	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE "+role+" LOGIN", "GRANT CREATE ON DATABASE "+db+" TO "+role)
 	t.Cleanup(func() {
@@ -160,9 +159,12 @@ func foreign(t *testing.T, s *pgtest.Server) (db, role string, sprung func() boo
 			count bigint, first_at timestamptz, last_at timestamptz, epoch bigint, current_epoch bigint, current_worker text, client text, proxy text, statement text,
 			CONSTRAINT rejections_pkey PRIMARY KEY (minute, database, resource, worker, login_role, kind, write, sqlstate, fingerprint))`,
 		"CREATE TRIGGER before BEFORE INSERT ON fencepost.rejections FOR EACH ROW EXECUTE FUNCTION trap.before()",
+		"CREATE VIEW fencepost.fence AS SELECT trap.spring() AS id, 'billing'::text AS resource",
+		"CREATE FUNCTION fencepost.current(bigint, bigint, bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM trap.spring(); RETURN true; END $$",
+		"CREATE FUNCTION fencepost.refuse(integer, bigint, text, text, bigint, boolean) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
 		"GRANT ALL ON ALL TABLES IN SCHEMA fencepost TO PUBLIC",
 	)
-	return db, role, func() bool { return pgtest.Ask[bool](t, s, db, "SELECT is_called FROM trap.sprung") }
+	return role, func() bool { return pgtest.Ask[bool](t, s, db, "SELECT is_called FROM trap.sprung") }
 }
 
 // TestNoCommandUsesAForeignSchema: whoever may create a schema in a database must not have what it contains run
@@ -170,7 +172,8 @@ func foreign(t *testing.T, s *pgtest.Server) (db, role string, sprung func() boo
 func TestNoCommandUsesAForeignSchema(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	db, maker, sprung := foreign(t, s)
+	db := s.EmptyDatabase(t)
+	maker, sprung := foreign(t, s, db)
 	for _, setting := range []string{"RESET role", "SET role = " + maker} {
 		s.Exec(t, pgtest.Superuser, db, "ALTER DATABASE "+db+" "+setting)
 		for _, command := range []string{"migrate", "doctor", "status", "audit", "audit --verify", "guard list", "resource list", "evict billing", "pause billing", "ledger prune --keep 30d"} {
@@ -192,7 +195,8 @@ func TestNoCommandUsesAForeignSchema(t *testing.T) {
 func TestAProxyUsesNoForeignSchema(t *testing.T) {
 	t.Parallel()
 	s := pgtest.SharedMajor(t, 18) // where a connection without a resource needs no fence
-	db, _, sprung := foreign(t, s)
+	db := s.EmptyDatabase(t)
+	maker, sprung := foreign(t, s, db)
 	r := startServing(t, s, nil)
 	wantState(t, execSQL(t, r.connect(t, db, ""), "CREATE TABLE trap.work (n int)"), fencing.StateNotLeader)
 	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=w"))
@@ -202,6 +206,47 @@ func TestAProxyUsesNoForeignSchema(t *testing.T) {
 	}
 	if lines := fmt.Sprint(r.log.lines(t, "refusals are not recorded in the database")); !strings.Contains(lines, "DROP SCHEMA fencepost CASCADE") {
 		t.Errorf("the log says %v", lines)
+	}
+	if sprung() {
+		t.Error("the proxy has run what another role has put into the schema")
+	}
+
+	s.Exec(t, pgtest.Superuser, db, "GRANT pg_signal_backend, pg_read_all_stats TO "+maker)
+	r = startServing(t, s, nil)
+	wantState(t, execSQL(t, r.connect(t, db, ""), "CREATE TABLE trap.work (n int)"), fencing.StateNotLeader)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if lines := fmt.Sprint(r.log.lines(t, "refusals are not recorded in the database")); !strings.Contains(lines, "of which the role that asks is no member") {
+		t.Errorf("the log says %v", lines)
+	}
+	if sprung() {
+		t.Error("the proxy has run what a role with the rights of a control role has put into the schema")
+	}
+}
+
+// TestADatabaseMadeAnewByAnotherRole: the proxy knows the database, and lets go of it before it is dropped.
+func TestADatabaseMadeAnewByAnotherRole(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, nil)
+	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=first")
+	if err := execSQL(t, conn, "CREATE TABLE work (n int)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nobody is connected to the database", func() bool {
+		return pgtest.Ask[int](t, s, "postgres", "SELECT count(*) FROM pg_stat_activity WHERE datname = $1", db) == 0
+	})
+	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+db, "CREATE DATABASE "+db)
+	_, sprung := foreign(t, s, db)
+	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=second"))
+	wantState(t, err, fencing.StateNoFence)
+	if err == nil || !strings.Contains(err.Error(), "the schema fencepost belongs to role") {
+		t.Errorf("a worker is refused with %v", err)
 	}
 	if sprung() {
 		t.Error("the proxy has run what another role has put into the schema")

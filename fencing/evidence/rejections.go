@@ -144,7 +144,7 @@ func write(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	if _, err := tx.Exec(ctx, prepareWrite); err != nil {
 		return fmt.Errorf("prepare the transaction: %w", err)
 	}
-	if _, err := owner.Of(ctx, tx); errors.Is(err, owner.ErrNoSchema) {
+	if _, err := owner.Mine(ctx, tx); errors.Is(err, owner.ErrNoSchema) {
 		return ErrNoTable
 	} else if err != nil {
 		return err

@@ -26,8 +26,9 @@ type Owner struct {
 // ErrNoSchema means that the database has no schema fencepost.
 var ErrNoSchema = errors.New("this database has no schema fencepost: run fencepost migrate")
 
-// ForeignError means that the schema belongs to another role than the one that asks, and that this role lacks
-// rights without which no role is a control role. Migrations grant these to the control role.
+// ForeignError means that the schema belongs to another role than the one that asks, and either that this role lacks
+// rights without which no role is a control role, or that the one that asks must have its rights and has not. Migrations
+// grant these rights to the control role.
 type ForeignError struct {
 	Role  string   // the owner
 	Lacks []string // the roles of which it would have to be a member
@@ -37,15 +38,22 @@ func (e *ForeignError) Error() string { return e.Problem() + ". " + e.Remedy() }
 
 // Problem says what is wrong.
 func (e *ForeignError) Problem() string {
-	return fmt.Sprintf("the schema fencepost belongs to role %q, which is no control role, because it lacks %s: nothing in the schema was used, "+
-		"since that could run what role %q has put there with the rights of whoever uses it", e.Role, strings.Join(e.Lacks, " and "), e.Role)
+	why := "of which the role that asks is no member"
+	if len(e.Lacks) > 0 {
+		why = "which is no control role, because it lacks " + strings.Join(e.Lacks, " and ")
+	}
+	return fmt.Sprintf("the schema fencepost belongs to role %q, %s: nothing in the schema was used, "+
+		"since that could run what role %q has put there with the rights of whoever uses it", e.Role, why, e.Role)
 }
 
 // Remedy says what to do about it.
 func (e *ForeignError) Remedy() string {
 	quoted := pgx.Identifier{e.Role}.Sanitize()
-	return fmt.Sprintf("If you do not know the schema, drop it as a superuser (DROP SCHEMA fencepost CASCADE), and run fencepost migrate. If %s is the control role, run as a superuser: GRANT %s TO %s",
-		quoted, strings.Join(e.Lacks, ", "), quoted)
+	is := "connect as it"
+	if len(e.Lacks) > 0 {
+		is = fmt.Sprintf("run fencepost migrate as a superuser, which loses nothing, or: GRANT %s TO %s", strings.Join(e.Lacks, ", "), quoted)
+	}
+	return fmt.Sprintf("If %s is the control role, %s. If you do not know the schema, nobody's workers depend on it: drop it as a superuser (DROP SCHEMA fencepost CASCADE) before you run fencepost migrate", quoted, is)
 }
 
 // Querier is a connection, a pool or a transaction. Its search_path must begin with pg_catalog.
@@ -76,4 +84,13 @@ func Of(ctx context.Context, q Querier) (Owner, error) {
 	default:
 		return o, nil
 	}
+}
+
+// Mine is Of for a role that needs the rights of the owner, like the control role.
+func Mine(ctx context.Context, q Querier) (Owner, error) {
+	o, err := Of(ctx, q)
+	if err == nil && !o.Usable {
+		return Owner{}, &ForeignError{Role: o.Role}
+	}
+	return o, err
 }

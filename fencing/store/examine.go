@@ -39,24 +39,13 @@ const versionSQL = `SELECT (SELECT coalesce(max(version), 0) FROM fencepost.sche
 // examine checks for what would otherwise fail later: the schema, its version, and the
 // privileges of the control role.
 func (s *Store) examine(ctx context.Context) error {
-	by, err := owner.Of(ctx, s.free)
-	var foreign *owner.ForeignError
-	switch {
-	case errors.Is(err, owner.ErrNoSchema):
-		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", ascii(s.cfg.Database))
-		missing.Err = fencing.ErrNoFence
-		return missing
-	case errors.As(err, &foreign):
-		return s.foreign(foreign)
-	case err != nil:
-		return s.explain(err)
-	case !by.Usable:
-		return s.notOwner(by.Role)
+	if err := s.owns(ctx, s.free); err != nil {
+		return err
 	}
 	var version int
 	var signals, reads bool
 	var forbidden string
-	err = pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// By itself, because the next statement waits for the lock when it is parsed.
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1, true)", examineLock.String()); err != nil {
 			return err
@@ -84,6 +73,26 @@ func (s *Store) examine(ctx context.Context) error {
 			refusal.Hint = fmt.Sprintf("Run as a superuser: GRANT %s TO %s", right, ascii(pgx.Identifier{s.cfg.User}.Sanitize()))
 			return refusal
 		}
+	}
+	return nil
+}
+
+// owns returns an error unless the schema is there, and the control role has the rights of its owner. The error is
+// fencing.ErrNoFence if there is none.
+func (s *Store) owns(ctx context.Context, q owner.Querier) error {
+	by, err := owner.Of(ctx, q)
+	var foreign *owner.ForeignError
+	switch {
+	case errors.Is(err, owner.ErrNoSchema):
+		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", ascii(s.cfg.Database))
+		missing.Err = fencing.ErrNoFence
+		return missing
+	case errors.As(err, &foreign):
+		return s.foreign(foreign)
+	case err != nil:
+		return s.explain(err)
+	case !by.Usable:
+		return s.notOwner(by.Role)
 	}
 	return nil
 }
@@ -187,7 +196,7 @@ func (s *Store) LookAtWorkers(ctx context.Context, workers []WorkerRole) (fault 
 // LookAtWorkers is Store.LookAtWorkers on any connection to the database whose role may read the fence. migrate
 // is the command that migrates the database.
 func LookAtWorkers(ctx context.Context, conn *pgx.Conn, database, migrate string, workers []WorkerRole) (*faults.Fault, error) {
-	if _, err := owner.Of(ctx, conn); err != nil {
+	if _, err := owner.Mine(ctx, conn); err != nil {
 		return nil, err
 	}
 	roles, resources := make([]string, 0, len(workers)), make([]string, 0, len(workers))

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/unpinged"
 )
 
@@ -137,7 +138,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		pool **pgxpool.Pool
 		size int
 	}{{&s.free, cfg.PoolSize}, {&s.grants, cfg.PoolSize}, {&s.reads, readPoolSize}, {&s.watches, watchPoolSize}} {
-		if *p.pool, err = newPool(ctx, cfg, p.size); err != nil {
+		if *p.pool, err = newPool(ctx, cfg, p.size, s.begin); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
 		}
@@ -200,8 +201,8 @@ func closePools(pools ...*pgxpool.Pool) {
 }
 
 // newPool returns a pool whose connections depend neither on the environment nor on
-// defaults of the role or the database.
-func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
+// defaults of the role or the database. Each begins with begin.
+func newPool(ctx context.Context, cfg Config, size int, begin func(context.Context, *pgx.Conn) error) (*pgxpool.Pool, error) {
 	pc, err := pgxpool.ParseConfig("postgres://localhost:5432/postgres?sslmode=disable")
 	if err != nil {
 		return nil, fmt.Errorf("build the connection configuration: %w", err)
@@ -215,7 +216,7 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 		return server.direct(c)
 	}
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
-	pc.AfterConnect = finish
+	pc.AfterConnect = begin
 	pc.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > trustedIdle && !unpinged.Marked(ctx)
 	}
@@ -270,6 +271,19 @@ func (cfg *Config) login(c *pgx.ConnConfig) {
 		c.RuntimeParams["application_name"] = applicationOf(cfg.PresenceID)
 	}
 	c.OnNotice = keepNotice
+}
+
+// begin finishes a connection on which the schema will be used, and makes sure that it is still Fencepost's: since Open,
+// the database may have been dropped and made anew by somebody else, with a schema of his.
+func (s *Store) begin(ctx context.Context, conn *pgx.Conn) error {
+	err := finish(ctx, conn)
+	if err == nil {
+		err = s.owns(ctx, conn)
+	}
+	if errors.Is(err, fencing.ErrNoFence) {
+		return nil // what needs it will say so
+	}
+	return err
 }
 
 // finish applies settings that not every server supports, and makes sure that the server is

@@ -48,11 +48,12 @@ const recordHeaderLen = 5
 // rest, and whether anything is pending can be told.
 type recordConn struct {
 	Stream
-	ahead   []byte // read past the end of a record
+	ahead   []byte    // read past the end of a record
+	aheadAt time.Time // when ahead was read
 	head    [recordHeaderLen]byte
 	have    int       // bytes of head that were handed out; 0 between records
 	left    int       // bytes of the record that are still to come, once head is whole
-	began   time.Time // when the last record began to come; zero if one Read returned all of it
+	began   time.Time // when the present record began to come, if that was before the present Read; zero otherwise
 	dry     bool      // Read returns nothing for now
 	closing atomic.Bool
 }
@@ -63,13 +64,16 @@ func (c *recordConn) Read(b []byte) (int, error) {
 	}
 	if c.have == 0 {
 		c.began = time.Time{}
+		if len(c.ahead) > 0 {
+			c.began = c.aheadAt
+		}
 	}
 	defer c.stamp()
 	if len(c.ahead) == 0 {
 		n, err := c.Stream.Read(b)
 		m := c.advance(b[:n])
 		if m < n {
-			c.ahead, err = append([]byte(nil), b[m:n]...), nil
+			c.ahead, c.aheadAt, err = append([]byte(nil), b[m:n]...), time.Now(), nil
 		}
 		return m, err
 	}

@@ -76,6 +76,33 @@ func TestRecordsAreHandedOutOneByOne(t *testing.T) {
 	}
 }
 
+// whole is a connection whose read returns all that is in it.
+type whole struct {
+	Stream
+	left []byte
+}
+
+func (w *whole) Read(b []byte) (int, error) {
+	n := copy(b, w.left)
+	w.left = w.left[n:]
+	return n, nil
+}
+
+// TestWhatWasReadAheadIsAsOldAsItsRead: two records arrive together.
+func TestWhatWasReadAheadIsAsOldAsItsRead(t *testing.T) {
+	t.Parallel()
+	record := []byte{23, 3, 3, 0, 1, 'x'}
+	c, b := &recordConn{Stream: &whole{left: bytes.Repeat(record, 2)}}, make([]byte, 100)
+	if n, err := c.Read(b); n != len(record) || err != nil || !c.began.IsZero() {
+		t.Fatalf("the first record: %d bytes, begun at %v: %v", n, c.began, err)
+	}
+	between := time.Now()
+	time.Sleep(time.Millisecond) // what is measured
+	if n, err := c.Read(b); n != len(record) || err != nil || c.began.IsZero() || c.began.After(between) {
+		t.Errorf("the second record: %d bytes, begun at %v, want a time before %v: %v", n, c.began, between, err)
+	}
+}
+
 // pairUnderTLS is a client's end, and the end that Fencepost would have.
 func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *Conn) {
 	t.Helper()

@@ -123,7 +123,7 @@ func database(ctx context.Context, conn *pgx.Conn, named []string) (d Database, 
 	if d.Schema.Version == 0 {
 		return d, nil
 	}
-	by, err := owner.Of(ctx, conn)
+	by, err := owner.Mine(ctx, conn)
 	if err != nil {
 		return d, err
 	}

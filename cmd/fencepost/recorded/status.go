@@ -50,8 +50,7 @@ const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coale
 // worker leads and there are synchronous standbys, it waits up to a second for them, because a grant
 // that they have not confirmed makes no leader.
 func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
-	var foreign *owner.ForeignError
-	if _, err := owner.Of(ctx, conn); errors.As(err, &foreign) {
+	if _, err := owner.Of(ctx, conn); err != nil {
 		return nil, err
 	}
 	var all []Resource
