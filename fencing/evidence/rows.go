@@ -37,20 +37,35 @@ func (s *Session) Read(ctx context.Context, t Table, settled Settled, each func(
 		epochs, below = append(epochs, epoch), append(below, int64(xid))
 	}
 	for first := int64(0); first < t.Blocks; first += blocksAtOnce {
-		// ONLY, because children are tables of their own here.
-		rows, err := s.conn.Query(ctx, fmt.Sprintf(`SELECT r.stamp, CASE WHEN r.stamp IS NOT NULL AND coalesce(r.x >= e.below, true) THEN r.x END, count(*)
+		err := s.readBlocks(ctx, t.Name, fmt.Sprintf(`SELECT r.stamp, CASE WHEN r.stamp IS NOT NULL AND coalesce(r.x >= e.below, true) THEN r.x END, count(*)
 			FROM (SELECT t.%s AS stamp, %s AS x FROM ONLY %s t CROSS JOIN %s WHERE t.ctid >= '(%d,0)' AND t.ctid < '(%d,0)') r
 			LEFT JOIN unnest($1::bigint[], $2::bigint[]) e (epoch, below) ON e.epoch = r.stamp
-			GROUP BY 1, 2`, pgx.Identifier{t.Stamp}.Sanitize(), fmt.Sprintf(full, "t"), t.Name, next, first, first+blocksAtOnce), epochs, below)
+			GROUP BY 1, 2`, pgx.Identifier{t.Stamp}.Sanitize(), fmt.Sprintf(full, "t"), t.Name, next, first, first+blocksAtOnce), each, epochs, below)
 		if err != nil {
-			return fmt.Errorf("read table %s: %w", t.Name, err)
-		}
-		var r Rows
-		if _, err := pgx.ForEachRow(rows, []any{&r.Stamp, &r.Xid, &r.Count}, func() error { each(r); return nil }); err != nil {
 			return fmt.Errorf("read table %s: %w", t.Name, err)
 		}
 	}
 	return nil
+}
+
+// readBlocks runs a statement of Read in a transaction of its own. The table alone is locked, because children are tables
+// of their own here.
+func (s *Session) readBlocks(ctx context.Context, table, sql string, each func(Rows), args ...any) error {
+	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was changed
+	if err := LockHarmless(ctx, tx, table, true); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	var r Rows
+	_, err = pgx.ForEachRow(rows, []any{&r.Stamp, &r.Xid, &r.Count}, func() error { each(r); return nil })
+	return err
 }
 
 // Committed returns when a transaction was committed. ok is false if the server does not

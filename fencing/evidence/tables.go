@@ -3,6 +3,7 @@ package evidence
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -147,6 +148,14 @@ func (s *Session) look(ctx context.Context, t *Table) error {
 	case hidden:
 		t.Unreadable = "row-level security hides rows from the role: connect as a superuser"
 	default:
+		var all []string
+		if all, err = calls(ctx, s.conn, []uint32{t.oid}); err != nil {
+			return err
+		}
+		if len(all) > 0 {
+			t.Unreadable = "reading it could run functions of another role with the rights of the reader (let a superuser own those that you trust): " + strings.Join(all, ", ")
+			return nil
+		}
 		t.Facts, err = s.Facts(ctx, *t)
 	}
 	return err

@@ -69,7 +69,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/admin":      {"cmd/fencepost/rejections", "election", "fencing", "proxy", "internal/faults", "upstream"},
 	"cmd/fencepost/auditlog":   {"fencing", "fencing/sqltext"},
 	"cmd/fencepost/health":     {"election", "fencing/store", "internal/faults"},
-	"cmd/fencepost/doctor":     {"cmd/fencepost/config", "election", "fencing", "fencing/owner", "fencing/store", "internal/faults", "migrations", "upstream"},
+	"cmd/fencepost/doctor":     {"cmd/fencepost/config", "election", "fencing", "fencing/evidence", "fencing/owner", "fencing/store", "internal/faults", "migrations", "upstream"},
 	"cmd/fencepost/electors":   {"cmd/fencepost/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/raft", "election/redis", "election/zookeeper", "fencing/store"},
 	"cmd/fencepost/demo":       {"cmd/fencepost/scratch"},
 	"cmd/fencepost/evidence":   {"fencing/evidence"},

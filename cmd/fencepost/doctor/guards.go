@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing/evidence"
 )
 
 // stampsTimeout bounds the look at the stamps of one table, of which every row is read.
@@ -46,8 +48,11 @@ func (f *Facts) stamps(ctx context.Context, conn *pgx.Conn, guards []Guard) {
 		}
 		err := readStamps(ctx, conn, g)
 		var pg *pgconn.PgError
+		var harmful *evidence.HarmfulError
 		switch {
 		case err == nil:
+		case errors.As(err, &harmful):
+			f.Notes = append(f.Notes, fmt.Sprintf("The stamps were not looked at: %v.", err))
 		case errors.As(err, &pg) && pg.Code == "42501":
 			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because role %s may not read it. Give --dsn with a superuser.", g.Table, conn.Config().User))
 		case errors.As(err, &pg) && pg.Code == "57014":
@@ -65,6 +70,9 @@ func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL statement_timeout = %d", stampsTimeout.Milliseconds())); err != nil {
+		return err
+	}
+	if err := evidence.LockHarmless(ctx, tx, g.Table, false); err != nil {
 		return err
 	}
 	column := pgx.Identifier{g.Stamp}.Sanitize()

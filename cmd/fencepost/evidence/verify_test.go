@@ -167,6 +167,13 @@ var planted = map[string]state{
 			d.t.Fatal(err)
 		}
 	}, "unverified", "2 rows of epochs 1 to 77: they were written before the guard was made"},
+	"an index that calls a function of the table's owner": {func(d *database) {
+		d.s.Exec(d.t, pgtest.Superuser, d.name, "CREATE SCHEMA trap AUTHORIZATION "+pgtest.App)
+		d.app("CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE EXCEPTION 'SPRUNG'; END $$",
+			"CREATE FUNCTION trap.harmless() RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true'",
+			"CREATE INDEX sprung ON public.invoices (id) WHERE trap.harmless()",
+			"CREATE OR REPLACE FUNCTION trap.harmless() RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()'")
+	}, "unverified", "could run functions of another role with the rights of the reader (let a superuser own those that you trust): index public.sprung"},
 	"rows without a stamp": {func(d *database) {
 		d.past("INSERT INTO public.invoices VALUES (7, NULL)")
 	}, "ok", "public.invoices"},

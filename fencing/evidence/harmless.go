@@ -1,0 +1,83 @@
+package evidence
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// HarmfulError means that reading a table could run what another role has made, with the rights of the reader: Postgres
+// evaluates what an index or extended statistics say about a table already when it plans a query.
+type HarmfulError struct {
+	Table string
+	Calls []string // what calls functions of another role that is no superuser
+}
+
+func (e *HarmfulError) Error() string {
+	return fmt.Sprintf("table %s was not read, because that could run functions of another role with the rights of the reader: %s", e.Table, strings.Join(e.Calls, ", "))
+}
+
+// callsSQL lists what belongs to the tables $1, can be evaluated by a query that reads them, and calls a function of a
+// role that is neither a superuser nor the reader. Constraints are not among it, because LockHarmless has the planner
+// ignore them.
+const callsSQL = `SELECT DISTINCT pg_describe_object(d.classid, d.objid, 0) AS what FROM pg_depend d
+	LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+	JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
+	JOIN pg_roles r ON r.oid = p.proowner
+	WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user AND (
+		d.classid = 'pg_class'::regclass AND (d.objid = ANY ($1) OR d.objid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = ANY ($1)))
+		OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT e.oid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1))
+		OR d.classid = 'pg_rewrite'::regclass AND d.objid IN (SELECT w.oid FROM pg_rewrite w WHERE w.ev_class = ANY ($1))
+	) ORDER BY what`
+
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func calls(ctx context.Context, q querier, tables []uint32) ([]string, error) {
+	rows, err := q.Query(ctx, callsSQL, tables)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// LockHarmless locks a table, with its partitions and children unless only is set, so that the transaction can read it,
+// and nobody can change what that evaluates. It fails with a *HarmfulError if that is the code of another role. table is
+// qualified and quoted. The search_path of tx must begin with pg_catalog.
+func LockHarmless(ctx context.Context, tx pgx.Tx, table string, only bool) error {
+	if _, err := tx.Exec(ctx, "SET LOCAL constraint_exclusion = off"); err != nil {
+		return err
+	}
+	what := table
+	if only {
+		what = "ONLY " + table
+	}
+	if _, err := tx.Exec(ctx, "LOCK TABLE "+what+" IN ACCESS SHARE MODE"); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, `WITH RECURSIVE tree AS (SELECT $1::regclass::oid AS oid
+		UNION SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid WHERE NOT $2) SELECT oid FROM tree`, table, only)
+	if err != nil {
+		return err
+	}
+	oids, err := pgx.CollectRows(rows, pgx.RowTo[uint32])
+	if err != nil {
+		return err
+	}
+	var odd string
+	if err := tx.QueryRow(ctx, "SELECT coalesce(min(c.oid::regclass::text), '') FROM pg_class c WHERE c.oid = ANY ($1) AND c.relkind NOT IN ('r', 'p')", oids).Scan(&odd); err != nil {
+		return err
+	}
+	if odd != "" {
+		return &HarmfulError{Table: table, Calls: []string{odd + " is no ordinary table"}}
+	}
+	all, err := calls(ctx, tx, oids)
+	if err == nil && len(all) > 0 {
+		err = &HarmfulError{Table: table, Calls: all}
+	}
+	return err
+}
