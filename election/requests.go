@@ -107,9 +107,9 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	switch {
 	case errors.As(a.unserved, &denied):
 		return &fencing.Trouble{Problem: fmt.Sprintf("the lease service refuses Fencepost (%s)", denied.Answer), Remedy: denied.Remedy}
-	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network) && network.Timeout():
+	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network) && (network.Timeout() || cut(network)):
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v", service, silence)}
-	case network != nil: // such as a connection that is refused, or a certificate that is not accepted
+	case network != nil: // such as a certificate that is not accepted
 		cause := error(network)
 		if request, ok := cause.(*url.Error); ok {
 			cause = request.Err // the rest of it names sessions
@@ -121,6 +121,12 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 		return &fencing.Trouble{Problem: fmt.Sprintf("the grant of an epoch fails (%v)", a.ungranted)}
 	}
 	return nil
+}
+
+// cut reports whether err is of a connection that could not be made, or broke.
+func cut(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op != "remote error" // which is what the other side says by TLS
 }
 
 // noToken keeps whoever has brought no token from leading where that decides.

@@ -2,6 +2,11 @@ package election
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -196,5 +201,22 @@ func TestALaterReadingOfTheOffersCounts(t *testing.T) {
 	r.offers(nil, 4*time.Second)
 	if r.mu.offer.Order != 0 {
 		t.Error("the offer has not ended")
+	}
+}
+
+// TestWhyAServiceIsSilent: what only an operator can mend is told to refused workers, without the request, which names
+// sessions.
+func TestWhyAServiceIsSilent(t *testing.T) {
+	t.Parallel()
+	for want, cause := range map[string]error{
+		"Consul has not answered for 5s": &net.OpError{Op: "dial", Err: errors.New("connection refused")},
+		"Consul has not answered for 5s (x509: certificate signed by unknown authority)": x509.UnknownAuthorityError{},
+		"Consul has not answered for 5s (remote error: tls: bad certificate)":            &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")},
+	} {
+		var a answers
+		a.heard(fmt.Errorf("renew: %w", &url.Error{Op: "Put", URL: "http://consul/v1/session/renew/secret", Err: cause}), time.Hour)
+		if got := a.trouble("consul", time.Hour+5*time.Second).Problem; got != want {
+			t.Errorf("the problem is %q, want %q", got, want)
+		}
 	}
 }
