@@ -53,7 +53,7 @@ func (e *ForeignError) Remedy() string {
 	if len(e.Lacks) > 0 {
 		is = fmt.Sprintf("run fencepost migrate as a superuser, which loses nothing, or: GRANT %s TO %s", strings.Join(e.Lacks, ", "), quoted)
 	}
-	return fmt.Sprintf("If %s is the control role, %s. If you do not know the schema, nobody's workers depend on it: drop it as a superuser (DROP SCHEMA fencepost CASCADE) before you run fencepost migrate", quoted, is)
+	return fmt.Sprintf("If %s is the control role, %s. If the schema is not Fencepost's, drop it as a superuser (DROP SCHEMA fencepost CASCADE) before you run fencepost migrate", quoted, is)
 }
 
 // Querier is a connection, a pool or a transaction. Its search_path must begin with pg_catalog.
