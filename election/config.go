@@ -197,6 +197,9 @@ type Backend struct {
 	// Orders, if not nil, reads what operators have ordered in this database, and which resources guard
 	// tables. Without it, a candidacy learns of its first guard when that refuses it.
 	Orders Orders
+	// Answers, if not nil, is asked when Orders has failed with this error: it reports whether the server answers, whatever
+	// it says. If it has not for a TTL and 15 s, candidacies give their leases back. Without it, they keep them.
+	Answers func(ctx context.Context, failed error) bool
 	// Fences, if not nil, is asked every few seconds. Without it, a fence that was made anew is
 	// noticed when a worker connects.
 	Fences func(ctx context.Context) (fencing.Fences, error)

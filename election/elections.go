@@ -356,6 +356,11 @@ func (e *Elections) began(name string) {
 	d := e.mu.databases[name]
 	d.enter()
 	if d.Orders != nil && d.stopOrders == nil {
+		for key, r := range e.mu.resources {
+			if key.database == name {
+				r.reached()
+			}
+		}
 		ctx, cancel := context.WithCancel(e.ctx)
 		d.stopOrders = cancel
 		e.wg.Add(1)

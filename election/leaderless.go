@@ -220,6 +220,8 @@ func (r *resource) readLocked(now time.Duration) reading {
 		return reading{state: Unknown, since: all.unconfirmed, why: all.why}
 	case r.mu.watchErr != nil:
 		return reading{state: Unknown, since: r.mu.blindSince, why: r.mu.watchErr}
+	case r.mu.unreached:
+		return reading{state: Unknown, since: r.mu.leaderlessSince, why: errUnreached}
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
 		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):

@@ -84,6 +84,12 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	}
 	before := s.seen
 	s.seen = v
+	if before.unreached && !v.unreached {
+		s.ungranted = nil
+		if s.epoch == 0 { // whoever has led comes first
+			s.tryAt = max(s.tryAt, now+100*time.Millisecond+jitter(100*time.Millisecond))
+		}
+	}
 	if before.blind && !v.blind { // what failed meanwhile is retried at once
 		s.backoff, s.held = 0, s.held.hastened(now)
 		s.tryAt = min(s.tryAt, now+jitter(20*time.Millisecond))
@@ -126,6 +132,9 @@ func (c *Candidacy) holdLocked(now time.Duration) {
 		s.disagrees = false
 		c.releaseLocked(s.held.lease, ReasonLeft)
 		return
+	case s.seen.unreached:
+		c.unreachedLocked()
+		return
 	case s.liveness.unresponsive && s.held.granted:
 		c.releaseLocked(s.held.lease, ReasonUnresponsive)
 		return
@@ -151,6 +160,10 @@ func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	s := &c.mu.state
 	switch {
 	case !c.eligibleLocked() || s.retained != 0:
+		c.answerLocked()
+		return false
+	case s.seen.unreached:
+		s.ungranted = errUnreached
 		c.answerLocked()
 		return false
 	case now < s.barredUntil:

@@ -68,7 +68,11 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	unseen := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read the fences", 0)
 	handovers := e.newHandoverPoll(name, b.Handovers)
 	defer e.leaveHandovers(handovers)
+	var answered time.Duration // when the database last answered
 	for n := 1; ; n++ {
+		if !failing {
+			answered = e.cfg.Now() // of the rest of the last round, not all has to have been answered
+		}
 		st, ordered, err := e.lookForOrders(ctx, name, b.Orders, e.seenOrders(name), first)
 		switch {
 		case ctx.Err() != nil:
@@ -76,6 +80,7 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 		case err != nil && !failing:
 			e.log.Warn("cannot read the orders of operators", zap.String("database", name), zap.Error(err))
 		}
+		answered = e.followReach(ctx, name, b, err, answered)
 		if failing = err != nil; !failing {
 			first = false
 			e.readAgain(name, func(r *resource) bool { return r.mu.record.Guards != st.Guards[r.key.name] })

@@ -246,3 +246,91 @@ func TestADatabaseThatIsUsedAgainKeepsItsConnections(t *testing.T) {
 		}
 	})
 }
+
+// TestAProxyThatCannotReachTheDatabaseGivesItsLeasesBack: the lease service would confirm the lease for as long as the
+// proxy asks it to. That the orders cannot be read is not enough: something may be locked. A leader whose lease nobody else
+// took goes on under its epoch, and one that was superseded does not come back.
+func TestAProxyThatCannotReachTheDatabaseGivesItsLeasesBack(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name           string
+		answers, rival bool
+	}{{"unreached", false, true}, {"unreached, alone", false, false}, {"locked", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel(simulatedTTL)
+				var cut atomic.Bool
+				near, far := newReaching(t, m, func() bool { return false }, true), newReaching(t, m, cut.Load, c.answers)
+				a := enter(t, far, "a")
+				wantRole(t, a, fencing.Leader)
+				var b *conn
+				if c.rival {
+					b = enter(t, near, "b")
+				}
+				cut.Store(true)
+				time.Sleep(simulatedTTL + 14*time.Second)
+				wantRole(t, a, fencing.Leader)
+				time.Sleep(30 * time.Second)
+				switch {
+				case c.answers:
+					wantRole(t, a, fencing.Leader)
+					return
+				case c.rival:
+					wantRole(t, a, fencing.Superseded)
+					wantRole(t, b, fencing.Leader)
+				default:
+					wantRole(t, a, fencing.Follower)
+					if err := a.AwaitFirst(t.Context(), time.Minute); err != nil {
+						t.Error(err)
+					}
+					wantRole(t, enter(t, far, "c"), fencing.Follower) // it does not take what it could not use
+				}
+				cut.Store(false)
+				time.Sleep(10 * time.Second)
+				if c.rival {
+					wantRole(t, a, fencing.Superseded)
+					wantRole(t, b, fencing.Leader)
+					return
+				}
+				wantRole(t, a, fencing.Leader)
+				if epoch := a.Status().Epoch; epoch != 1 {
+					t.Errorf("it came back under epoch %d", epoch)
+				}
+			})
+		})
+	}
+}
+
+// newReaching starts a proxy that cannot read the orders while cut says so. answers is whether the server answers it then.
+func newReaching(t *testing.T, m *model, cut func() bool, answers bool) *election.Elections {
+	f := &faults{latency: time.Millisecond}
+	hangs := func(ctx context.Context) error {
+		if !cut() {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	e, err := election.New(election.Config{
+		Open: func(context.Context, string) (election.Backend, error) {
+			return election.Backend{
+				Provider: provider{m, f},
+				Fence:    func(context.Context, string) (election.Fence, error) { return fence{model: m, faults: f}, nil },
+				Orders:   func(ctx context.Context, _ int64) (fencing.Ordered, error) { return fencing.Ordered{}, hangs(ctx) },
+				Answers:  func(ctx context.Context, _ error) bool { return answers || hangs(ctx) == nil },
+			}, nil
+		},
+		Settings: func(string, string) election.Settings { return election.Settings{TTL: simulatedTTL} },
+		Now:      m.now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}

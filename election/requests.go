@@ -117,6 +117,8 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v (%v)", service, silence, cause)}
 	case a.unserved != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved), Remedy: RemedyOf(a.unserved, "")}
+	case errors.Is(a.ungranted, errUnreached):
+		return &fencing.Trouble{Problem: errUnreached.Error()}
 	case a.ungranted != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("the grant of an epoch fails (%v)", a.ungranted)}
 	}

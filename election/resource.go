@@ -41,6 +41,7 @@ type resource struct {
 		knowledge
 		offered
 		falseAlarms int
+		unreached   bool     // the database does not answer
 		inForce     []string // the orders that keep workers from leading; replaced, and never changed
 	}
 }
@@ -283,6 +284,7 @@ func (r *resource) pokeAll() {
 type view struct {
 	observation     LeaseObservation
 	blind           bool // the watch is failing
+	unreached       bool // the database does not answer
 	taken           bool // another candidacy of this proxy holds the lease
 	closing         bool // another candidacy of this proxy is about to release it
 	freeSince       time.Duration
@@ -295,7 +297,7 @@ func (r *resource) view(c *Candidacy) view {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return view{
-		observation: r.mu.observation, blind: r.mu.watchErr != nil,
+		observation: r.mu.observation, blind: r.mu.watchErr != nil, unreached: r.mu.unreached,
 		taken: r.mu.heldByOther(c), closing: r.mu.otherDeparts(c),
 		freeSince: r.mu.freeSince, lastLed: r.mu.lastLed, highestObserved: r.mu.highestObserved,
 		offer: r.offerLocked(),

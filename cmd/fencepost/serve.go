@@ -302,6 +302,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Fence:     newFences(st, database, s.current).open,
 		Catalog:   st,
 		Orders:    st.Orders,
+		Answers:   st.Answers,
 		Tokens:    token.New(st.Pool()),
 		Fences:    st.Fences,
 		InForce:   st.InForce,

@@ -11,6 +11,9 @@ func (r *StateReader) Age() { r.since = time.Time{} }
 // Renewing reports whether another connection is being opened.
 func (r *StateReader) Renewing() bool { return r.next != nil }
 
+// Silent reports whether an error is of a server of which nothing was heard.
+var Silent = silent
+
 // The sizes of the pools that are not configurable.
 const (
 	ReadPoolSize  = readPoolSize

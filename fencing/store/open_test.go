@@ -2,15 +2,24 @@ package store_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 func openAs(t *testing.T, s *pgtest.Server, db, user string, version int) error {
@@ -169,6 +178,35 @@ func TestAProxyIsGoneWhenItsConnectionsAre(t *testing.T) {
 	for deadline := time.Now().Add(patience); !gone(one.PresenceID()); {
 		if time.Now().After(deadline) {
 			t.Fatal("a proxy that is gone is said to be there")
+		}
+	}
+}
+
+// TestWhatCountsAsSilence: leases are given back for it, so an error that says nothing of the network is none.
+func TestWhatCountsAsSilence(t *testing.T) {
+	t.Parallel()
+	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+	for _, c := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"no error", nil, false},
+		{"SQLSTATE", &pgconn.PgError{Code: "53300"}, false},
+		{"a refusal", &store.Unusable{Refusal: &fencing.Refusal{SQLState: "57P03"}}, false},
+		{"the server's certificate", &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, false},
+		{"the client's certificate", &net.OpError{Op: "remote error", Err: tls.AlertError(42)}, false},
+		{"no file descriptor", dial(os.NewSyscallError("socket", syscall.EMFILE)), false},
+		{"no such host", &net.DNSError{Err: "no such host", IsNotFound: true}, false},
+		{"name servers that are silent", &net.DNSError{Err: "i/o timeout", IsTimeout: true}, true},
+		{"no route", dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), true},
+		{"a connection that breaks", io.ErrUnexpectedEOF, true},
+		{"a load balancer without servers", io.EOF, true},
+		{"the time is over", context.DeadlineExceeded, true},
+		{"no host is the primary", &upstream.NoPrimaryError{}, true},
+	} {
+		if got := store.Silent(fmt.Errorf("read the orders: %w", c.err)); got != c.want {
+			t.Errorf("%s: silence is %t, want %t", c.name, got, c.want)
 		}
 	}
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -66,6 +69,29 @@ func remedy(code string) string {
 // examines what Store.Examine would.
 func Probe(ctx context.Context, cfg Config) error {
 	return once(ctx, cfg, func(s *Store) error { return s.Examine(ctx) })
+}
+
+// Answers reports whether the server answers, whatever it says, although a statement has failed with this error. If the
+// error leaves that open, it asks on a new connection, which waits for no lock of a table of Fencepost's.
+func (s *Store) Answers(ctx context.Context, failed error) bool {
+	return !silent(failed) || !silent(once(ctx, s.cfg, func(o *Store) error { return o.free.Ping(ctx) }))
+}
+
+// silent reports whether err is of a server of which nothing was heard. A certificate that is not accepted is no silence,
+// and nor is a process without file descriptors: they say nothing of connections that exist.
+func silent(err error) bool {
+	var op *net.OpError
+	var network net.Error
+	var unknown interface{ Remedy() string } // nobody knows which server is the primary
+	switch {
+	case codeOf(err) != "", errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return false
+	case errors.As(err, &op):
+		return op.Op != "remote error" // which is what a server says by TLS
+	case errors.As(err, &network) && network.Timeout(), errors.As(err, &unknown):
+		return true
+	}
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // Databases connects to cfg.Database and returns at most limit databases of the server

@@ -43,8 +43,8 @@ const (
 )
 
 // Connections is how many connections of the control role a Store may open, with the
-// default pool size.
-const Connections = 2*DefaultPoolSize + readPoolSize + watchPoolSize
+// default pool size. One is for Answers.
+const Connections = 2*DefaultPoolSize + readPoolSize + watchPoolSize + 1
 
 // Config says how to connect to one database as the control role.
 type Config struct {
@@ -216,7 +216,8 @@ func newPool(ctx context.Context, cfg Config, size int, begin func(context.Conte
 		return server.direct(c)
 	}
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
-	pc.AfterConnect = begin
+	pc.MaxConnLifetime = 0 // what keeps new connections from the server does not end those that exist, as of workers
+	pc.AfterConnect, pc.PingTimeout = begin, connectTimeout
 	pc.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > trustedIdle && !unpinged.Marked(ctx)
 	}

@@ -3,8 +3,10 @@ package system
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -12,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -116,5 +120,43 @@ func TestServeEndsSoonWhilePostgresIsFrozen(t *testing.T) {
 				t.Errorf("the proxy ended after %v, with a drain_timeout of %v", took, drain)
 			}
 		})
+	}
+}
+
+// TestSafetyAProxyThatIsCutOffFromPostgres: Consul would confirm the lease of its leader for as long as the proxy asks for
+// that, so the proxy gives the lease back, and a worker of another proxy leads. What arrives late does not commit.
+func TestSafetyAProxyThatIsCutOffFromPostgres(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "consul", with("LEASE_TTL=2s"))
+	var cut atomic.Bool
+	mended := make(chan struct{})
+	mend := sync.OnceFunc(func() { close(mended) })
+	held := func(b []byte) []byte {
+		if cut.Load() {
+			<-mended
+		}
+		return b
+	}
+	relay := fixture.NewRelay(t, "tcp", h.pg.Addr(), func() fixture.Passing { return fixture.Passing{ToServer: held, ToClient: held} })
+	t.Cleanup(mend) // before the relay waits for its connections
+	p, q := h.proxy("UPSTREAM_ADDRESS="+relay.Addr), h.proxy()
+	former := h.join(p, "former", "campaign", "wait")
+	former.must("INSERT INTO work VALUES ('former')")
+	next := h.join(q, "next")
+	cut.Store(true)
+	late := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*process.Patience)
+		defer cancel()
+		_, err := former.Exec(ctx, "INSERT INTO work VALUES ('late')")
+		late <- err
+	}()
+	process.Eventually(t, process.Patience, "a worker of the other proxy to lead", func() bool { return next.exec("INSERT INTO work VALUES ('next')") == nil })
+	mend()
+	if err := <-late; stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("the late write of the former leader: %v, want %s", err, fencing.StateSuperseded)
+	}
+	if got := h.works(); !slices.Equal(got, []string{"former", "next"}) {
+		t.Errorf("written: %v", got)
 	}
 }
