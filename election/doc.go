@@ -78,6 +78,7 @@
 // and the lease is confirmed: by this proxy's own renewals, or by what the watch shows of
 // another proxy's. leaderless.go says what it is otherwise. A resource whose last candidacy
 // here has ended is still looked at from time to time until it is forgotten.
+//
 // # Orders of an operator
 //
 // An operator can take the lead from a worker, bar one or everybody from leading, and
@@ -105,6 +106,9 @@
 // candidacy releases whatever the request got or may still get, and the provider makes
 // sure that the request acquires nothing if it arrives later. A release is retried
 // until it succeeds, or until the lease must have expired.
+//
+// A leader whose proxy cannot reach the database does not lead either, although the lease service
+// confirms its lease. So that lease is released, too; reach.go says when.
 //
 // # Goroutines
 //

@@ -220,7 +220,7 @@ func (r *resource) readLocked(now time.Duration) reading {
 		return reading{state: Unknown, since: all.unconfirmed, why: all.why}
 	case r.mu.watchErr != nil:
 		return reading{state: Unknown, since: r.mu.blindSince, why: r.mu.watchErr}
-	case r.mu.unreached:
+	case r.mu.unreached && len(r.mu.loops) > 0: // otherwise nobody follows whether it does
 		return reading{state: Unknown, since: r.mu.leaderlessSince, why: errUnreached}
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
 		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}

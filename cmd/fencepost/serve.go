@@ -302,7 +302,6 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Fence:     newFences(st, database, s.current).open,
 		Catalog:   st,
 		Orders:    st.Orders,
-		Answers:   st.Answers,
 		Tokens:    token.New(st.Pool()),
 		Fences:    st.Fences,
 		InForce:   st.InForce,
@@ -310,6 +309,9 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Presence:  st,
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
+	}
+	if s.current().Election.Provider != electors.Postgres.Name { // leases in the database itself are not confirmed while it is silent
+		backend.Answers = st.Answers
 	}
 	if backend.Provider, err = s.leases.Database(database, st); err != nil {
 		closed()

@@ -199,6 +199,8 @@ func TestWhatCountsAsSilence(t *testing.T) {
 		{"no file descriptor", dial(os.NewSyscallError("socket", syscall.EMFILE)), false},
 		{"no such host", &net.DNSError{Err: "no such host", IsNotFound: true}, false},
 		{"name servers that are silent", &net.DNSError{Err: "i/o timeout", IsTimeout: true}, true},
+		{"name servers that cannot ask others", &net.DNSError{Err: "server misbehaving", IsTemporary: true}, true},
+		{"a faulty TLS record", &net.OpError{Op: "local error", Err: tls.AlertError(20)}, false},
 		{"no route", dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), true},
 		{"a connection that breaks", io.ErrUnexpectedEOF, true},
 		{"a load balancer without servers", io.EOF, true},

@@ -81,14 +81,16 @@ func (s *Store) Answers(ctx context.Context, failed error) bool {
 // and nor is a process without file descriptors: they say nothing of connections that exist.
 func silent(err error) bool {
 	var op *net.OpError
-	var network net.Error
-	var unknown interface{ Remedy() string } // nobody knows which server is the primary
+	var dns *net.DNSError
+	var unknown interface{ Remedy() string } // such as which server is the primary
 	switch {
 	case codeOf(err) != "", errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return false
 	case errors.As(err, &op):
-		return op.Op != "remote error" // which is what a server says by TLS
-	case errors.As(err, &network) && network.Timeout(), errors.As(err, &unknown):
+		return op.Op != "remote error" && op.Op != "local error" // of TLS, about what the server has sent
+	case errors.As(err, &dns):
+		return dns.IsTimeout || dns.IsTemporary // name servers may be cut off, too
+	case errors.As(err, &unknown):
 		return true
 	}
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)

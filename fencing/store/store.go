@@ -216,7 +216,6 @@ func newPool(ctx context.Context, cfg Config, size int, begin func(context.Conte
 		return server.direct(c)
 	}
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
-	pc.MaxConnLifetime = 0 // what keeps new connections from the server does not end those that exist, as of workers
 	pc.AfterConnect, pc.PingTimeout = begin, connectTimeout
 	pc.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > trustedIdle && !unpinged.Marked(ctx)
