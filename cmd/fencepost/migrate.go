@@ -149,7 +149,8 @@ func connectAs(ctx context.Context, dsn string, change func(*pgx.ConnConfig)) (*
 	}
 	cfg.RuntimeParams["application_name"] = "fencepost"
 	cfg.RuntimeParams["search_path"] = "pg_catalog,pg_temp" // no function of a user stands for one that is built in
-	cfg.RuntimeParams["role"] = "none"                      // whoever owns the database could set another one for its sessions
+	// Whoever owns the database could set another role for its sessions. What the DSN says comes later, and counts.
+	cfg.RuntimeParams["options"] = strings.TrimSpace("-c role=none " + cfg.RuntimeParams["options"])
 	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {

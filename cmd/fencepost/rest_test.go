@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/migrations"
 )
@@ -160,6 +161,9 @@ func foreign(t *testing.T, s *pgtest.Server, db string) (role string, sprung fun
 			CONSTRAINT rejections_pkey PRIMARY KEY (minute, database, resource, worker, login_role, kind, write, sqlstate, fingerprint))`,
 		"CREATE TRIGGER before BEFORE INSERT ON fencepost.rejections FOR EACH ROW EXECUTE FUNCTION trap.before()",
 		"CREATE VIEW fencepost.fence AS SELECT trap.spring() AS id, 'billing'::text AS resource",
+		"CREATE VIEW fencepost.guarded AS SELECT trap.spring() AS fence, 0 AS tables", "CREATE VIEW fencepost.bars AS SELECT trap.spring() AS fence",
+		`CREATE VIEW fencepost.orders AS SELECT trap.spring()::bigint AS id, ''::text AS kind, ''::text AS resource, ''::text AS worker, now() AS until, 0::bigint AS epoch,
+			''::text AS asked_by, ''::text AS role, ''::text AS reason, now() AS asked_at`,
 		"CREATE FUNCTION fencepost.current(bigint, bigint, bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM trap.spring(); RETURN true; END $$",
 		"CREATE FUNCTION fencepost.refuse(integer, bigint, text, text, bigint, boolean) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
 		"GRANT ALL ON ALL TABLES IN SCHEMA fencepost TO PUBLIC",
@@ -199,7 +203,7 @@ func TestAProxyUsesNoForeignSchema(t *testing.T) {
 	maker, sprung := foreign(t, s, db)
 	for _, c := range []struct{ grant, says string }{
 		{"", "DROP SCHEMA fencepost CASCADE"},
-		{"GRANT pg_signal_backend, pg_read_all_stats TO " + maker, "of which the role that asks is no member"},
+		{"GRANT pg_signal_backend, pg_read_all_stats TO " + maker, "whose rights the role that asks does not have"},
 	} {
 		s.Exec(t, pgtest.Superuser, db, c.grant)
 		r := startServing(t, s, nil)
@@ -245,5 +249,50 @@ func TestADatabaseMadeAnewByAnotherRole(t *testing.T) {
 	}
 	if sprung() {
 		t.Error("the proxy has run what another role has put into the schema")
+	}
+}
+
+// TestAConnectionWithoutASchemaIsNotKept: another role makes the schema only after the proxy has connected.
+func TestAConnectionWithoutASchemaIsNotKept(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	st, err := store.Open(t.Context(), store.Config{Address: s.Addr(), Database: db, User: pgtest.Control})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	s.Exec(t, pgtest.Superuser, db, "DROP SCHEMA fencepost CASCADE")
+	st.CloseIdle()
+	if _, err := st.Orders(t.Context(), 0); !store.NoSchema(err) {
+		t.Errorf("without a schema: %v", err)
+	}
+	_, sprung := foreign(t, s, db)
+	if _, err := st.Orders(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "the schema fencepost belongs to role") {
+		t.Errorf("with a schema of another role: %v", err)
+	}
+	if sprung() {
+		t.Error("what another role has put into the schema was run")
+	}
+}
+
+// TestTheRoleOfACommand: what the owner of the database has set does not count, and what the operator says does.
+func TestTheRoleOfACommand(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.EmptyDatabase(t)
+	s.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+db+" SET role = "+pgtest.Control)
+	for says, want := range map[string]string{"": pgtest.Superuser, "&role=" + pgtest.App: pgtest.App, "&options=-c%20role%3D" + pgtest.App: pgtest.App} {
+		conn, err := connect(t.Context(), s.DSN(pgtest.Superuser, db)+says)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var role string
+		if err := conn.QueryRow(t.Context(), "SELECT current_user").Scan(&role); err != nil || role != want {
+			t.Errorf("with %q, the role is %s, want %s; %v", says, role, want, err)
+		}
+		if err := conn.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
 	}
 }

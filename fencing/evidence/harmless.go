@@ -8,8 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// HarmfulError means that reading a table could run what another role has made, with the rights of the reader: Postgres
-// evaluates what an index or extended statistics say about a table already when it plans a query.
+// HarmfulError means that reading the stamps of a table could run what another role has made, with the rights of the
+// reader: Postgres evaluates what an index or extended statistics say about a table, and the keys of partitions, already
+// when it plans a query; and a column of another type than bigint may be cast by a function.
 type HarmfulError struct {
 	Table string
 	Calls []string // what calls functions of another role that is no superuser
@@ -20,13 +21,14 @@ func (e *HarmfulError) Error() string {
 }
 
 // callsSQL lists what belongs to the tables $1, can be evaluated by a query that reads them, and calls a function of a
-// role that is neither a superuser nor the reader. Constraints are not among it, because LockHarmless has the planner
-// ignore them.
+// role that is neither a superuser nor the reader, or uses a range type of one, which has functions of its own.
+// Constraints are not among it, because LockHarmless has the planner ignore them.
 const callsSQL = `SELECT DISTINCT pg_describe_object(d.classid, d.objid, 0) AS what FROM pg_depend d
 	LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-	JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
-	JOIN pg_roles r ON r.oid = p.proowner
-	WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user AND (
+	LEFT JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
+	LEFT JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid AND t.typtype IN ('r', 'm') AND d.objid <> ALL ($1)
+	JOIN pg_roles r ON r.oid = coalesce(p.proowner, t.typowner)
+	WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user AND (
 		d.classid = 'pg_class'::regclass AND (d.objid = ANY ($1) OR d.objid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = ANY ($1)))
 		OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT e.oid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1))
 		OR d.classid = 'pg_rewrite'::regclass AND d.objid IN (SELECT w.oid FROM pg_rewrite w WHERE w.ev_class = ANY ($1))
@@ -45,22 +47,23 @@ func calls(ctx context.Context, q querier, tables []uint32) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// LockHarmless locks a table, with its partitions and children unless only is set, so that the transaction can read it,
-// and nobody can change what that evaluates. It fails with a *HarmfulError if that is the code of another role. table is
-// qualified and quoted. The search_path of tx must begin with pg_catalog.
-func LockHarmless(ctx context.Context, tx pgx.Tx, table string, only bool) error {
-	if _, err := tx.Exec(ctx, "SET LOCAL constraint_exclusion = off"); err != nil {
-		return err
-	}
+// LockHarmless locks a table, with its partitions and children unless only is set, so that the transaction can read the
+// column of its stamps, and nobody can change what that evaluates. It fails with a *HarmfulError if that is the code of
+// another role. table is qualified and quoted, stamp is neither. The search_path of tx must begin with pg_catalog.
+func LockHarmless(ctx context.Context, tx pgx.Tx, table, stamp string, only bool) error {
 	what := table
 	if only {
 		what = "ONLY " + table
 	}
-	if _, err := tx.Exec(ctx, "LOCK TABLE "+what+" IN ACCESS SHARE MODE"); err != nil {
-		return err
+	// A policy that would hide rows, and call functions for that, makes the query fail.
+	for _, sql := range []string{"SET LOCAL constraint_exclusion = off", "SET LOCAL row_security = off", "LOCK TABLE " + what + " IN ACCESS SHARE MODE"} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			return err
+		}
 	}
 	rows, err := tx.Query(ctx, `WITH RECURSIVE tree AS (SELECT $1::regclass::oid AS oid
-		UNION SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid WHERE NOT $2) SELECT oid FROM tree`, table, only)
+		UNION SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid WHERE NOT $2)
+		SELECT oid FROM tree UNION SELECT relid FROM pg_partition_ancestors($1::regclass)`, table, only)
 	if err != nil {
 		return err
 	}
@@ -69,11 +72,11 @@ func LockHarmless(ctx context.Context, tx pgx.Tx, table string, only bool) error
 		return err
 	}
 	var odd string
-	if err := tx.QueryRow(ctx, "SELECT coalesce(min(c.oid::regclass::text), '') FROM pg_class c WHERE c.oid = ANY ($1) AND c.relkind NOT IN ('r', 'p')", oids).Scan(&odd); err != nil {
+	if err := tx.QueryRow(ctx, oddSQL, oids, stamp).Scan(&odd); err != nil {
 		return err
 	}
 	if odd != "" {
-		return &HarmfulError{Table: table, Calls: []string{odd + " is no ordinary table"}}
+		return &HarmfulError{Table: table, Calls: []string{odd}}
 	}
 	all, err := calls(ctx, tx, oids)
 	if err == nil && len(all) > 0 {
@@ -81,3 +84,9 @@ func LockHarmless(ctx context.Context, tx pgx.Tx, table string, only bool) error
 	}
 	return err
 }
+
+// oddSQL says which of the tables $1 is none, or has no column $2 that can be read as it is.
+const oddSQL = `SELECT coalesce(min(c.oid::regclass::text || CASE WHEN c.relkind NOT IN ('r', 'p') THEN ' is no ordinary table'
+		ELSE ' has no plain column ' || quote_ident($2) || ' of type bigint' END), '')
+	FROM pg_class c WHERE c.oid = ANY ($1) AND (c.relkind NOT IN ('r', 'p') OR NOT EXISTS (SELECT FROM pg_attribute a
+		WHERE a.attrelid = c.oid AND a.attname = $2 AND a.atttypid = 'int8'::regtype AND a.attgenerated = '' AND NOT a.attisdropped))`

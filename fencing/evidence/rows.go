@@ -37,7 +37,7 @@ func (s *Session) Read(ctx context.Context, t Table, settled Settled, each func(
 		epochs, below = append(epochs, epoch), append(below, int64(xid))
 	}
 	for first := int64(0); first < t.Blocks; first += blocksAtOnce {
-		err := s.readBlocks(ctx, t.Name, fmt.Sprintf(`SELECT r.stamp, CASE WHEN r.stamp IS NOT NULL AND coalesce(r.x >= e.below, true) THEN r.x END, count(*)
+		err := s.readBlocks(ctx, t, fmt.Sprintf(`SELECT r.stamp, CASE WHEN r.stamp IS NOT NULL AND coalesce(r.x >= e.below, true) THEN r.x END, count(*)
 			FROM (SELECT t.%s AS stamp, %s AS x FROM ONLY %s t CROSS JOIN %s WHERE t.ctid >= '(%d,0)' AND t.ctid < '(%d,0)') r
 			LEFT JOIN unnest($1::bigint[], $2::bigint[]) e (epoch, below) ON e.epoch = r.stamp
 			GROUP BY 1, 2`, pgx.Identifier{t.Stamp}.Sanitize(), fmt.Sprintf(full, "t"), t.Name, next, first, first+blocksAtOnce), each, epochs, below)
@@ -50,13 +50,13 @@ func (s *Session) Read(ctx context.Context, t Table, settled Settled, each func(
 
 // readBlocks runs a statement of Read in a transaction of its own. The table alone is locked, because children are tables
 // of their own here.
-func (s *Session) readBlocks(ctx context.Context, table, sql string, each func(Rows), args ...any) error {
+func (s *Session) readBlocks(ctx context.Context, t Table, sql string, each func(Rows), args ...any) error {
 	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was changed
-	if err := LockHarmless(ctx, tx, table, true); err != nil {
+	if err := LockHarmless(ctx, tx, t.Name, t.Stamp, true); err != nil {
 		return err
 	}
 	rows, err := tx.Query(ctx, sql, args...)

@@ -38,7 +38,7 @@ func (e *ForeignError) Error() string { return e.Problem() + ". " + e.Remedy() }
 
 // Problem says what is wrong.
 func (e *ForeignError) Problem() string {
-	why := "of which the role that asks is no member"
+	why := "whose rights the role that asks does not have, as it is no member or does not inherit them"
 	if len(e.Lacks) > 0 {
 		why = "which is no control role, because it lacks " + strings.Join(e.Lacks, " and ")
 	}

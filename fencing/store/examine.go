@@ -82,7 +82,10 @@ func (s *Store) examine(ctx context.Context) error {
 func (s *Store) owns(ctx context.Context, q owner.Querier) error {
 	by, err := owner.Of(ctx, q)
 	var foreign *owner.ForeignError
+	var unusable *Unusable
 	switch {
+	case errors.As(err, &unusable): // a new connection was needed, and begin says so
+		return unusable
 	case errors.Is(err, owner.ErrNoSchema):
 		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", ascii(s.cfg.Database))
 		missing.Err = fencing.ErrNoFence

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/unpinged"
 )
 
@@ -233,6 +232,7 @@ var settings = map[string]string{
 	// error, which may be a refusal, must not end the connection.
 	"client_min_messages": "warning",
 	"exit_on_error":       "off",
+	"role":                "none", // whoever owns the database could set another one for its sessions
 	// Nothing but what is built in has an unqualified name, and a transaction may write, sees
 	// what was committed before each statement, and starts at once.
 	"search_path":                    "pg_catalog,pg_temp",
@@ -276,14 +276,10 @@ func (cfg *Config) login(c *pgx.ConnConfig) {
 // begin finishes a connection on which the schema will be used, and makes sure that it is still Fencepost's: since Open,
 // the database may have been dropped and made anew by somebody else, with a schema of his.
 func (s *Store) begin(ctx context.Context, conn *pgx.Conn) error {
-	err := finish(ctx, conn)
-	if err == nil {
-		err = s.owns(ctx, conn)
+	if err := finish(ctx, conn); err != nil {
+		return err
 	}
-	if errors.Is(err, fencing.ErrNoFence) {
-		return nil // what needs it will say so
-	}
-	return err
+	return s.owns(ctx, conn) // if there is none, the connection is not kept either: somebody else may make one
 }
 
 // finish applies settings that not every server supports, and makes sure that the server is

@@ -54,7 +54,7 @@ func (f *Facts) stamps(ctx context.Context, conn *pgx.Conn, guards []Guard) {
 		case errors.As(err, &harmful):
 			f.Notes = append(f.Notes, fmt.Sprintf("The stamps were not looked at: %v.", err))
 		case errors.As(err, &pg) && pg.Code == "42501":
-			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because role %s may not read it. Give --dsn with a superuser.", g.Table, conn.Config().User))
+			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because role %s may not read it, or not all of it. Give --dsn with a superuser.", g.Table, conn.Config().User))
 		case errors.As(err, &pg) && pg.Code == "57014":
 			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because reading them took longer than %s.", g.Table, stampsTimeout))
 		default:
@@ -72,7 +72,7 @@ func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
 	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL statement_timeout = %d", stampsTimeout.Milliseconds())); err != nil {
 		return err
 	}
-	if err := evidence.LockHarmless(ctx, tx, g.Table, false); err != nil {
+	if err := evidence.LockHarmless(ctx, tx, g.Table, g.Stamp, false); err != nil {
 		return err
 	}
 	column := pgx.Identifier{g.Stamp}.Sanitize()

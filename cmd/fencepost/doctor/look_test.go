@@ -38,8 +38,13 @@ func asControl(s *pgtest.Server, databases ...string) doctor.Sources {
 
 // asSuperuser returns sources that use the superuser's connection only.
 func asSuperuser(s *pgtest.Server, database string) doctor.Sources {
+	return asOperator(s, pgtest.Superuser, database)
+}
+
+// asOperator returns sources that use the connection of a role only.
+func asOperator(s *pgtest.Server, role, database string) doctor.Sources {
 	return doctor.Sources{Operator: func(ctx context.Context) (*pgx.Conn, error) {
-		return pgx.Connect(ctx, s.DSN(pgtest.Superuser, database))
+		return pgx.Connect(ctx, s.DSN(role, database))
 	}}
 }
 
@@ -311,5 +316,63 @@ func TestATakeoverWhileStampsAreLookedAt(t *testing.T) {
 	}
 	if len(r.Failures) > 0 || strings.Contains(strings.Join(r.Notes, " "), "The stamps") {
 		t.Errorf("not looked at: %q, %q", r.Failures, r.Notes)
+	}
+}
+
+// TestStampsRunNothingOfTheTablesOwner: what the owner of a guarded table has made is not evaluated with the rights of
+// whoever reads the stamps.
+func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	const harmful = "could run functions of another role"
+	for _, c := range []struct {
+		name                   string
+		trap                   []string
+		toSuperuser, toControl string
+	}{
+		{"an index", []string{"CREATE FUNCTION trap.k() RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true'",
+			"CREATE INDEX sprung ON public.invoices (id) WHERE trap.k()",
+			"CREATE OR REPLACE FUNCTION trap.k() RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()'"}, harmful, harmful},
+		{"a cast", []string{"CREATE TYPE trap.r AS RANGE (subtype = int8)",
+			"CREATE FUNCTION trap.f(trap.r) RETURNS int8 LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()::int::int8'",
+			"CREATE CAST (trap.r AS int8) WITH FUNCTION trap.f(trap.r) AS IMPLICIT",
+			"ALTER TABLE public.invoices DROP COLUMN fence_epoch", "ALTER TABLE public.invoices ADD COLUMN fence_epoch trap.r DEFAULT '[1,2)'"}, harmful, harmful},
+		{"the key of a partition", []string{"CREATE FUNCTION trap.k(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1'",
+			"CREATE TABLE public.top (id int, fence_epoch bigint) PARTITION BY LIST (trap.k(id))",
+			"ALTER TABLE public.top ATTACH PARTITION public.invoices FOR VALUES IN (1)",
+			"CREATE OR REPLACE FUNCTION trap.k(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()::int'"}, harmful, harmful},
+		{"a range type", []string{"CREATE FUNCTION trap.diff(int8, int8) RETURNS float8 LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()::int::float8'",
+			"CREATE TYPE trap.r AS RANGE (subtype = int8, subtype_diff = trap.diff)", "ALTER TABLE public.invoices ADD COLUMN r trap.r DEFAULT '[1,2)'",
+			"CREATE INDEX ON public.invoices (fence_epoch) WHERE fence_epoch IS NOT NULL OR r && '[1,2)'::trap.r"}, harmful, harmful},
+		{"a policy", []string{"CREATE POLICY p ON public.invoices USING (trap.spring())", "ALTER TABLE public.invoices ENABLE ROW LEVEL SECURITY"},
+			"", "may not read it, or not all of it"},
+		{"none", nil, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			db := s.Database(t)
+			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
+			s.Exec(t, pgtest.Superuser, db, "CREATE SCHEMA trap AUTHORIZATION "+pgtest.App, "GRANT CREATE ON SCHEMA public TO "+pgtest.App)
+			s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "GRANT SELECT ON public.invoices TO "+pgtest.Control,
+				"INSERT INTO public.invoices SELECT 1, n FROM generate_series(1, 100) n", "GRANT USAGE ON SCHEMA trap TO PUBLIC",
+				"CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN IF current_user <> '"+pgtest.App+"' THEN RAISE EXCEPTION 'SPRUNG'; END IF; RETURN true; END $$")
+			s.Exec(t, pgtest.Superuser, db, `CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON public.invoices FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
+				`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON public.invoices EXECUTE FUNCTION fencepost.guard_1('refuse')`,
+				`ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+			s.Exec(t, pgtest.App, db, append(c.trap, "ANALYZE public.invoices")...)
+			for _, reader := range []struct {
+				name, says string
+				look       doctor.Sources
+			}{
+				{"a superuser", c.toSuperuser, asOperator(s, pgtest.Superuser, db)},
+				{"the control role, by --dsn", c.toControl, asOperator(s, pgtest.Control, db)},
+				{"the control role", c.toControl, asControl(s, db)},
+			} {
+				r := doctor.NewReport(doctor.Look(t.Context(), reader.look))
+				said := fmt.Sprint(r.Notes, r.Failures)
+				if !strings.Contains(said, reader.says) || strings.Contains(said, "SPRUNG") || reader.says == "" && strings.Contains(said, "tamps") {
+					t.Errorf("to %s it says %s, want %q", reader.name, said, reader.says)
+				}
+			}
+		})
 	}
 }
