@@ -101,7 +101,9 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 		if now.Sub(o.since) < cfg.Grace {
 			continue
 		}
-		_, err := w.fence.store.watches.Exec(ctx, endSQL, *h.PID, w.fence.sequence(), h.Transaction)
+		asked, cancel := context.WithTimeout(ctx, pollTimeout)
+		_, err := w.fence.store.watches.Exec(asked, endSQL, *h.PID, w.fence.sequence(), h.Transaction)
+		cancel()
 		var pg *pgconn.PgError
 		switch {
 		case errors.As(err, &pg) && pg.Code == codeNoRight:
@@ -161,6 +163,7 @@ func (w *blockers) gaveUp(ctx context.Context, err error) {
 		w.report(slices.Clone(blocked.Holders))
 		w.fence.store.reports.keep(w.fence.resource, slices.Collect(maps.Keys(w.seen)))
 	case errors.Is(err, ErrUnconfirmed) && ctx.Err() == nil:
+		w.fence.store.reports.keep(w.fence.resource, []string{standbys})
 	default:
 		w.report(nil)
 	}
@@ -174,6 +177,9 @@ type reports struct {
 	// blocking are the virtual ids of the transactions that blocked the last grant which was given up, by resource.
 	blocking map[string][]string
 }
+
+// standbys stands for the synchronous standbys where otherwise the virtual ids of transactions stand.
+const standbys = "standbys"
 
 // keep records which transactions blocked a grant that was given up.
 func (r *reports) keep(resource string, transactions []string) {

@@ -147,7 +147,7 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	unsettle(h)
 	setStandbys(h, "ghost")
 	a := h.award("b")
-	for range 2 { // asking again with the same award waits for the standby too
+	for _, atServer := range []bool{false, true} { // asking again with the same award waits for the standby too
 		ctx, cancel := context.WithCancel(h.ctx())
 		result := make(chan error, 1)
 		go func() {
@@ -157,12 +157,30 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 		eventually(t, "the grant waits for the standby", func() bool {
 			return ask[bool](h, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
 		})
-		cancel()
+		if atServer {
+			s.Exec(t, pgtest.Superuser, "postgres", "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+		} else {
+			cancel()
+		}
 		if err := <-result; !errors.Is(err, store.ErrUnconfirmed) {
 			t.Errorf("got %v, want ErrUnconfirmed", err)
 		}
+		cancel()
+	}
+	unblocked := make(chan error, 1)
+	go func() { unblocked <- h.fence.AwaitUnblocked(h.ctx()) }()
+	eventually(t, "it is asked whether the standbys confirm", func() bool {
+		return ask[bool](h, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+	})
+	select {
+	case err := <-unblocked:
+		t.Errorf("without a standby, nothing blocks any more: %v", err)
+	default:
 	}
 	setStandbys(h, "")
+	if err := <-unblocked; err != nil || len(h.fence.BlockedBy()) != 0 {
+		t.Errorf("after the end of the wait: %v, %q", err, h.fence.BlockedBy())
+	}
 	epoch, err := h.fence.Grant(h.ctx(), a)
 	if err != nil || epoch != term.Epoch+1 {
 		t.Errorf("the same award again: epoch %d, %v; want %d", epoch, err, term.Epoch+1)

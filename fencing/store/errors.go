@@ -19,7 +19,18 @@ import (
 // ErrUnconfirmed means that a grant was recorded, but that its wait for the synchronous
 // standbys was cancelled, so it does not count as granted. Asking again with the same
 // award waits again.
-var ErrUnconfirmed = errors.New("it is recorded, but no standby of synchronous_standby_names has confirmed it: the wait for one was cancelled")
+var ErrUnconfirmed error = unconfirmedError{}
+
+type unconfirmedError struct{}
+
+func (unconfirmedError) Error() string {
+	return "it is recorded, but no standby of synchronous_standby_names has confirmed it: the wait for one was cancelled"
+}
+
+// BlockedBy returns what the grant waits for, which Fence.AwaitUnblocked looks at.
+func (unconfirmedError) BlockedBy() []string {
+	return []string{"the standbys of synchronous_standby_names"}
+}
 
 // GrantBlockedError means that a grant was given up because something blocked it. The
 // old epoch stays in force. It does not wrap a server error.

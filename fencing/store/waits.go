@@ -61,6 +61,13 @@ func (f *Fence) AwaitUnblocked(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
+		if slices.Contains(was, standbys) {
+			if _, err := f.store.confirms.ask(ctx, f.id); err == nil {
+				w.report(nil)
+				return nil
+			}
+			continue
+		}
 		all, err := f.store.polls.ask(ctx, f.id)
 		if err != nil {
 			continue // the next grant shows what is wrong

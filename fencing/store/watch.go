@@ -135,6 +135,8 @@ func (w *watch) cancel(ctx context.Context) {
 // stuck returns an error that says what the grant waits for if that is not its
 // sequence.
 func (w *watch) stuck(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
 	var what, blockers string
 	err := w.fence.store.watches.QueryRow(ctx, `SELECT coalesce(a.wait_event_type || '/' || a.wait_event, a.state, ''),
 		coalesce((SELECT string_agg(b::text, ', ') FROM unnest(pg_blocking_pids($1)) b), '') FROM pg_stat_activity a WHERE a.pid = $1`,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -19,12 +20,16 @@ var ErrExpired = errors.New("the log accepts no lines")
 // ErrStalled means that the log has not accepted its last lines in time.
 var ErrStalled = errors.New("the log has not accepted its last lines")
 
+// againAfter is the time until a Write that has failed is tried again.
+const againAfter = time.Second
+
 // Queue writes lines to one writer, in the order in which they come.
 type Queue struct {
-	w      io.Writer
-	lost   func(lines int) []byte
-	broken func(error)
-	done   chan struct{} // closed when the goroutine has ended
+	w       io.Writer
+	lost    func(lines int) []byte
+	broken  func(error)
+	closing chan struct{} // closed by Close
+	done    chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex
 	changed sync.Cond // one of the following has
@@ -35,10 +40,12 @@ type Queue struct {
 }
 
 // New returns a Queue that writes to w, one or several whole lines at a time. lost makes the line that tells how many
-// lines had no room. broken is called with the error of each Write that has failed; it must not log.
+// lines had no room. broken is called with the error of each Write that has failed; it must not log. Such a Write is tried
+// again, with what it has not written, unless nobody reads any more (EPIPE), or the Queue is closed: a disk that is full
+// may have room again.
 // Close must be called at the end.
 func New(w io.Writer, lost func(lines int) []byte, broken func(error)) *Queue {
-	q := &Queue{w: w, lost: lost, broken: broken, done: make(chan struct{})}
+	q := &Queue{w: w, lost: lost, broken: broken, closing: make(chan struct{}), done: make(chan struct{})}
 	q.changed.L = &q.mu
 	go q.run()
 	return q
@@ -110,6 +117,9 @@ func (q *Queue) Expire(after time.Duration) {
 // accept it until then, it returns ErrStalled, and the goroutine that writes ends with the process.
 func (q *Queue) Close(within time.Duration) error {
 	q.mu.Lock()
+	if !q.closed {
+		close(q.closing)
+	}
 	q.closed, q.expired = true, true
 	q.changed.Broadcast()
 	q.mu.Unlock()
@@ -129,9 +139,26 @@ func (q *Queue) run() {
 		if out, more = q.take(out); !more {
 			return
 		}
-		if _, err := q.w.Write(out); err != nil {
-			q.broken(err)
+		for rest := out; len(rest) > 0; {
+			n, err := q.w.Write(rest)
+			if err != nil {
+				q.broken(err)
+			}
+			if err == nil || errors.Is(err, syscall.EPIPE) || !q.pause() {
+				break
+			}
+			rest = rest[n:]
 		}
+	}
+}
+
+// pause waits before a Write is tried again. It reports false if the Queue is closed.
+func (q *Queue) pause() bool {
+	select {
+	case <-time.After(againAfter):
+		return true
+	case <-q.closing:
+		return false
 	}
 }
 

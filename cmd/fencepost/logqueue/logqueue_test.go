@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -136,5 +137,46 @@ func TestAWriteThatFailsIsToldOf(t *testing.T) {
 	}
 	if err := q.Close(patience); err != nil {
 		t.Error(err)
+	}
+}
+
+// full is a disk that is full at first, in the middle of a line.
+type full struct {
+	left    []int         // how much the next calls write
+	room    chan struct{} // closed by the first call that writes all
+	once    sync.Once
+	written strings.Builder
+}
+
+// Write implements io.Writer.
+func (f *full) Write(b []byte) (int, error) {
+	if len(f.left) == 0 {
+		f.once.Do(func() { close(f.room) })
+		return f.written.Write(b)
+	}
+	n := min(f.left[0], len(b))
+	f.left = f.left[1:]
+	f.written.Write(b[:n])
+	return n, syscall.ENOSPC
+}
+
+func TestNothingIsLostWhileTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	told := make(chan error, 2)
+	w := &full{left: []int{5, 0}, room: make(chan struct{})}
+	q := New(w, lost, func(err error) { told <- err })
+	write(t, q.Complete(), "the first line\n")
+	for range 2 {
+		if err := <-told; !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("told %v", err)
+		}
+	}
+	write(t, q.Complete(), "the second\n")
+	<-w.room // Close would end the attempts
+	if err := q.Close(patience); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.written.String(), "the first line\nthe second\n"; got != want {
+		t.Errorf("written: %q, want %q", got, want)
 	}
 }
