@@ -21,18 +21,28 @@ func (e *HarmfulError) Error() string {
 }
 
 // callsSQL lists what belongs to the tables $1, can be evaluated by a query that reads them, and calls a function of a
-// role that is neither a superuser nor the reader, or uses a range type of one, which has functions of its own.
-// Constraints are not among it, because LockHarmless has the planner ignore them.
-const callsSQL = `SELECT DISTINCT pg_describe_object(d.classid, d.objid, 0) AS what FROM pg_depend d
+// role that is neither a superuser nor the reader. Constraints are not among it, because LockHarmless has the planner
+// ignore them. A column of a range type, whatever it is within, is among it where the planner could estimate conditions on
+// it, which calls functions of that type: beside an index with a condition or an expression, or beside extended statistics.
+const callsSQL = `WITH RECURSIVE
+	odd AS (SELECT i.indrelid AS oid FROM pg_index i WHERE i.indrelid = ANY ($1) AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)
+		UNION SELECT e.stxrelid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)),
+	types AS (SELECT a.attrelid, a.attname, a.atttypid AS oid FROM pg_attribute a JOIN odd ON odd.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped
+		UNION SELECT y.attrelid, y.attname, part.oid FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
+			SELECT unnest(ARRAY[t.typbasetype, t.typelem]) UNION SELECT b.atttypid FROM pg_attribute b WHERE b.attrelid = t.typrelid AND NOT b.attisdropped
+		) part (oid) WHERE part.oid <> 0)
+	SELECT DISTINCT pg_describe_object(d.classid, d.objid, 0) AS what FROM pg_depend d
 	LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-	LEFT JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
-	LEFT JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid AND t.typtype IN ('r', 'm') AND d.objid <> ALL ($1)
-	JOIN pg_roles r ON r.oid = coalesce(p.proowner, t.typowner)
-	WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user AND (
+	JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
+	JOIN pg_roles r ON r.oid = p.proowner
+	WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user AND (
 		d.classid = 'pg_class'::regclass AND (d.objid = ANY ($1) OR d.objid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = ANY ($1)))
 		OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT e.oid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1))
 		OR d.classid = 'pg_rewrite'::regclass AND d.objid IN (SELECT w.oid FROM pg_rewrite w WHERE w.ev_class = ANY ($1))
-	) ORDER BY what`
+	)
+	UNION SELECT 'column ' || quote_ident(y.attname) || ' of table ' || y.attrelid::regclass || ', by the type ' || format_type(t.oid, NULL)
+	FROM types y JOIN pg_type t ON t.oid = y.oid JOIN pg_roles r ON r.oid = t.typowner
+	WHERE t.typtype IN ('r', 'm') AND NOT r.rolsuper AND r.rolname <> session_user ORDER BY what`
 
 // querier is a connection or a transaction.
 type querier interface {
@@ -48,8 +58,10 @@ func calls(ctx context.Context, q querier, tables []uint32) ([]string, error) {
 }
 
 // LockHarmless locks a table, with its partitions and children unless only is set, so that the transaction can read the
-// column of its stamps, and nobody can change what that evaluates. It fails with a *HarmfulError if that is the code of
-// another role. table is qualified and quoted, stamp is neither. The search_path of tx must begin with pg_catalog.
+// column of its stamps, and nobody can drop or rename it or alter the column. It fails with a *HarmfulError if that would
+// evaluate the code of another role. The lock does not keep the owner from making an index, statistics or a child between
+// this look and the read: one that does would keep VACUUM out, and needs more than the right to read. table is qualified
+// and quoted, stamp is neither. The search_path of tx must begin with pg_catalog.
 func LockHarmless(ctx context.Context, tx pgx.Tx, table, stamp string, only bool) error {
 	what := table
 	if only {
@@ -87,6 +99,6 @@ func LockHarmless(ctx context.Context, tx pgx.Tx, table, stamp string, only bool
 
 // oddSQL says which of the tables $1 is none, or has no column $2 that can be read as it is.
 const oddSQL = `SELECT coalesce(min(c.oid::regclass::text || CASE WHEN c.relkind NOT IN ('r', 'p') THEN ' is no ordinary table'
-		ELSE ' has no plain column ' || quote_ident($2) || ' of type bigint' END), '')
+		ELSE ' has no plain column ' || quote_ident($2) || ' of type bigint, and a cast may be a function' END), '')
 	FROM pg_class c WHERE c.oid = ANY ($1) AND (c.relkind NOT IN ('r', 'p') OR NOT EXISTS (SELECT FROM pg_attribute a
 		WHERE a.attrelid = c.oid AND a.attname = $2 AND a.atttypid = 'int8'::regtype AND a.attgenerated = '' AND NOT a.attisdropped))`

@@ -158,6 +158,7 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 			return ask[bool](h, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
 		})
 		if atServer {
+			eventually(t, "the report", func() bool { return len(h.fence.BlockedBy()) == 1 })
 			s.Exec(t, pgtest.Superuser, "postgres", "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 		} else {
 			cancel()
@@ -176,6 +177,9 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	case err := <-unblocked:
 		t.Errorf("without a standby, nothing blocks any more: %v", err)
 	default:
+	}
+	if by := h.fence.BlockedBy(); len(by) != 1 || !strings.Contains(by[0], "'ghost'") {
+		t.Errorf("meanwhile it is blocked by %q", by)
 	}
 	setStandbys(h, "")
 	if err := <-unblocked; err != nil || len(h.fence.BlockedBy()) != 0 {
@@ -211,7 +215,11 @@ func unsettle(h *testDatabase) map[string]string {
 func TestDefaultsOfTheDatabaseDoNotReachTheStore(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
-	for name, want := range unsettle(h) {
+	wanted := unsettle(h)
+	h.server.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+pgx.Identifier{h.db}.Sanitize()+" SET role = pg_read_all_stats") // whose member the control role is
+	h.store.CloseIdle()
+	wanted["role"] = "none"
+	for name, want := range wanted {
 		var got string
 		if err := h.store.Pool().QueryRow(h.ctx(), "SELECT current_setting($1)", name).Scan(&got); err != nil || got != want {
 			t.Errorf("%s is %q, %v; want %q", name, got, err, want)

@@ -20,7 +20,7 @@ var ErrExpired = errors.New("the log accepts no lines")
 // ErrStalled means that the log has not accepted its last lines in time.
 var ErrStalled = errors.New("the log has not accepted its last lines")
 
-// againAfter is the time until a Write that has failed is tried again.
+// againAfter is the time until a Write to a full disk is tried again.
 const againAfter = time.Second
 
 // Queue writes lines to one writer, in the order in which they come.
@@ -40,9 +40,8 @@ type Queue struct {
 }
 
 // New returns a Queue that writes to w, one or several whole lines at a time. lost makes the line that tells how many
-// lines had no room. broken is called with the error of each Write that has failed; it must not log. Such a Write is tried
-// again, with what it has not written, unless nobody reads any more (EPIPE), or the Queue is closed: a disk that is full
-// may have room again.
+// lines had no room. broken is called with the error of each Write that has failed; it must not log. If the disk is full, what
+// has not been written is tried again until there is room. After any other error it is lost.
 // Close must be called at the end.
 func New(w io.Writer, lost func(lines int) []byte, broken func(error)) *Queue {
 	q := &Queue{w: w, lost: lost, broken: broken, closing: make(chan struct{}), done: make(chan struct{})}
@@ -144,21 +143,21 @@ func (q *Queue) run() {
 			if err != nil {
 				q.broken(err)
 			}
-			if err == nil || errors.Is(err, syscall.EPIPE) || !q.pause() {
+			if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 				break
 			}
 			rest = rest[n:]
+			q.pause()
 		}
 	}
 }
 
-// pause waits before a Write is tried again. It reports false if the Queue is closed.
-func (q *Queue) pause() bool {
+// pause waits before a Write is tried again: not for long if the Queue is closed.
+func (q *Queue) pause() {
 	select {
 	case <-time.After(againAfter):
-		return true
 	case <-q.closing:
-		return false
+		time.Sleep(againAfter / 20)
 	}
 }
 
