@@ -114,29 +114,14 @@ func newOffering(t *testing.T) (*offering, []*election.Elections) {
 	f := &faults{latency: time.Millisecond}
 	var proxies []*election.Elections
 	for range 2 {
-		e, err := election.New(election.Config{
-			Open: func(context.Context, string) (election.Backend, error) {
-				return election.Backend{
-					Provider: provider{o.model, f},
-					Fence: func(context.Context, string) (election.Fence, error) {
-						return offeringFence{fence: fence{model: o.model, faults: f}, offers: o}, nil
-					},
-					Orders:    o.Orders,
-					Handovers: o,
-				}, nil
+		proxies = append(proxies, newElections(t, o.model, election.Backend{
+			Provider: provider{o.model, f},
+			Fence: func(context.Context, string) (election.Fence, error) {
+				return offeringFence{fence: fence{model: o.model, faults: f}, offers: o}, nil
 			},
-			Settings: func(string, string) election.Settings { return election.Settings{TTL: simulatedTTL} },
-			Now:      o.now,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := e.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
-		proxies = append(proxies, e)
+			Orders:    o.Orders,
+			Handovers: o,
+		}))
 	}
 	return o, proxies
 }

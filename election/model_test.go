@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/election"
@@ -14,6 +15,25 @@ import (
 
 // errInjected is a failure after which the outcome is unknown.
 var errInjected = errors.New("injected by the test")
+
+// newElections starts a proxy on one database, with the model's clock and TTL. It is closed when the test ends.
+func newElections(t *testing.T, m *model, b election.Backend) *election.Elections {
+	t.Helper()
+	e, err := election.New(election.Config{
+		Open:     func(context.Context, string) (election.Backend, error) { return b, nil },
+		Settings: func(string, string) election.Settings { return election.Settings{TTL: m.ttl} },
+		Now:      m.now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
 
 // model is a lease service and a fence in memory.
 type model struct {

@@ -199,29 +199,15 @@ func TestADatabaseThatIsUsedAgainKeepsItsConnections(t *testing.T) {
 		var closed, begun atomic.Int32
 		m, f := newModel(simulatedTTL), &faults{}
 		f.latency = time.Millisecond
-		e, err := election.New(election.Config{
-			Open: func(context.Context, string) (election.Backend, error) {
-				return election.Backend{
-					Provider:  provider{m, f},
-					Fence:     func(context.Context, string) (election.Fence, error) { return fence{model: m, faults: f}, nil },
-					CloseIdle: func() { closed.Add(1) },
-					Orders: func(context.Context, int64) (fencing.Ordered, error) {
-						begun.Add(1)
-						return fencing.Ordered{}, nil
-					},
-				}, nil
+		e := newElections(t, m, election.Backend{
+			Provider:  provider{m, f},
+			Fence:     func(context.Context, string) (election.Fence, error) { return fence{model: m, faults: f}, nil },
+			CloseIdle: func() { closed.Add(1) },
+			Orders: func(context.Context, int64) (fencing.Ordered, error) {
+				begun.Add(1)
+				return fencing.Ordered{}, nil
 			},
-			Settings: func(string, string) election.Settings { return election.Settings{TTL: simulatedTTL} },
-			Now:      m.now,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			if err := e.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		}()
 		const times, pause = 40, 100 * time.Millisecond
 		for range times {
 			c := enter(t, e, "w")
@@ -312,25 +298,10 @@ func newReaching(t *testing.T, m *model, cut func() bool, answers bool) *electio
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	e, err := election.New(election.Config{
-		Open: func(context.Context, string) (election.Backend, error) {
-			return election.Backend{
-				Provider: provider{m, f},
-				Fence:    func(context.Context, string) (election.Fence, error) { return fence{model: m, faults: f}, nil },
-				Orders:   func(ctx context.Context, _ int64) (fencing.Ordered, error) { return fencing.Ordered{}, hangs(ctx) },
-				Answers:  func(ctx context.Context, _ error) bool { return answers || hangs(ctx) == nil },
-			}, nil
-		},
-		Settings: func(string, string) election.Settings { return election.Settings{TTL: simulatedTTL} },
-		Now:      m.now,
+	return newElections(t, m, election.Backend{
+		Provider: provider{m, f},
+		Fence:    func(context.Context, string) (election.Fence, error) { return fence{model: m, faults: f}, nil },
+		Orders:   func(ctx context.Context, _ int64) (fencing.Ordered, error) { return fencing.Ordered{}, hangs(ctx) },
+		Answers:  func(ctx context.Context, _ error) bool { return answers || hangs(ctx) == nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
 }

@@ -305,31 +305,18 @@ func joinBarred(t *testing.T, order *fencing.Barred) (f *barringFence, c *conn, 
 	f = &barringFence{fence: fence{model: m, faults: &faults{latency: time.Millisecond}}, asked: make(chan struct{}, 100), goOn: make(chan struct{})}
 	f.order.Store(order)
 	var last atomic.Int64
-	e, err := election.New(election.Config{
-		Open: func(context.Context, string) (election.Backend, error) {
-			return election.Backend{
-				Provider: provider{m, f.faults},
-				Fence:    func(context.Context, string) (election.Fence, error) { return f, nil },
-				Orders: func(_ context.Context, after int64) (fencing.Ordered, error) {
-					if n := last.Load(); after < n {
-						return fencing.Ordered{LastOrder: n, Orders: []fencing.Order{{ID: n, Kind: fencing.OrderResume, Resource: "r"}}}, nil
-					}
-					return fencing.Ordered{LastOrder: last.Load()}, nil
-				},
-			}, nil
+	e := newElections(t, m, election.Backend{
+		Provider: provider{m, f.faults},
+		Fence:    func(context.Context, string) (election.Fence, error) { return f, nil },
+		Orders: func(_ context.Context, after int64) (fencing.Ordered, error) {
+			if n := last.Load(); after < n {
+				return fencing.Ordered{LastOrder: n, Orders: []fencing.Order{{ID: n, Kind: fencing.OrderResume, Resource: "r"}}}, nil
+			}
+			return fencing.Ordered{LastOrder: last.Load()}, nil
 		},
-		Settings: func(string, string) election.Settings { return election.Settings{TTL: simulatedTTL} },
-		Now:      m.now,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
 	})
 	c = &conn{worker: "w"}
+	var err error
 	if c.Candidacy, err = e.Join(t.Context(), fencing.JoinRequest{Database: "d", Resource: "r", Worker: "w", User: "u"}, c); err != nil {
 		t.Fatal(err)
 	}

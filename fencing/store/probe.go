@@ -82,7 +82,7 @@ func (s *Store) Answers(ctx context.Context, failed error) bool {
 func silent(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
-	var unknown interface{ Remedy() string } // such as which server is the primary
+	var unknown interface{ Remedy() string } // of an operator, for example when nobody knows which server is the primary
 	switch {
 	case codeOf(err) != "", errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return false

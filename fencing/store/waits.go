@@ -62,7 +62,7 @@ func (f *Fence) AwaitUnblocked(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if slices.Contains(was, standbys) {
-			if _, err := f.store.confirms.ask(ctx, f.id); err == nil {
+			if _, err := f.store.confirms.ask(ctx, f.id); err == nil && ctx.Err() == nil {
 				w.report(nil)
 				return nil
 			}
