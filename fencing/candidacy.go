@@ -251,6 +251,10 @@ type Fence interface {
 	// WaitFor returns those backends in waiting that wait, directly or through other
 	// backends, for a lock that one of the backends in holding has.
 	WaitFor(ctx context.Context, waiting, holding []uint32) ([]uint32, error)
+	// Elsewhere reports whether the address of the database leads to another primary than the
+	// server that was started at this time, in the form of RegisterRequest.Started. It reports
+	// false if that is not known.
+	Elsewhere(ctx context.Context, started string) bool
 	CatalogReader
 }
 

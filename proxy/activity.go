@@ -1,9 +1,14 @@
 package proxy
 
 import (
+	"context"
 	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // activity is what the candidacy's loop must know about a session. The session keeps it in
@@ -57,4 +62,75 @@ func (x *session) updatePending() { x.active.pending.Store(x.m.Is(protocol.Worki
 func while(flag *atomic.Bool) (end func()) {
 	flag.Store(true)
 	return func() { flag.Store(false) }
+}
+
+const (
+	// hangEvery is the time between two looks at which sessions wait for their servers.
+	hangEvery = time.Second
+	// hangAfter is how long a session waits before Fencepost asks where the address of its server leads, and again
+	// before it asks the next time.
+	hangAfter = 5 * time.Second
+)
+
+// hanging is a session's wait for its server.
+type hanging struct {
+	since time.Time // or when it was last asked where the address leads
+	taken uint64    // how many bytes the client had accepted then
+}
+
+// endHanging ends the sessions that wait for a server to which its address does not lead any more, until ctx ends. Such a
+// server may be gone without a trace: then TCP goes on for minutes before it reports that. The worker would keep its
+// lease meanwhile, because the server to which the address leads now answers.
+func (s *Server) endHanging(ctx context.Context) {
+	tick := time.NewTicker(hangEvery)
+	defer tick.Stop()
+	var waits map[*session]hanging
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		var due []*session
+		waits, due = s.hanging(waits, time.Now())
+		endMoved(ctx, due)
+	}
+}
+
+// hanging returns which sessions wait at now, and those of them whose wait is due. was is what it returned before.
+func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*session]hanging, due []*session) {
+	waits = make(map[*session]hanging)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x := range s.mu.sessions {
+		if !x.canBePolled() || x.isSuperseded() || x.member.shadow != nil || !x.active.busy.Load() && !x.active.pending.Load() {
+			continue
+		}
+		h, waited := was[x]
+		taken := socketBelow(x.client).Written()
+		if !waited || h.taken != taken {
+			h = hanging{now, taken}
+		} else if now.Sub(h.since) >= hangAfter {
+			h.since, due = now, append(due, x)
+		}
+		waits[x] = h
+	}
+	return waits, due
+}
+
+// endMoved ends those of the sessions to whose servers the address does not lead any more.
+func endMoved(ctx context.Context, due []*session) {
+	type place struct{ database, started string }
+	moved := make(map[place]bool)
+	for _, x := range due {
+		at := place{x.start.database, x.backend.started}
+		if _, known := moved[at]; !known {
+			moved[at] = at.started != "" && x.member.candidacy().Fence().Elsewhere(ctx, at.started)
+		}
+		if moved[at] {
+			host := x.backend.server.Address
+			x.log().Warn("the server does not answer, and its address leads to another one: the session ends", zap.String("host", host))
+			x.endAtOnce((&upstream.DemotedError{Host: host, By: host}).Refusal())
+		}
+	}
 }

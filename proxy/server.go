@@ -47,7 +47,8 @@ type Server struct {
 		draining bool
 		closed   bool
 	}
-	wg sync.WaitGroup
+	wg    sync.WaitGroup // of the connections
+	looks sync.WaitGroup // of endHanging
 }
 
 // failures are those that may concern many clients at once.
@@ -81,6 +82,7 @@ func NewServer(cfg Config) (*Server, error) {
 	s.overflow.Limit(maxOverflow)
 	s.mu.conns = map[netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
+	s.looks.Go(func() { s.endHanging(ctx) })
 	return s, nil
 }
 
@@ -242,6 +244,7 @@ func (s *Server) Close() {
 		x.endAtOnce(adminShutdown)
 	}
 	s.wg.Wait()
+	s.looks.Wait()
 	if !closed {
 		s.audit.close()
 		s.crews.close()

@@ -67,8 +67,8 @@ const noPrimary = "Fencepost knows no primary to connect to"
 type DemotedError struct {
 	Host string // its address
 	By   string // the address of the primary now, "" if there is none; Host if that leads to it
-	// Timeline is one that is newer than the host's, 0 if the host has become a standby, or if
-	// there is another primary.
+	// Timeline is one that is newer than the host's, 0 if the host has become a standby, if there
+	// is another primary, or if it is not known.
 	Timeline uint32
 }
 
@@ -76,6 +76,8 @@ func (e *DemotedError) Error() string {
 	switch {
 	case e.By == "" && e.Timeline == 0:
 		return e.Host + " has become a standby"
+	case e.By == e.Host && e.Timeline == 0:
+		return e.Host + " leads to another server now"
 	case e.By == e.Host:
 		return fmt.Sprintf("%s leads to the primary of timeline %d now", e.Host, e.Timeline)
 	case e.By == "":

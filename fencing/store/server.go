@@ -9,6 +9,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -145,4 +146,29 @@ func (s *Store) Gone(ctx context.Context, presenceID string) (gone bool, err err
 		return false, fmt.Errorf("look for the connections of another proxy: %w", err)
 	}
 	return gone, nil
+}
+
+// startedSQL asks when the server was started, in the form of fencing.RegisterRequest, and whether it is a standby.
+const startedSQL = "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex'), pg_is_in_recovery()"
+
+// Elsewhere implements fencing.Fence. A connection that exists stays at the server to which the address led when it was
+// opened, so only a new one shows where the address leads now. It is not opened if one that exists has led there too.
+func (f *Fence) Elsewhere(ctx context.Context, started string) bool {
+	there := func(ctx context.Context, s *Store) (is bool, err error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		var at string
+		var standby bool
+		err = s.free.QueryRow(ctx, startedSQL).Scan(&at, &standby)
+		return at == started || standby, err
+	}
+	if is, err := there(ctx, f.store); err == nil && is {
+		return false
+	}
+	var is bool
+	err := once(ctx, f.store.cfg, func(s *Store) (err error) {
+		is, err = there(ctx, s)
+		return err
+	})
+	return err == nil && !is
 }

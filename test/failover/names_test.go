@@ -162,3 +162,35 @@ func TestALeaseAtAStandby(t *testing.T) {
 		t.Errorf("a lease at a standby: %v", err)
 	}
 }
+
+// TestASessionAtAServerThatTheAddressHasLeft: the only address leads to the new primary, and the old one is gone without
+// a trace, so that TCP reports nothing. Its worker keeps nobody else from leading.
+func TestASessionAtAServerThatTheAddressHasLeft(t *testing.T) {
+	t.Parallel()
+	h := newPair(t).synchronous()
+	address := newName(t, h.a.Addr())
+	p := h.proxy("FENCEPOST_UPSTREAM_ADDRESS=" + address.address())
+	w := h.join(p, "w")
+	h.must(w, "INSERT INTO work VALUES ('before')")
+	h.a.Freeze(t)
+	late := make(chan error, 1)
+	go func() { late <- exec(w, "INSERT INTO work VALUES ('late')") }()
+	h.b.Promote(t)
+	address.to.Store(h.b.Addr())
+
+	other := h.join(h.proxy("FENCEPOST_UPSTREAM_ADDRESS="+h.b.Addr()), "other")
+	h.must(other, "INSERT INTO work VALUES ('other')")
+	if e, says := errorOf(<-late), address.address()+" leads to another server now"; e.Code != "57P01" || !strings.Contains(e.Message, says) {
+		t.Errorf("the statement at the former primary ended with %v", e)
+	}
+	p.Await(t, "the server does not answer, and its address leads to another one: the session ends", "host", address.address())
+	if err := other.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again := h.join(p, "again")
+	h.must(again, "SELECT pg_sleep(8)") // longer than it takes to ask where the address leads
+	h.must(again, "INSERT INTO work VALUES ('again')")
+	if got := h.works(); got != "before other again" {
+		t.Errorf("the table contains %q", got)
+	}
+}
