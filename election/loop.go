@@ -86,8 +86,8 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	s.seen = v
 	if before.unreached && !v.unreached {
 		s.ungranted = nil
-		if s.epoch == 0 { // whoever has led comes first
-			s.tryAt = max(s.tryAt, now+100*time.Millisecond+jitter(100*time.Millisecond))
+		if s.epoch == 0 { // whoever has led comes first; its proxy may notice up to one look later
+			s.tryAt = max(s.tryAt, now+orderPoll+jitter(100*time.Millisecond))
 		}
 	}
 	if before.blind && !v.blind { // what failed meanwhile is retried at once
