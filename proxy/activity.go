@@ -22,6 +22,9 @@ type activity struct {
 	busy    atomic.Bool
 	writing atomic.Bool // a write to the client is under way
 	stuck   atomic.Bool // when its crew was last polled, the server waited for the worker itself
+	// auditing: a refused statement is being recorded, and what the server has sent behind it is not read meanwhile. That
+	// may last for as long as a disk is full, while nobody works for the client.
+	auditing atomic.Bool
 
 	// taken and takenByCrew are how many bytes the client had accepted when Activity and
 	// the poll of its crew last called works.
@@ -30,13 +33,13 @@ type activity struct {
 
 // works reports whether the server, or the proxy, is working for the client. It reports
 // false while a write to the client is under way and the client has accepted no bytes since
-// the last call: the client is the one that does not continue then. last holds how many
-// bytes it had accepted at the last call.
+// the last call: the client is the one that does not continue then. It also reports false while a
+// refusal is being recorded. last holds how many bytes the client had accepted at the last call.
 func (a *activity) works(client link, last *atomic.Uint64) bool {
 	if taken := socketBelow(client).Written(); a.writing.Load() && last.Swap(taken) == taken {
 		return false
 	}
-	return a.busy.Load() || a.pending.Load()
+	return !a.auditing.Load() && (a.busy.Load() || a.pending.Load())
 }
 
 // Activity implements fencing.Member. It does not block.

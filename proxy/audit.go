@@ -57,6 +57,7 @@ func (q *auditQueue) close() {
 func (x *session) audit(r fencing.Rejection) {
 	r.Proxy, r.Session, r.Client = x.srv.cfg.ProxyID, x.id, x.client.RemoteAddr().String()
 	r.Database, r.User = x.start.database, x.start.user
+	defer while(&x.active.auditing)()
 	x.srv.audit.add(r)
 }
 

@@ -88,7 +88,7 @@ func (a *slowAuditor) Audit(x fencing.Rejection) {
 
 // TestAuditLosesNothingAndDelaysOnlyWhoIsRefused: the reply is there before the auditor
 // has seen the rejection. When too many wait for a slow auditor, the session that is
-// refused waits, and others go on. What waits is recorded when the proxy ends.
+// refused waits, which counts as inactivity, and others go on. What waits is recorded when the proxy ends.
 func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	t.Parallel()
 	slow := &slowAuditor{may: make(chan struct{})}
@@ -128,6 +128,9 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	}
 	if n := len(answered); n >= proxy.AuditQueueSize+more {
 		t.Errorf("all %d writes were answered while the auditor is told of none", n)
+	}
+	if p.Candidacy(db, "r", "follower").Busy() { // then it could keep the lease for as long as that lasts
+		t.Error("a worker whose refusals are not recorded counts as one for which the server works")
 	}
 	fixture.MustExec(t, leader, "insert into t values (2)") // is not delayed
 	if state := <-refused(); state != fencing.StateNotLeader {
