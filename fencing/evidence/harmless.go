@@ -22,27 +22,35 @@ func (e *HarmfulError) Error() string {
 
 // callsSQL lists what belongs to the tables $1, can be evaluated by a query that reads them, and calls a function of a
 // role that is neither a superuser nor the reader. Constraints are not among it, because LockHarmless has the planner
-// ignore them. A column of a range type, whatever it is within, is among it where the planner could estimate conditions on
-// it, which calls functions of that type: beside an index with a condition or an expression, or beside extended statistics.
+// ignore them. An operator of such a role counts, whatever function it has, because the planner may call those of its
+// negator and its commutator. So does a range type, whatever it is within, because the planner calls functions of it when
+// it estimates a condition: of a column beside an index with a condition or an expression, or beside extended statistics,
+// and of what such an index or statistics name, among which a domain counts, too.
 const callsSQL = `WITH RECURSIVE
-	odd AS (SELECT i.indrelid AS oid FROM pg_index i WHERE i.indrelid = ANY ($1) AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)
-		UNION SELECT e.stxrelid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)),
-	types AS (SELECT a.attrelid, a.attname, a.atttypid AS oid FROM pg_attribute a JOIN odd ON odd.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped
-		UNION SELECT y.attrelid, y.attname, part.oid FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
+	odd_index AS (SELECT i.indexrelid AS oid, i.indrelid FROM pg_index i WHERE i.indrelid = ANY ($1) AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)),
+	statistics AS (SELECT e.oid, e.stxrelid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)),
+	odd AS (SELECT indrelid AS oid FROM odd_index UNION SELECT stxrelid FROM statistics),
+	types AS (SELECT 'column ' || quote_ident(a.attname) || ' of table ' || a.attrelid::regclass AS what, a.atttypid AS oid, '{r,m}'::"char"[] AS kinds
+			FROM pg_attribute a JOIN odd ON odd.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped
+		UNION SELECT pg_describe_object('pg_class'::regclass, a.attrelid, 0), a.atttypid, '{r,m,d}' FROM pg_attribute a JOIN odd_index i ON i.oid = a.attrelid
+		UNION SELECT pg_describe_object(d.classid, d.objid, 0), d.refobjid, '{r,m,d}' FROM pg_depend d WHERE d.refclassid = 'pg_type'::regclass
+			AND (d.classid = 'pg_class'::regclass AND d.objid IN (SELECT oid FROM odd_index)
+				OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT oid FROM statistics))
+		UNION SELECT y.what, part.oid, y.kinds FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
 			SELECT unnest(ARRAY[t.typbasetype, t.typelem]) UNION SELECT b.atttypid FROM pg_attribute b WHERE b.attrelid = t.typrelid AND NOT b.attisdropped
 		) part (oid) WHERE part.oid <> 0)
 	SELECT DISTINCT pg_describe_object(d.classid, d.objid, 0) AS what FROM pg_depend d
 	LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
 	JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
-	JOIN pg_roles r ON r.oid = p.proowner
+	JOIN pg_roles r ON r.oid IN (p.proowner, o.oprowner)
 	WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user AND (
 		d.classid = 'pg_class'::regclass AND (d.objid = ANY ($1) OR d.objid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = ANY ($1)))
-		OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT e.oid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1))
+		OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT oid FROM statistics)
 		OR d.classid = 'pg_rewrite'::regclass AND d.objid IN (SELECT w.oid FROM pg_rewrite w WHERE w.ev_class = ANY ($1))
 	)
-	UNION SELECT 'column ' || quote_ident(y.attname) || ' of table ' || y.attrelid::regclass || ', by the type ' || format_type(t.oid, NULL)
+	UNION SELECT y.what || ', by the type ' || format_type(t.oid, NULL)
 	FROM types y JOIN pg_type t ON t.oid = y.oid JOIN pg_roles r ON r.oid = t.typowner
-	WHERE t.typtype IN ('r', 'm') AND NOT r.rolsuper AND r.rolname <> session_user ORDER BY what`
+	WHERE t.typtype = ANY (y.kinds) AND NOT r.rolsuper AND r.rolname <> session_user ORDER BY what`
 
 // querier is a connection or a transaction.
 type querier interface {
