@@ -119,6 +119,12 @@ func TestNoCatalogProvesNothing(t *testing.T) {
 	if ok, why := ProvenText(none, text); ok || why == "" {
 		t.Errorf("proven %v (%q)", ok, why)
 	}
+	if ok, why := ProvenText(none, Analyze("SAVEPOINT s", DefaultSettings)); !ok {
+		t.Errorf("a savepoint needs a catalog: %s", why)
+	}
+	if ok, _ := ProvenText(none, Analyze("RELEASE s", DefaultSettings)); ok {
+		t.Error("RELEASE is proven")
+	}
 	if ok, _ := Proven(fencing.NewCatalog(fencing.Facts{}), &Statement{Read: true}); ok {
 		t.Error("a statement whose names were not collected is proven")
 	}
