@@ -16,26 +16,36 @@ type HarmfulError struct {
 	Calls []string // what calls functions of another role that is no superuser
 }
 
+// HarmfulRemedy says what to do about a HarmfulError.
+const HarmfulRemedy = "let a superuser own what you trust, with all functions that it calls"
+
 func (e *HarmfulError) Error() string {
-	return fmt.Sprintf("table %s was not read, because that could run functions of another role with the rights of the reader: %s", e.Table, strings.Join(e.Calls, ", "))
+	return fmt.Sprintf("table %s was not read, because that could run functions of another role with the rights of the reader (%s): %s", e.Table, HarmfulRemedy, strings.Join(e.Calls, ", "))
 }
 
 // callsSQL lists what belongs to the tables $1, can be evaluated by a query that reads them, and calls a function of a
 // role that is neither a superuser nor the reader. Constraints are not among it, because LockHarmless has the planner
-// ignore them. An operator of such a role counts, whatever function it has, because the planner may call those of its
-// negator and its commutator. So does a range type, whatever it is within, because the planner calls functions of it when
-// it estimates a condition: of a column beside an index with a condition or an expression, or beside extended statistics,
-// and of what such an index or statistics name, among which a domain counts, too.
+// ignore them.
+//
+// An operator of such a role counts, whatever function it has, because the planner may call those of its negator and its
+// commutator. So does a range type, whatever it is within, because the planner calls functions of it when it estimates a
+// condition: of a column beside an index with a condition or an expression, or beside extended statistics, and within such
+// an expression. Postgres does not record all types of an expression as dependencies, so they are taken from the tree. A
+// domain counts where a polymorphic function of an extension may look at its checks, as populate_record of hstore does.
+// satisfies_hash_partition evaluates the key of any table, so it always counts.
 const callsSQL = `WITH RECURSIVE
 	odd_index AS (SELECT i.indexrelid AS oid, i.indrelid FROM pg_index i WHERE i.indrelid = ANY ($1) AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)),
 	statistics AS (SELECT e.oid, e.stxrelid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)),
 	odd AS (SELECT indrelid AS oid FROM odd_index UNION SELECT stxrelid FROM statistics),
+	trees AS (SELECT pg_describe_object('pg_class'::regclass, i.indexrelid, 0) AS what, concat(i.indpred, i.indexprs) AS tree FROM pg_index i WHERE i.indrelid = ANY ($1)
+		UNION ALL SELECT pg_describe_object('pg_statistic_ext'::regclass, e.oid, 0), e.stxexprs::text FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)
+		UNION ALL SELECT pg_describe_object('pg_class'::regclass, k.partrelid, 0), k.partexprs::text FROM pg_partitioned_table k WHERE k.partrelid = ANY ($1)),
+	functions AS (SELECT t.what, p.oid, p.proname, p.oid >= 16384 AND p.proargtypes::oid[] && ARRAY(SELECT y.oid FROM pg_type y WHERE y.typtype = 'p') AS polymorphic FROM trees t
+		CROSS JOIN LATERAL regexp_matches(t.tree, ':(?:op)?funcid (\d+)', 'g') m JOIN pg_proc p ON p.oid = m[1]::oid),
 	types AS (SELECT 'column ' || quote_ident(a.attname) || ' of table ' || a.attrelid::regclass AS what, a.atttypid AS oid, '{r,m}'::"char"[] AS kinds
 			FROM pg_attribute a JOIN odd ON odd.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped
-		UNION SELECT pg_describe_object('pg_class'::regclass, a.attrelid, 0), a.atttypid, '{r,m,d}' FROM pg_attribute a JOIN odd_index i ON i.oid = a.attrelid
-		UNION SELECT pg_describe_object(d.classid, d.objid, 0), d.refobjid, '{r,m,d}' FROM pg_depend d WHERE d.refclassid = 'pg_type'::regclass
-			AND (d.classid = 'pg_class'::regclass AND d.objid IN (SELECT oid FROM odd_index)
-				OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT oid FROM statistics))
+		UNION SELECT t.what, m[1]::oid, CASE WHEN EXISTS (SELECT FROM functions f WHERE f.what = t.what AND f.polymorphic) THEN '{r,m,d}'::"char"[] ELSE '{r,m}' END
+			FROM trees t CROSS JOIN LATERAL regexp_matches(t.tree, ':[a-z_]*type(?:id)? (\d+)', 'g') m
 		UNION SELECT y.what, part.oid, y.kinds FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
 			SELECT unnest(ARRAY[t.typbasetype, t.typelem]) UNION SELECT b.atttypid FROM pg_attribute b WHERE b.attrelid = t.typrelid AND NOT b.attisdropped
 		) part (oid) WHERE part.oid <> 0)
@@ -46,11 +56,12 @@ const callsSQL = `WITH RECURSIVE
 	WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user AND (
 		d.classid = 'pg_class'::regclass AND (d.objid = ANY ($1) OR d.objid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = ANY ($1)))
 		OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT oid FROM statistics)
-		OR d.classid = 'pg_rewrite'::regclass AND d.objid IN (SELECT w.oid FROM pg_rewrite w WHERE w.ev_class = ANY ($1))
 	)
+	UNION SELECT f.what || ', by the function ' || f.proname FROM functions f WHERE f.proname = 'satisfies_hash_partition'
 	UNION SELECT y.what || ', by the type ' || format_type(t.oid, NULL)
-	FROM types y JOIN pg_type t ON t.oid = y.oid JOIN pg_roles r ON r.oid = t.typowner
-	WHERE t.typtype = ANY (y.kinds) AND NOT r.rolsuper AND r.rolname <> session_user ORDER BY what`
+	FROM types y JOIN pg_type t ON t.oid = y.oid LEFT JOIN pg_range g ON t.oid IN (g.rngtypid, g.rngmultitypid) LEFT JOIN pg_proc p ON p.oid = g.rngsubdiff::oid
+	JOIN pg_roles r ON r.oid IN (t.typowner, p.proowner)
+	WHERE t.typtype = ANY (y.kinds) AND (t.typtype = 'd' AND t.oid >= 16384 OR NOT r.rolsuper AND r.rolname <> session_user) ORDER BY what`
 
 // querier is a connection or a transaction.
 type querier interface {

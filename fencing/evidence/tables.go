@@ -153,7 +153,7 @@ func (s *Session) look(ctx context.Context, t *Table) error {
 			return err
 		}
 		if len(all) > 0 {
-			t.Unreadable = "reading it could run functions of another role with the rights of the reader (let a superuser own those that you trust): " + strings.Join(all, ", ")
+			t.Unreadable = "reading it could run functions of another role with the rights of the reader (" + HarmfulRemedy + "): " + strings.Join(all, ", ")
 			return nil
 		}
 		t.Facts, err = s.Facts(ctx, *t)

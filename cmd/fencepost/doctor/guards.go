@@ -76,9 +76,19 @@ func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
 		return err
 	}
 	column := pgx.Identifier{g.Stamp}.Sanitize()
-	// One snapshot shows the epoch and the stamps: another worker may have led since the epoch was read.
-	return tx.QueryRow(ctx, fmt.Sprintf("SELECT f.epoch, coalesce((SELECT max(%[1]s) FROM %[2]s WHERE %[1]s > f.epoch), 0) FROM fencepost.fence f WHERE f.resource = $1", column, g.Table), g.Resource).
-		Scan(&g.Epoch, &g.Above)
+	// The stamps come first: another worker may lead, and write, between the two statements. A column is qualified, and
+	// the table has nothing beside it, because the table's owner chooses the names.
+	var highest int64
+	if err := tx.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(max(t.%s), 0) FROM %s t", column, g.Table)).Scan(&highest); err != nil {
+		return err
+	}
+	if err := tx.QueryRow(ctx, "SELECT f.epoch FROM fencepost.fence f WHERE f.resource = $1", g.Resource).Scan(&g.Epoch); err != nil {
+		return err
+	}
+	if highest > g.Epoch {
+		g.Above = highest
+	}
+	return nil
 }
 
 // guards looks at the guarded tables.

@@ -319,6 +319,26 @@ func TestATakeoverWhileStampsAreLookedAt(t *testing.T) {
 	}
 }
 
+// TestStampsOfATableByAnyName: the name of a guarded table, and those of its columns, hide no table of the fence.
+func TestStampsOfATableByAnyName(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	db := s.Database(t)
+	s.Exec(t, pgtest.Superuser, db, "CREATE TABLE public.f (id int, fence_epoch bigint, epoch bigint DEFAULT 9)", "CREATE TABLE public.t (id int, fence_epoch bigint)")
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
+	for _, table := range []string{"public.f", "public.t"} {
+		s.Exec(t, pgtest.Superuser, db, "INSERT INTO "+table+" VALUES (1, 5)",
+			`CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
+			`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON `+table+` EXECUTE FUNCTION fencepost.guard_1('refuse')`,
+			`ALTER TABLE `+table+` ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+	}
+	r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
+	wantIDs(t, r, "stamp-above-fence")
+	if n := len(r.Findings); n != 2 {
+		t.Errorf("%d findings: %+v", n, r.Findings)
+	}
+}
+
 // TestStampsRunNothingOfTheTablesOwner: what the owner of a guarded table has made is not evaluated with the rights of
 // whoever reads the stamps.
 func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
@@ -355,6 +375,16 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 			"CREATE OPERATOR trap.=== (FUNCTION = trap.eq, LEFTARG = int, RIGHTARG = int, NEGATOR = OPERATOR(trap.<<>>))",
 			"CREATE OPERATOR trap.<<>> (FUNCTION = pg_catalog.int4ne, LEFTARG = int, RIGHTARG = int, NEGATOR = OPERATOR(trap.===), RESTRICT = neqsel)",
 			"CREATE INDEX ON public.invoices (id) WHERE fence_epoch IS NOT NULL OR id OPERATOR(trap.<<>>) 5"}, harmful, harmful},
+		{"the key of a table that no query names", []string{"CREATE FUNCTION trap.k(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()::int'",
+			"CREATE TABLE trap.h (id int) PARTITION BY HASH ((id + trap.k(1)))",
+			"DO $$ BEGIN EXECUTE format('CREATE INDEX ON public.invoices (id) WHERE satisfies_hash_partition(%s::oid, 1, 0, 1)', 'trap.h'::regclass::oid); END $$"}, harmful, harmful},
+		{"the constructor of a range type", []string{"CREATE FUNCTION trap.diff(int8, int8) RETURNS float8 LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()::int::float8'",
+			"CREATE TYPE trap.r AS RANGE (subtype = int8, subtype_diff = trap.diff)", "CREATE STATISTICS public.st ON (trap.r(0, fence_epoch)) FROM public.invoices",
+			"CREATE INDEX ON public.invoices (id) WHERE fence_epoch IS NOT NULL OR trap.r(0, fence_epoch) @> 5::bigint"}, harmful, harmful},
+		{"the checks of a domain within a row", []string{"CREATE EXTENSION hstore SCHEMA trap", "CREATE DOMAIN trap.d AS int CHECK (trap.spring())", "CREATE TYPE trap.comp AS (a trap.d)",
+			"CREATE INDEX ON public.invoices (id) WHERE trap.populate_record((ARRAY[]::trap.comp[])[1], 'a=>1'::trap.hstore) IS NOT NULL"}, harmful, harmful},
+		{"an index on a domain, and a rule for DELETE", []string{"CREATE DOMAIN trap.d AS text CHECK (VALUE <> '')", "ALTER TABLE public.invoices ADD COLUMN d trap.d DEFAULT 'x'",
+			"CREATE INDEX ON public.invoices (d) WHERE id IS NULL", "CREATE RULE keep AS ON DELETE TO public.invoices WHERE trap.spring() DO INSTEAD NOTHING"}, "", ""},
 		{"an index on an enumeration", []string{"CREATE TYPE trap.e AS ENUM ('open', 'paid')", "ALTER TABLE public.invoices ADD COLUMN e trap.e DEFAULT 'open'",
 			"CREATE INDEX ON public.invoices (id) WHERE e = 'open'"}, "", ""},
 		{"a range type without conditions on it", []string{"CREATE TYPE trap.r AS RANGE (subtype = int8)", "ALTER TABLE public.invoices ADD COLUMN r trap.r", "CREATE INDEX ON public.invoices USING gist (r)"}, "", ""},
@@ -365,7 +395,7 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			db := s.Database(t)
 			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
-			s.Exec(t, pgtest.Superuser, db, "CREATE SCHEMA trap AUTHORIZATION "+pgtest.App, "GRANT CREATE ON SCHEMA public TO "+pgtest.App)
+			s.Exec(t, pgtest.Superuser, db, "CREATE SCHEMA trap AUTHORIZATION "+pgtest.App, "GRANT CREATE ON SCHEMA public TO "+pgtest.App, "GRANT CREATE ON DATABASE "+db+" TO "+pgtest.App)
 			s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "GRANT SELECT ON public.invoices TO "+pgtest.Control,
 				"INSERT INTO public.invoices SELECT 1, n FROM generate_series(1, 100) n", "GRANT USAGE ON SCHEMA trap TO PUBLIC",
 				"CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN IF current_user <> '"+pgtest.App+"' THEN RAISE EXCEPTION 'SPRUNG'; END IF; RETURN true; END $$")

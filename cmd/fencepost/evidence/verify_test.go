@@ -173,7 +173,7 @@ var planted = map[string]state{
 			"CREATE FUNCTION trap.harmless() RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true'",
 			"CREATE INDEX sprung ON public.invoices (id) WHERE trap.harmless()",
 			"CREATE OR REPLACE FUNCTION trap.harmless() RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()'")
-	}, "unverified", "could run functions of another role with the rights of the reader (let a superuser own those that you trust): index public.sprung"},
+	}, "unverified", "could run functions of another role with the rights of the reader (let a superuser own what you trust, with all functions that it calls): index public.sprung"},
 	"rows without a stamp": {func(d *database) {
 		d.past("INSERT INTO public.invoices VALUES (7, NULL)")
 	}, "ok", "public.invoices"},
