@@ -42,6 +42,10 @@ func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	stopwatch.Eventually(t, d, what, holds)
 }
 
+// clusters bounds how many clusters there are at once. Their nodes have to hear of each other within a second, which a
+// busy machine does not manage for many.
+var clusters = make(chan struct{}, 3)
+
 // members are the nodes of a cluster, in this process.
 type members struct {
 	t     *testing.T
@@ -58,6 +62,8 @@ type members struct {
 // newMembers prepares nodes, and starts none.
 func newMembers(t *testing.T, names ...string) *members {
 	t.Helper()
+	clusters <- struct{}{}
+	t.Cleanup(func() { <-clusters })
 	authority := pgtest.NewAuthority(t)
 	pair := authority.Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
 	c := &members{
