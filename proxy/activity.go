@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/upstream"
 )
@@ -21,10 +22,14 @@ type activity struct {
 	// many replies pending.
 	busy    atomic.Bool
 	writing atomic.Bool // a write to the client is under way
+	awaits  atomic.Bool // the session waits for the lead in its startup, or for its server just after that
 	stuck   atomic.Bool // when its crew was last polled, the server waited for the worker itself
 	// auditing: a refused statement is being recorded, and what the server has sent behind it is not read meanwhile. That
 	// may last for as long as a disk is full, while nobody works for the client.
 	auditing atomic.Bool
+
+	// moved is why the session ends if its server is not the one to which its address leads, nil if that is not known.
+	moved atomic.Pointer[fencing.Refusal]
 
 	// taken and takenByCrew are how many bytes the client had accepted when Activity and
 	// the poll of its crew last called works.
@@ -83,7 +88,7 @@ type hanging struct {
 
 // endHanging ends the sessions that wait for a server to which its address does not lead any more, until ctx ends. Such a
 // server may be gone without a trace: then TCP goes on for minutes before it reports that. The worker would keep its
-// lease meanwhile, because the server to which the address leads now answers.
+// lease meanwhile, or be given one, because the server to which the address leads now answers.
 func (s *Server) endHanging(ctx context.Context) {
 	tick := time.NewTicker(hangEvery)
 	defer tick.Stop()
@@ -106,11 +111,15 @@ func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*se
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for x := range s.mu.sessions {
-		if !x.canBePolled() || x.isSuperseded() || x.member.shadow != nil || !x.active.busy.Load() && !x.active.pending.Load() {
+		awaits := x.active.awaits.Load()
+		if !awaits && !x.canBePolled() || x.isSuperseded() || x.member.shadow != nil || !x.active.busy.Load() && !x.active.pending.Load() {
 			continue
 		}
 		h, waited := was[x]
 		taken := socketBelow(x.client).Written()
+		if awaits { // its client is told for whom it waits
+			taken = 0
+		}
 		if !waited || h.taken != taken {
 			h = hanging{now, taken}
 		} else if now.Sub(h.since) >= hangAfter {
@@ -132,8 +141,8 @@ func endMoved(ctx context.Context, due []*session) {
 		}
 		if moved[at] {
 			host := x.backend.server.Address
-			x.log().Warn("the server does not answer, and its address leads to another one: the session ends", zap.String("host", host))
-			x.endAtOnce((&upstream.DemotedError{Host: host, By: host}).Refusal())
+			x.log().Warn("a session waits at a server to which its address does not lead any more, and ends", zap.String("host", host))
+			x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal())
 		}
 	}
 }

@@ -57,6 +57,14 @@ func (x *session) endWith(tenure context.Context) (stop func()) {
 	}
 }
 
+// endMoved ends the session because its server is not the one to which its address leads.
+func (x *session) endMoved(why *fencing.Refusal) {
+	x.active.moved.Store(why)
+	if !x.endStartup() && !x.isSuperseded() {
+		x.endAtOnce(why)
+	}
+}
+
 // demotionOf returns what the clients are told whose server has lost its tenure, nil if it
 // has not.
 func demotionOf(tenure context.Context) *fencing.Refusal {

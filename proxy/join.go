@@ -292,6 +292,7 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	if err := x.timed(timelessSQL); err != nil {
 		return err
 	}
+	defer while(&x.active.awaits)()
 	if err := x.awaitLeader(guard); err != nil {
 		return err
 	}

@@ -109,10 +109,12 @@ var serverLate = &fencing.Refusal{
 // refusalOf returns the error that the client of a startup gets if the startup ended with
 // err, or errOver if it gets none.
 func (x *session) refusalOf(err error, guard context.Context) error {
-	demotion := demotionOf(x.backend.server.Tenure)
+	demotion, moved := demotionOf(x.backend.server.Tenure), x.active.moved.Load()
 	switch cause := context.Cause(guard); {
 	case demotion != nil:
 		return demotion
+	case moved != nil:
+		return moved
 	case x.life.phase() > phaseServing: // the proxy shuts down
 		return shuttingDown
 	case x.isSuperseded():

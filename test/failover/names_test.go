@@ -164,7 +164,8 @@ func TestALeaseAtAStandby(t *testing.T) {
 }
 
 // TestASessionAtAServerThatTheAddressHasLeft: the only address leads to the new primary, and the old one is gone without
-// a trace, so that TCP reports nothing. Its worker keeps nobody else from leading.
+// a trace, so that TCP reports nothing. Its worker keeps nobody else from leading, and a worker that waits there for the
+// lead does not get it.
 func TestASessionAtAServerThatTheAddressHasLeft(t *testing.T) {
 	t.Parallel()
 	h := newPair(t).synchronous()
@@ -172,18 +173,27 @@ func TestASessionAtAServerThatTheAddressHasLeft(t *testing.T) {
 	p := h.proxy("FENCEPOST_UPSTREAM_ADDRESS=" + address.address())
 	w := h.join(p, "w")
 	h.must(w, "INSERT INTO work VALUES ('before')")
+	late, waits := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := h.tryJoin(p, "waiter")
+		waits <- err
+	}()
+	fixture.Eventually(t, "a worker to wait", func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND query LIKE '%idle_session_timeout%'", pgtest.App) == 1
+	})
 	h.a.Freeze(t)
-	late := make(chan error, 1)
 	go func() { late <- exec(w, "INSERT INTO work VALUES ('late')") }()
 	h.b.Promote(t)
 	address.to.Store(h.b.Addr())
 
 	other := h.join(h.proxy("FENCEPOST_UPSTREAM_ADDRESS="+h.b.Addr()), "other")
 	h.must(other, "INSERT INTO work VALUES ('other')")
-	if e, says := errorOf(<-late), address.address()+" leads to another server now"; e.Code != "57P01" || !strings.Contains(e.Message, says) {
-		t.Errorf("the statement at the former primary ended with %v", e)
+	for what, ended := range map[string]chan error{"the statement": late, "the wait": waits} {
+		if e, says := errorOf(<-ended), address.address()+" leads to another server now"; e.Code != "57P01" || !strings.Contains(e.Message, says) {
+			t.Errorf("%s at the former primary ended with %v", what, e)
+		}
 	}
-	p.Await(t, "the server does not answer, and its address leads to another one: the session ends", "host", address.address())
+	p.Await(t, "a session waits at a server to which its address does not lead any more, and ends", "host", address.address())
 	if err := other.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
