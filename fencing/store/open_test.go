@@ -212,3 +212,37 @@ func TestWhatCountsAsSilence(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersWhoeverWaits: a lock on a catalog holds up every login, and the reading of the orders, while sessions that
+// exist go on. That is an answer, and a frozen server gives none.
+func TestAnswersWhoeverWaits(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	db := s.Database(t)
+	st, err := store.Open(t.Context(), store.Config{Address: s.Addr(), Database: db, User: pgtest.Control})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	answers := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		return st.Answers(ctx, context.DeadlineExceeded)
+	}
+	if tx, err := s.Connect(t, pgtest.Superuser, db).Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	} else if _, err := tx.Exec(t.Context(), "LOCK TABLE pg_catalog.pg_authid, pg_catalog.pg_database"); err != nil {
+		t.Fatal(err)
+	}
+	if !answers() {
+		t.Error("a server at which all logins wait counts as one that does not answer")
+	}
+	s.Freeze(t)
+	if answers() {
+		t.Error("a frozen server answers")
+	}
+	s.Thaw(t)
+	if !answers() {
+		t.Error("it does not answer after that")
+	}
+}

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -72,9 +75,38 @@ func Probe(ctx context.Context, cfg Config) error {
 }
 
 // Answers reports whether the server answers, whatever it says, although a statement has failed with this error. If the
-// error leaves that open, it asks on a new connection, which waits for no lock of a table of Fencepost's.
+// error leaves that open, it asks on a new connection. No lock can hold that up, not even one on a catalog, for which
+// every login waits while sessions that exist go on.
 func (s *Store) Answers(ctx context.Context, failed error) bool {
-	return !silent(failed) || !silent(once(ctx, s.cfg, func(o *Store) error { return o.free.Ping(ctx) }))
+	return !silent(failed) || !silent(s.greet(ctx))
+}
+
+// greet connects to the server and asks whether it speaks TLS, which Postgres answers before it reads anything of a
+// database.
+func (s *Store) greet(ctx context.Context) error {
+	server, err := s.cfg.server(ctx)
+	if err != nil {
+		return err
+	}
+	network := "tcp"
+	if path.IsAbs(server.Address) {
+		network = "unix"
+	}
+	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, network, server.Address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing is lost with it
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	request, err := (&pgproto3.SSLRequest{}).Encode(nil)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Write(request); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	return err
 }
 
 // silent reports whether err is of a server of which nothing was heard. A certificate that is not accepted is no silence,
