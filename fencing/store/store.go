@@ -42,8 +42,8 @@ const (
 )
 
 // Connections is how many connections of the control role a Store may open, with the
-// default pool size. One is for Answers, and one for Elsewhere.
-const Connections = 2*DefaultPoolSize + readPoolSize + watchPoolSize + 2
+// default pool size. One is for Elsewhere; Answers does not log in.
+const Connections = 2*DefaultPoolSize + readPoolSize + watchPoolSize + 1
 
 // Config says how to connect to one database as the control role.
 type Config struct {

@@ -142,10 +142,10 @@ func TestDiagnose(t *testing.T) {
 		"a clock that is ahead":               {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second / 2} }, []string{"clock"}},
 		"a clock that is behind":              {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: -3 * time.Second} }, []string{"clock"}},
 		"a clock that was read slowly":        {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second} }, nil},
-		"too many clients":                    {func(f *Facts) { f.Settings.Limits.MaxConnections = 74 }, []string{"max-connections"}},
-		"as many clients as fit":              {func(f *Facts) { f.Settings.Limits.MaxConnections = 73 }, nil},
+		"too many clients":                    {func(f *Facts) { f.Settings.Limits.MaxConnections = 75 }, []string{"max-connections"}},
+		"as many clients as fit":              {func(f *Facts) { f.Settings.Limits.MaxConnections = 74 }, nil},
 		"reserved connections": {func(f *Facts) {
-			f.Settings.Limits.MaxConnections, f.Postgres.Settings["reserved_connections"] = 73, "1"
+			f.Settings.Limits.MaxConnections, f.Postgres.Settings["reserved_connections"] = 74, "1"
 		}, []string{"max-connections"}},
 		"a superuser as a named worker": {func(f *Facts) { f.Databases[0].Workers = []string{"postgres"} }, []string{"worker-superuser"}},
 		"a superuser in a group of workers": {func(f *Facts) {

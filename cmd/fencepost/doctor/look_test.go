@@ -244,6 +244,15 @@ func TestTheReportWritesNoLinesOfUsers(t *testing.T) {
 	}
 }
 
+// stamping returns the statements that make the guard of resource 1 on a table, with stamps.
+func stamping(table string) []string {
+	return []string{
+		`CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON ` + table + ` FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
+		`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON ` + table + ` EXECUTE FUNCTION fencepost.guard_1('refuse')`,
+		`ALTER TABLE ` + table + ` ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`,
+	}
+}
+
 // TestGuardsAreLookedAt: a guard of which a child has no trigger, whose owner logs in, with
 // a stamp that no grant explains, which only a superuser may read.
 func TestGuardsAreLookedAt(t *testing.T) {
@@ -252,10 +261,7 @@ func TestGuardsAreLookedAt(t *testing.T) {
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "INSERT INTO public.invoices VALUES (1, 5)")
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
-	s.Exec(t, pgtest.Superuser, db,
-		`CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON public.invoices FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
-		`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON public.invoices EXECUTE FUNCTION fencepost.guard_1('refuse')`)
-	s.Exec(t, pgtest.Superuser, db, `ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+	s.Exec(t, pgtest.Superuser, db, stamping("public.invoices")...)
 	wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), asControl(s, db))), "guard-owner")
 	wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db))), "guard-owner", "stamp-above-fence")
 	s.Exec(t, pgtest.App, db, "CREATE TABLE public.late () INHERITS (public.invoices)")
@@ -327,10 +333,7 @@ func TestStampsOfATableByAnyName(t *testing.T) {
 	s.Exec(t, pgtest.Superuser, db, "CREATE TABLE public.f (id int, fence_epoch bigint, epoch bigint DEFAULT 9)", "CREATE TABLE public.t (id int, fence_epoch bigint)")
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
 	for _, table := range []string{"public.f", "public.t"} {
-		s.Exec(t, pgtest.Superuser, db, "INSERT INTO "+table+" VALUES (1, 5)",
-			`CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
-			`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON `+table+` EXECUTE FUNCTION fencepost.guard_1('refuse')`,
-			`ALTER TABLE `+table+` ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+		s.Exec(t, pgtest.Superuser, db, append([]string{"INSERT INTO " + table + " VALUES (1, 5)"}, stamping(table)...)...)
 	}
 	r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
 	wantIDs(t, r, "stamp-above-fence")
@@ -399,9 +402,7 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 			s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "GRANT SELECT ON public.invoices TO "+pgtest.Control,
 				"INSERT INTO public.invoices SELECT 1, n FROM generate_series(1, 100) n", "GRANT USAGE ON SCHEMA trap TO PUBLIC",
 				"CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN IF current_user <> '"+pgtest.App+"' THEN RAISE EXCEPTION 'SPRUNG'; END IF; RETURN true; END $$")
-			s.Exec(t, pgtest.Superuser, db, `CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON public.invoices FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
-				`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON public.invoices EXECUTE FUNCTION fencepost.guard_1('refuse')`,
-				`ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+			s.Exec(t, pgtest.Superuser, db, stamping("public.invoices")...)
 			s.Exec(t, pgtest.App, db, append(c.trap, "ANALYZE public.invoices")...)
 			for _, reader := range []struct {
 				name, says string
