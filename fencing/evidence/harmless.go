@@ -30,22 +30,24 @@ func (e *HarmfulError) Error() string {
 // An operator of such a role counts, whatever function it has, because the planner may call those of its negator and its
 // commutator. So does a range type, whatever it is within, because the planner calls functions of it when it estimates a
 // condition: of a column beside an index with a condition or an expression, or beside extended statistics, and within such
-// an expression. Postgres does not record all types of an expression as dependencies, so they are taken from the tree. A
-// domain counts where a polymorphic function of an extension may look at its checks, as populate_record of hstore does.
-// satisfies_hash_partition evaluates the key of any table, so it always counts.
+// an expression. Postgres does not record all types of an expression as dependencies, so they are taken from the tree.
+//
+// A domain counts if an expression does more than read a column of it: for a cast, the planner looks at the domain's
+// checks, and evaluates what is constant in them. A polymorphic function of an extension may look at them too, as
+// populate_record of hstore does. satisfies_hash_partition evaluates the key of any table, so it always counts.
 const callsSQL = `WITH RECURSIVE
 	odd_index AS (SELECT i.indexrelid AS oid, i.indrelid FROM pg_index i WHERE i.indrelid = ANY ($1) AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)),
 	statistics AS (SELECT e.oid, e.stxrelid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)),
-	odd AS (SELECT indrelid AS oid FROM odd_index UNION SELECT stxrelid FROM statistics),
+	odd AS (SELECT indrelid AS oid FROM odd_index UNION SELECT oid FROM odd_index UNION SELECT stxrelid FROM statistics),
 	trees AS (SELECT pg_describe_object('pg_class'::regclass, i.indexrelid, 0) AS what, concat(i.indpred, i.indexprs) AS tree FROM pg_index i WHERE i.indrelid = ANY ($1)
 		UNION ALL SELECT pg_describe_object('pg_statistic_ext'::regclass, e.oid, 0), e.stxexprs::text FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)
 		UNION ALL SELECT pg_describe_object('pg_class'::regclass, k.partrelid, 0), k.partexprs::text FROM pg_partitioned_table k WHERE k.partrelid = ANY ($1)),
 	functions AS (SELECT t.what, p.oid, p.proname, p.oid >= 16384 AND p.proargtypes::oid[] && ARRAY(SELECT y.oid FROM pg_type y WHERE y.typtype = 'p') AS polymorphic FROM trees t
 		CROSS JOIN LATERAL regexp_matches(t.tree, ':(?:op)?funcid (\d+)', 'g') m JOIN pg_proc p ON p.oid = m[1]::oid),
-	types AS (SELECT 'column ' || quote_ident(a.attname) || ' of table ' || a.attrelid::regclass AS what, a.atttypid AS oid, '{r,m}'::"char"[] AS kinds
+	types AS (SELECT 'column ' || quote_ident(a.attname) || ' of ' || a.attrelid::regclass AS what, a.atttypid AS oid, '{r,m}'::"char"[] AS kinds
 			FROM pg_attribute a JOIN odd ON odd.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped
-		UNION SELECT t.what, m[1]::oid, CASE WHEN EXISTS (SELECT FROM functions f WHERE f.what = t.what AND f.polymorphic) THEN '{r,m,d}'::"char"[] ELSE '{r,m}' END
-			FROM trees t CROSS JOIN LATERAL regexp_matches(t.tree, ':[a-z_]*type(?:id)? (\d+)', 'g') m
+		UNION SELECT t.what, m[2]::oid, CASE WHEN m[1] <> 'vartype' OR EXISTS (SELECT FROM functions f WHERE f.what = t.what AND f.polymorphic) THEN '{r,m,d}'::"char"[] ELSE '{r,m}' END
+			FROM trees t CROSS JOIN LATERAL regexp_matches(t.tree, ':([a-z_]*typ(?:e|id|eid)) (\d+)', 'gi') m
 		UNION SELECT y.what, part.oid, y.kinds FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
 			SELECT unnest(ARRAY[t.typbasetype, t.typelem]) UNION SELECT b.atttypid FROM pg_attribute b WHERE b.attrelid = t.typrelid AND NOT b.attisdropped
 		) part (oid) WHERE part.oid <> 0)

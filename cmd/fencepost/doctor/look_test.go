@@ -374,6 +374,11 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 			"CREATE TYPE trap.r AS RANGE (subtype = int8, subtype_diff = trap.diff)",
 			"CREATE INDEX ON public.invoices ((CASE WHEN fence_epoch > 50 THEN '[1,9)'::trap.r ELSE '[5,900)'::trap.r END))",
 			"CREATE INDEX ON public.invoices (id) WHERE fence_epoch IS NOT NULL OR (CASE WHEN fence_epoch > 50 THEN '[1,9)'::trap.r ELSE '[5,900)'::trap.r END) @> 5::bigint"}, harmful, harmful},
+		{"a range type that JSON_VALUE returns, where it exists", []string{"CREATE FUNCTION trap.diff(int8, int8) RETURNS float8 LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()::int::float8'",
+			"CREATE TYPE trap.r AS RANGE (subtype = int8, subtype_diff = trap.diff)", "ALTER TABLE public.invoices ADD COLUMN j jsonb DEFAULT '\"[1,9)\"'", `DO $$ DECLARE r text := '(CASE WHEN fence_epoch > 50 THEN ''[1,9)''::trap.r ELSE ''[5,900)''::trap.r END)'; BEGIN
+				IF current_setting('server_version_num')::int >= 170000 THEN r := 'JSON_VALUE(j, ''$'' RETURNING trap.r)'; END IF;
+				EXECUTE format('CREATE INDEX ON public.invoices ((%s))', r);
+				EXECUTE format('CREATE INDEX ON public.invoices (id) WHERE fence_epoch IS NOT NULL OR %s @> 5::bigint', r); END $$`}, harmful, harmful},
 		{"the negator of an operator", []string{"CREATE FUNCTION trap.eq(int, int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()'",
 			"CREATE OPERATOR trap.=== (FUNCTION = trap.eq, LEFTARG = int, RIGHTARG = int, NEGATOR = OPERATOR(trap.<<>>))",
 			"CREATE OPERATOR trap.<<>> (FUNCTION = pg_catalog.int4ne, LEFTARG = int, RIGHTARG = int, NEGATOR = OPERATOR(trap.===), RESTRICT = neqsel)",
@@ -386,6 +391,9 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 			"CREATE INDEX ON public.invoices (id) WHERE fence_epoch IS NOT NULL OR trap.r(0, fence_epoch) @> 5::bigint"}, harmful, harmful},
 		{"the checks of a domain within a row", []string{"CREATE EXTENSION hstore SCHEMA trap", "CREATE DOMAIN trap.d AS int CHECK (trap.spring())", "CREATE TYPE trap.comp AS (a trap.d)",
 			"CREATE INDEX ON public.invoices (id) WHERE trap.populate_record((ARRAY[]::trap.comp[])[1], 'a=>1'::trap.hstore) IS NOT NULL"}, harmful, harmful},
+		{"the checks of a domain", []string{"CREATE DOMAIN trap.d AS int CHECK (trap.spring())", "CREATE INDEX ON public.invoices (id) WHERE (id::trap.d) IS NOT NULL"}, harmful, harmful},
+		{"the checks of a domain in a partition's key", []string{"CREATE DOMAIN trap.d AS int CHECK (trap.spring())",
+			"CREATE TABLE public.top (id int, fence_epoch bigint) PARTITION BY LIST ((id::trap.d))", "ALTER TABLE public.top ATTACH PARTITION public.invoices FOR VALUES IN (1)"}, harmful, harmful},
 		{"an index on a domain, and a rule for DELETE", []string{"CREATE DOMAIN trap.d AS text CHECK (VALUE <> '')", "ALTER TABLE public.invoices ADD COLUMN d trap.d DEFAULT 'x'",
 			"CREATE INDEX ON public.invoices (d) WHERE id IS NULL", "CREATE RULE keep AS ON DELETE TO public.invoices WHERE trap.spring() DO INSTEAD NOTHING"}, "", ""},
 		{"an index on an enumeration", []string{"CREATE TYPE trap.e AS ENUM ('open', 'paid')", "ALTER TABLE public.invoices ADD COLUMN e trap.e DEFAULT 'open'",
