@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -214,12 +215,13 @@ func TestWhatCountsAsSilence(t *testing.T) {
 }
 
 // TestAnswersWhoeverWaits: a lock on a catalog holds up every login, and the reading of the orders, while sessions that
-// exist go on. That is an answer, and a frozen server gives none.
+// exist go on. That is an answer. A frozen server gives none, and nor does a load balancer that ends TLS and has no server.
 func TestAnswersWhoeverWaits(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	db := s.Database(t)
-	st, err := store.Open(t.Context(), store.Config{Address: s.Addr(), Database: db, User: pgtest.Control})
+	leads := store.Server{Address: s.Addr()}
+	st, err := store.Open(t.Context(), store.Config{Database: db, User: pgtest.Control, Primary: func(context.Context) (store.Server, error) { return leads, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,4 +247,34 @@ func TestAnswersWhoeverWaits(t *testing.T) {
 	if !answers() {
 		t.Error("it does not answer after that")
 	}
+	leads = store.Server{Address: speaksTLS(t), TLS: &tls.Config{InsecureSkipVerify: true}}
+	if answers() {
+		t.Error("a load balancer without a server answers")
+	}
+}
+
+// speaksTLS returns the address of what says to every connection that it speaks TLS, and then closes it.
+func speaksTLS(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := io.ReadFull(conn, make([]byte, 8)); err == nil {
+				_, _ = conn.Write([]byte("S"))
+			}
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		served.Wait()
+	})
+	return l.Addr().String()
 }

@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"path"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -81,32 +78,12 @@ func (s *Store) Answers(ctx context.Context, failed error) bool {
 	return !silent(failed) || !silent(s.greet(ctx))
 }
 
-// greet connects to the server and asks whether it speaks TLS, which Postgres answers before it reads anything of a
-// database.
+// greet connects to the server without a user. Postgres refuses that before it reads anything of a database, and nobody
+// between answers for it, as a load balancer may answer the question whether the server speaks TLS.
 func (s *Store) greet(ctx context.Context) error {
-	server, err := s.cfg.server(ctx)
-	if err != nil {
-		return err
-	}
-	network := "tcp"
-	if path.IsAbs(server.Address) {
-		network = "unix"
-	}
-	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, network, server.Address)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // nothing is lost with it
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	request, err := (&pgproto3.SSLRequest{}).Encode(nil)
-	if err != nil {
-		return err
-	}
-	if _, err := conn.Write(request); err != nil {
-		return err
-	}
-	_, err = io.ReadFull(conn, make([]byte, 1))
-	return err
+	cfg := s.cfg
+	cfg.User = ""
+	return once(ctx, cfg, func(s *Store) error { return s.free.Ping(ctx) })
 }
 
 // silent reports whether err is of a server of which nothing was heard. A certificate that is not accepted is no silence,
