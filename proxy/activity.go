@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -130,19 +131,21 @@ func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*se
 	return waits, due
 }
 
-// endMoved ends those of the sessions to whose servers the address does not lead any more.
+// endMoved ends those of the sessions to whose servers the address does not lead any more. It leads all databases to one
+// server, so it is asked in one of them.
 func endMoved(ctx context.Context, due []*session) {
-	type place struct{ database, started string }
-	moved := make(map[place]bool)
+	moved := make(map[string]bool) // by when the server was started
+	var ended sync.WaitGroup
+	defer ended.Wait()
 	for _, x := range due {
-		at := place{x.start.database, x.backend.started}
-		if _, known := moved[at]; !known {
-			moved[at] = at.started != "" && x.member.candidacy().Fence().Elsewhere(ctx, at.started)
+		started := x.backend.started
+		if _, known := moved[started]; !known {
+			moved[started] = started != "" && x.member.candidacy().Fence().Elsewhere(ctx, started)
 		}
-		if moved[at] {
+		if moved[started] {
 			host := x.backend.server.Address
 			x.log().Warn("a session waits at a server to which its address does not lead any more, and ends", zap.String("host", host))
-			x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal())
+			ended.Go(func() { x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal()) })
 		}
 	}
 }
