@@ -32,9 +32,10 @@ func (e *HarmfulError) Error() string {
 // condition: of a column beside an index with a condition or an expression, or beside extended statistics, and within such
 // an expression. Postgres does not record all types of an expression as dependencies, so they are taken from the tree.
 //
-// A domain counts if an expression does more than read a column of it: for a cast, the planner looks at the domain's
-// checks, and evaluates what is constant in them. A polymorphic function of an extension may look at them too, as
-// populate_record of hstore does. satisfies_hash_partition evaluates the key of any table, so it always counts.
+// A domain of such a role, or with a check that calls a function of one, counts if an expression does more than read a
+// column of it: for a cast, the planner looks at the domain's checks, and evaluates what is constant in them. A polymorphic
+// function of an extension may look at them too, as populate_record of hstore does. satisfies_hash_partition evaluates the
+// key of any table, so it always counts.
 const callsSQL = `WITH RECURSIVE
 	odd_index AS (SELECT i.indexrelid AS oid, i.indrelid FROM pg_index i WHERE i.indrelid = ANY ($1) AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)),
 	statistics AS (SELECT e.oid, e.stxrelid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)),
@@ -50,20 +51,23 @@ const callsSQL = `WITH RECURSIVE
 			FROM trees t CROSS JOIN LATERAL regexp_matches(t.tree, ':([a-z_]*typ(?:e|id|eid)) (\d+)', 'gi') m
 		UNION SELECT y.what, part.oid, y.kinds FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
 			SELECT unnest(ARRAY[t.typbasetype, t.typelem]) UNION SELECT b.atttypid FROM pg_attribute b WHERE b.attrelid = t.typrelid AND NOT b.attisdropped
-		) part (oid) WHERE part.oid <> 0)
-	SELECT DISTINCT pg_describe_object(d.classid, d.objid, 0) AS what FROM pg_depend d
-	LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-	JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
-	JOIN pg_roles r ON r.oid IN (p.proowner, o.oprowner)
-	WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user AND (
-		d.classid = 'pg_class'::regclass AND (d.objid = ANY ($1) OR d.objid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = ANY ($1)))
-		OR d.classid = 'pg_statistic_ext'::regclass AND d.objid IN (SELECT oid FROM statistics)
-	)
+			UNION SELECT d.refobjid FROM pg_constraint k JOIN pg_depend d ON d.classid = 'pg_constraint'::regclass AND d.objid = k.oid
+				WHERE k.contypid = t.oid AND d.refclassid = 'pg_type'::regclass
+		) part (oid) WHERE part.oid <> 0),
+	foreign_calls AS (SELECT d.classid, d.objid FROM pg_depend d
+		LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+		JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
+		JOIN pg_roles r ON r.oid IN (p.proowner, o.oprowner)
+		WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user)
+	SELECT pg_describe_object(c.classid, c.objid, 0) AS what FROM foreign_calls c
+	WHERE c.classid = 'pg_class'::regclass AND (c.objid = ANY ($1) OR c.objid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = ANY ($1)))
+		OR c.classid = 'pg_statistic_ext'::regclass AND c.objid IN (SELECT oid FROM statistics)
 	UNION SELECT f.what || ', by the function ' || f.proname FROM functions f WHERE f.proname = 'satisfies_hash_partition'
 	UNION SELECT y.what || ', by the type ' || format_type(t.oid, NULL)
 	FROM types y JOIN pg_type t ON t.oid = y.oid LEFT JOIN pg_range g ON t.oid IN (g.rngtypid, g.rngmultitypid) LEFT JOIN pg_proc p ON p.oid = g.rngsubdiff::oid
 	JOIN pg_roles r ON r.oid IN (t.typowner, p.proowner)
-	WHERE t.typtype = ANY (y.kinds) AND (t.typtype = 'd' AND t.oid >= 16384 OR NOT r.rolsuper AND r.rolname <> session_user) ORDER BY what`
+	WHERE t.typtype = ANY (y.kinds) AND (NOT r.rolsuper AND r.rolname <> session_user
+		OR EXISTS (SELECT FROM pg_constraint k JOIN foreign_calls c ON c.classid = 'pg_constraint'::regclass AND c.objid = k.oid WHERE k.contypid = t.oid)) ORDER BY what`
 
 // querier is a connection or a transaction.
 type querier interface {
@@ -88,8 +92,9 @@ func LockHarmless(ctx context.Context, tx pgx.Tx, table, stamp string, only bool
 	if only {
 		what = "ONLY " + table
 	}
-	// A policy that would hide rows, and call functions for that, makes the query fail.
-	for _, sql := range []string{"SET LOCAL constraint_exclusion = off", "SET LOCAL row_security = off", "LOCK TABLE " + what + " IN ACCESS SHARE MODE"} {
+	// A policy that would hide rows, and call functions for that, makes the query fail. The planner overestimates callsSQL,
+	// which reads few rows and would spend most of its time on being compiled.
+	for _, sql := range []string{"SET LOCAL jit = off", "SET LOCAL constraint_exclusion = off", "SET LOCAL row_security = off", "LOCK TABLE " + what + " IN ACCESS SHARE MODE"} {
 		if _, err := tx.Exec(ctx, sql); err != nil {
 			return err
 		}

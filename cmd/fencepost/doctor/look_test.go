@@ -391,9 +391,11 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 			"CREATE INDEX ON public.invoices (id) WHERE fence_epoch IS NOT NULL OR trap.r(0, fence_epoch) @> 5::bigint"}, harmful, harmful},
 		{"the checks of a domain within a row", []string{"CREATE EXTENSION hstore SCHEMA trap", "CREATE DOMAIN trap.d AS int CHECK (trap.spring())", "CREATE TYPE trap.comp AS (a trap.d)",
 			"CREATE INDEX ON public.invoices (id) WHERE trap.populate_record((ARRAY[]::trap.comp[])[1], 'a=>1'::trap.hstore) IS NOT NULL"}, harmful, harmful},
-		{"the checks of a domain", []string{"CREATE DOMAIN trap.d AS int CHECK (trap.spring())", "CREATE INDEX ON public.invoices (id) WHERE (id::trap.d) IS NOT NULL"}, harmful, harmful},
-		{"the checks of a domain in a partition's key", []string{"CREATE DOMAIN trap.d AS int CHECK (trap.spring())",
-			"CREATE TABLE public.top (id int, fence_epoch bigint) PARTITION BY LIST ((id::trap.d))", "ALTER TABLE public.top ATTACH PARTITION public.invoices FOR VALUES IN (1)"}, harmful, harmful},
+		{"the checks of a domain", []string{"CREATE INDEX ON public.invoices (id) WHERE (id::trap.checked) IS NOT NULL"}, harmful, harmful},
+		{"the checks of a domain in a partition's key", []string{
+			"CREATE TABLE public.top (id int, fence_epoch bigint) PARTITION BY LIST ((id::trap.checked))", "ALTER TABLE public.top ATTACH PARTITION public.invoices FOR VALUES IN (1)"}, harmful, harmful},
+		{"a superuser's domain whose check casts to another one", []string{"CREATE INDEX ON public.invoices (id) WHERE (id::public.casting) IS NOT NULL"}, harmful, harmful},
+		{"a superuser's domain", []string{"CREATE INDEX ON public.invoices (id) WHERE (id::public.positive) IS NOT NULL"}, "", ""},
 		{"an index on a domain, and a rule for DELETE", []string{"CREATE DOMAIN trap.d AS text CHECK (VALUE <> '')", "ALTER TABLE public.invoices ADD COLUMN d trap.d DEFAULT 'x'",
 			"CREATE INDEX ON public.invoices (d) WHERE id IS NULL", "CREATE RULE keep AS ON DELETE TO public.invoices WHERE trap.spring() DO INSTEAD NOTHING"}, "", ""},
 		{"an index on an enumeration", []string{"CREATE TYPE trap.e AS ENUM ('open', 'paid')", "ALTER TABLE public.invoices ADD COLUMN e trap.e DEFAULT 'open'",
@@ -410,7 +412,9 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 			s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "GRANT SELECT ON public.invoices TO "+pgtest.Control,
 				"INSERT INTO public.invoices SELECT 1, n FROM generate_series(1, 100) n", "GRANT USAGE ON SCHEMA trap TO PUBLIC",
 				"CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN IF current_user <> '"+pgtest.App+"' THEN RAISE EXCEPTION 'SPRUNG'; END IF; RETURN true; END $$")
-			s.Exec(t, pgtest.Superuser, db, stamping("public.invoices")...)
+			s.Exec(t, pgtest.App, db, "CREATE DOMAIN trap.checked AS int CHECK (trap.spring())")
+			s.Exec(t, pgtest.Superuser, db, append(stamping("public.invoices"), "CREATE DOMAIN public.positive AS int CHECK (VALUE > 0)",
+				"CREATE DOMAIN public.casting AS int CHECK (VALUE::trap.checked IS NOT NULL)")...)
 			s.Exec(t, pgtest.App, db, append(c.trap, "ANALYZE public.invoices")...)
 			for _, reader := range []struct {
 				name, says string
