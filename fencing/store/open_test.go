@@ -199,6 +199,7 @@ func TestWhatCountsAsSilence(t *testing.T) {
 		{"the client's certificate", &net.OpError{Op: "remote error", Err: tls.AlertError(42)}, false},
 		{"no file descriptor", dial(os.NewSyscallError("socket", syscall.EMFILE)), false},
 		{"no such host", &net.DNSError{Err: "no such host", IsNotFound: true}, false},
+		{"no such host, says the dialer", dial(&net.DNSError{Err: "no such host", IsNotFound: true}), false},
 		{"name servers that are silent", &net.DNSError{Err: "i/o timeout", IsTimeout: true}, true},
 		{"name servers that cannot ask others", &net.DNSError{Err: "server misbehaving", IsTemporary: true}, true},
 		{"a faulty TLS record", &net.OpError{Op: "local error", Err: tls.AlertError(20)}, false},

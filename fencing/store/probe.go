@@ -78,12 +78,29 @@ func (s *Store) Answers(ctx context.Context, failed error) bool {
 	return !silent(failed) || !silent(s.greet(ctx))
 }
 
-// greet connects to the server without a user. Postgres refuses that before it reads anything of a database, and nobody
-// between answers for it, as a load balancer may answer the question whether the server speaks TLS.
+// greet connects to the server without a user. Postgres refuses that before it reads anything of a database, and what does
+// not speak its protocol does not answer for it, although a load balancer may say for it that it speaks TLS.
 func (s *Store) greet(ctx context.Context) error {
-	cfg := s.cfg
-	cfg.User = ""
-	return once(ctx, cfg, func(s *Store) error { return s.free.Ping(ctx) })
+	server, err := s.cfg.server(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := pgx.ParseConfig(anywhere)
+	if err != nil {
+		return err
+	}
+	s.cfg.login(c)
+	if err := server.direct(c); err != nil {
+		return err
+	}
+	c.User = ""
+	// The dialer tries the addresses of a name, as it does for workers: pgx would go on to the next one after the refusal.
+	c.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }
 
 // silent reports whether err is of a server of which nothing was heard. A certificate that is not accepted is no silence,
@@ -95,10 +112,10 @@ func silent(err error) bool {
 	switch {
 	case codeOf(err) != "", errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return false
-	case errors.As(err, &op):
-		return op.Op != "remote error" && op.Op != "local error" // of TLS, about what the server has sent
 	case errors.As(err, &dns):
 		return dns.IsTimeout || dns.IsTemporary // name servers may be cut off, too
+	case errors.As(err, &op):
+		return op.Op != "remote error" && op.Op != "local error" // of TLS, about what the server has sent
 	case errors.As(err, &unknown):
 		return true
 	}

@@ -199,10 +199,13 @@ func closePools(pools ...*pgxpool.Pool) {
 	}
 }
 
+// anywhere is the address of a configuration that login and direct complete.
+const anywhere = "postgres://localhost:5432/postgres?sslmode=disable"
+
 // newPool returns a pool whose connections depend neither on the environment nor on
 // defaults of the role or the database. Each begins with begin.
 func newPool(ctx context.Context, cfg Config, size int, begin func(context.Context, *pgx.Conn) error) (*pgxpool.Pool, error) {
-	pc, err := pgxpool.ParseConfig("postgres://localhost:5432/postgres?sslmode=disable")
+	pc, err := pgxpool.ParseConfig(anywhere)
 	if err != nil {
 		return nil, fmt.Errorf("build the connection configuration: %w", err)
 	}
