@@ -131,21 +131,29 @@ func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*se
 	return waits, due
 }
 
-// endMoved ends those of the sessions to whose servers the address does not lead any more. It leads all databases to one
-// server, so it is asked in one of them.
+// endMoved ends those of the sessions to whose servers the address does not lead any more. It asks all databases at once,
+// because one that cannot be asked says nothing of the others.
 func endMoved(ctx context.Context, due []*session) {
-	moved := make(map[string]bool) // by when the server was started
+	type place struct{ database, started string }
+	at := make(map[place][]*session)
+	for _, x := range due {
+		if x.backend.started != "" {
+			p := place{x.start.database, x.backend.started}
+			at[p] = append(at[p], x)
+		}
+	}
 	var ended sync.WaitGroup
 	defer ended.Wait()
-	for _, x := range due {
-		started := x.backend.started
-		if _, known := moved[started]; !known {
-			moved[started] = started != "" && x.member.candidacy().Fence().Elsewhere(ctx, started)
-		}
-		if moved[started] {
-			host := x.backend.server.Address
-			x.log().Warn("a session waits at a server to which its address does not lead any more, and ends", zap.String("host", host))
-			ended.Go(func() { x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal()) })
-		}
+	for p, sessions := range at {
+		ended.Go(func() {
+			if !sessions[0].member.candidacy().Fence().Elsewhere(ctx, p.started) {
+				return
+			}
+			for _, x := range sessions {
+				host := x.backend.server.Address
+				x.log().Warn("a session waits at a server to which its address does not lead any more, and ends", zap.String("host", host))
+				ended.Go(func() { x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal()) })
+			}
+		})
 	}
 }
