@@ -51,8 +51,8 @@ const callsSQL = `WITH RECURSIVE
 			FROM trees t CROSS JOIN LATERAL regexp_matches(t.tree, ':([a-z_]*typ(?:e|id|eid)) (\d+)', 'gi') m
 		UNION SELECT y.what, part.oid, y.kinds FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
 			SELECT unnest(ARRAY[t.typbasetype, t.typelem]) UNION SELECT b.atttypid FROM pg_attribute b WHERE b.attrelid = t.typrelid AND NOT b.attisdropped
-			UNION SELECT d.refobjid FROM pg_constraint k JOIN pg_depend d ON d.classid = 'pg_constraint'::regclass AND d.objid = k.oid
-				WHERE k.contypid = t.oid AND d.refclassid = 'pg_type'::regclass
+			UNION SELECT m[2]::oid FROM pg_constraint k CROSS JOIN LATERAL regexp_matches(k.conbin::text, ':([a-z_]*typ(?:e|id|eid)) (\d+)', 'gi') m WHERE k.contypid = t.oid
+			UNION SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
 		) part (oid) WHERE part.oid <> 0),
 	foreign_calls AS (SELECT d.classid, d.objid FROM pg_depend d
 		LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
@@ -67,7 +67,8 @@ const callsSQL = `WITH RECURSIVE
 	FROM types y JOIN pg_type t ON t.oid = y.oid LEFT JOIN pg_range g ON t.oid IN (g.rngtypid, g.rngmultitypid) LEFT JOIN pg_proc p ON p.oid = g.rngsubdiff::oid
 	JOIN pg_roles r ON r.oid IN (t.typowner, p.proowner)
 	WHERE t.typtype = ANY (y.kinds) AND (NOT r.rolsuper AND r.rolname <> session_user
-		OR EXISTS (SELECT FROM pg_constraint k JOIN foreign_calls c ON c.classid = 'pg_constraint'::regclass AND c.objid = k.oid WHERE k.contypid = t.oid)) ORDER BY what`
+		OR EXISTS (SELECT FROM pg_constraint k LEFT JOIN foreign_calls c ON c.classid = 'pg_constraint'::regclass AND c.objid = k.oid
+			WHERE k.contypid = t.oid AND (c.objid IS NOT NULL OR k.conbin::text ~ (':funcid ' || 'satisfies_hash_partition'::regproc::oid || '\M')))) ORDER BY what`
 
 // querier is a connection or a transaction.
 type querier interface {

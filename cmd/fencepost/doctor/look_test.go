@@ -395,6 +395,8 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 		{"the checks of a domain in a partition's key", []string{
 			"CREATE TABLE public.top (id int, fence_epoch bigint) PARTITION BY LIST ((id::trap.checked))", "ALTER TABLE public.top ATTACH PARTITION public.invoices FOR VALUES IN (1)"}, harmful, harmful},
 		{"a superuser's domain whose check casts to another one", []string{"CREATE INDEX ON public.invoices (id) WHERE (id::public.casting) IS NOT NULL"}, harmful, harmful},
+		{"a superuser's domain that evaluates the key of a table", []string{"CREATE INDEX ON public.invoices (id) WHERE (id::public.keyed) IS NOT NULL"}, harmful, harmful},
+		{"a superuser's function that finds others by search_path", []string{"CREATE INDEX ON public.invoices (id) WHERE public.two() = 1"}, "finds others by search_path", "finds others by search_path"},
 		{"a superuser's domain", []string{"CREATE INDEX ON public.invoices (id) WHERE (id::public.positive) IS NOT NULL"}, "", ""},
 		{"an index on a domain, and a rule for DELETE", []string{"CREATE DOMAIN trap.d AS text CHECK (VALUE <> '')", "ALTER TABLE public.invoices ADD COLUMN d trap.d DEFAULT 'x'",
 			"CREATE INDEX ON public.invoices (d) WHERE id IS NULL", "CREATE RULE keep AS ON DELETE TO public.invoices WHERE trap.spring() DO INSTEAD NOTHING"}, "", ""},
@@ -412,10 +414,16 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 			s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "GRANT SELECT ON public.invoices TO "+pgtest.Control,
 				"INSERT INTO public.invoices SELECT 1, n FROM generate_series(1, 100) n", "GRANT USAGE ON SCHEMA trap TO PUBLIC",
 				"CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN IF current_user <> '"+pgtest.App+"' THEN RAISE EXCEPTION 'SPRUNG'; END IF; RETURN true; END $$")
-			s.Exec(t, pgtest.App, db, "CREATE DOMAIN trap.checked AS int CHECK (trap.spring())")
+			s.Exec(t, pgtest.App, db, "CREATE DOMAIN trap.checked AS int CHECK (trap.spring())",
+				"CREATE FUNCTION trap.key(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()::int'",
+				"CREATE TABLE trap.keyed (id int) PARTITION BY HASH ((id + trap.key(1)))")
 			s.Exec(t, pgtest.Superuser, db, append(stamping("public.invoices"), "CREATE DOMAIN public.positive AS int CHECK (VALUE > 0)",
-				"CREATE DOMAIN public.casting AS int CHECK (VALUE::trap.checked IS NOT NULL)")...)
+				"CREATE FUNCTION public.one() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'",
+				"CREATE FUNCTION public.two() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'",
+				"CREATE DOMAIN public.casting AS int CHECK (VALUE::trap.checked IS NOT NULL)",
+				"DO $$ BEGIN EXECUTE format('CREATE DOMAIN public.keyed AS int CHECK (satisfies_hash_partition(%s::oid, 1, 0, 1) IS NOT NULL)', 'trap.keyed'::regclass::oid); END $$")...)
 			s.Exec(t, pgtest.App, db, append(c.trap, "ANALYZE public.invoices")...)
+			s.Exec(t, pgtest.Superuser, db, "SET search_path = public", "CREATE OR REPLACE FUNCTION public.two() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT one()'")
 			for _, reader := range []struct {
 				name, says string
 				look       doctor.Sources
