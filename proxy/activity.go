@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
@@ -79,7 +81,12 @@ const (
 	// hangAfter is how long a session waits before Fencepost asks where the address of its server leads, and again
 	// before it asks the next time.
 	hangAfter = 5 * time.Second
+	// askedAtOnce is how many databases are asked at the same time where their address leads.
+	askedAtOnce = 8
 )
+
+// errElsewhere is the answer that ends a round of questions.
+var errElsewhere = errors.New("the address leads to another server")
 
 // hanging is a session's wait for its server.
 type hanging struct {
@@ -131,29 +138,45 @@ func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*se
 	return waits, due
 }
 
-// endMoved ends those of the sessions to whose servers the address does not lead any more. It asks all databases at once,
-// because one that cannot be asked says nothing of the others.
+// endMoved ends those of the sessions to whose servers the address does not lead any more.
 func endMoved(ctx context.Context, due []*session) {
-	type place struct{ database, started string }
-	at := make(map[place][]*session)
+	at := make(map[string][]*session) // by when their servers were started
 	for _, x := range due {
-		if x.backend.started != "" {
-			p := place{x.start.database, x.backend.started}
-			at[p] = append(at[p], x)
+		if started := x.backend.started; started != "" {
+			at[started] = append(at[started], x)
 		}
 	}
-	var ended sync.WaitGroup
-	defer ended.Wait()
-	for p, sessions := range at {
-		ended.Go(func() {
-			if !sessions[0].member.candidacy().Fence().Elsewhere(ctx, p.started) {
-				return
+	for started, sessions := range at {
+		if !elsewhere(ctx, started, sessions) {
+			continue
+		}
+		var ended sync.WaitGroup
+		for _, x := range sessions {
+			host := x.backend.server.Address
+			x.log().Warn("a session waits at a server to which its address does not lead any more, and ends", zap.String("host", host))
+			ended.Go(func() { x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal()) })
+		}
+		ended.Wait()
+	}
+}
+
+// elsewhere reports whether the address of these sessions leads to another server than the one that was started then. It
+// leads all databases to one server, so it is enough that one says so, and one that cannot be asked says nothing of others.
+func elsewhere(ctx context.Context, started string, sessions []*session) bool {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(askedAtOnce)
+	asked := make(map[string]bool)
+	for _, x := range sessions {
+		if asked[x.start.database] {
+			continue
+		}
+		asked[x.start.database] = true
+		g.Go(func() error {
+			if x.member.candidacy().Fence().Elsewhere(ctx, started) {
+				return errElsewhere // the others need not be asked
 			}
-			for _, x := range sessions {
-				host := x.backend.server.Address
-				x.log().Warn("a session waits at a server to which its address does not lead any more, and ends", zap.String("host", host))
-				ended.Go(func() { x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal()) })
-			}
+			return nil
 		})
 	}
+	return g.Wait() != nil
 }

@@ -97,10 +97,10 @@ func (s *Store) greet(ctx context.Context) error {
 	// The dialer tries the addresses of a name, as it does for workers: pgx would go on to the next one after the refusal.
 	c.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	conn, err := pgx.ConnectConfig(ctx, c)
-	if err != nil {
-		return err
+	if err == nil {
+		_ = conn.Close(ctx) // it has answered
 	}
-	return conn.Close(ctx)
+	return err
 }
 
 // silent reports whether err is of a server of which nothing was heard. A certificate that is not accepted is no silence,
