@@ -45,13 +45,15 @@ const callsSQL = `WITH RECURSIVE
 		UNION ALL SELECT pg_describe_object('pg_class'::regclass, k.partrelid, 0), k.partexprs::text FROM pg_partitioned_table k WHERE k.partrelid = ANY ($1)),
 	functions AS (SELECT t.what, p.oid, p.proname, p.oid >= 16384 AND p.proargtypes::oid[] && ARRAY(SELECT y.oid FROM pg_type y WHERE y.typtype = 'p') AS polymorphic FROM trees t
 		CROSS JOIN LATERAL regexp_matches(t.tree, ':(?:op)?funcid (\d+)', 'g') m JOIN pg_proc p ON p.oid = m[1]::oid),
+	checks AS MATERIALIZED (SELECT k.oid, k.contypid, k.conbin::text AS tree FROM pg_constraint k WHERE k.contypid <> 0),
+	named AS MATERIALIZED (SELECT k.contypid, m[1]::oid AS oid FROM checks k CROSS JOIN LATERAL regexp_matches(k.tree, ':[a-z_]*typ(?:e|id|eid) (\d+)', 'gi') m),
 	types AS (SELECT 'column ' || quote_ident(a.attname) || ' of ' || a.attrelid::regclass AS what, a.atttypid AS oid, '{r,m}'::"char"[] AS kinds
 			FROM pg_attribute a JOIN odd ON odd.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped
 		UNION SELECT t.what, m[2]::oid, CASE WHEN m[1] <> 'vartype' OR EXISTS (SELECT FROM functions f WHERE f.what = t.what AND f.polymorphic) THEN '{r,m,d}'::"char"[] ELSE '{r,m}' END
 			FROM trees t CROSS JOIN LATERAL regexp_matches(t.tree, ':([a-z_]*typ(?:e|id|eid)) (\d+)', 'gi') m
 		UNION SELECT y.what, part.oid, y.kinds FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
 			SELECT unnest(ARRAY[t.typbasetype, t.typelem]) UNION SELECT b.atttypid FROM pg_attribute b WHERE b.attrelid = t.typrelid AND NOT b.attisdropped
-			UNION SELECT m[2]::oid FROM pg_constraint k CROSS JOIN LATERAL regexp_matches(k.conbin::text, ':([a-z_]*typ(?:e|id|eid)) (\d+)', 'gi') m WHERE k.contypid = t.oid
+			UNION SELECT n.oid FROM named n WHERE n.contypid = t.oid
 			UNION SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
 		) part (oid) WHERE part.oid <> 0),
 	foreign_calls AS (SELECT d.classid, d.objid FROM pg_depend d
@@ -67,8 +69,8 @@ const callsSQL = `WITH RECURSIVE
 	FROM types y JOIN pg_type t ON t.oid = y.oid LEFT JOIN pg_range g ON t.oid IN (g.rngtypid, g.rngmultitypid) LEFT JOIN pg_proc p ON p.oid = g.rngsubdiff::oid
 	JOIN pg_roles r ON r.oid IN (t.typowner, p.proowner)
 	WHERE t.typtype = ANY (y.kinds) AND (NOT r.rolsuper AND r.rolname <> session_user
-		OR EXISTS (SELECT FROM pg_constraint k LEFT JOIN foreign_calls c ON c.classid = 'pg_constraint'::regclass AND c.objid = k.oid
-			WHERE k.contypid = t.oid AND (c.objid IS NOT NULL OR k.conbin::text ~ (':funcid ' || 'satisfies_hash_partition'::regproc::oid || '\M')))) ORDER BY what`
+		OR t.oid IN (SELECT k.contypid FROM checks k LEFT JOIN foreign_calls c ON c.classid = 'pg_constraint'::regclass AND c.objid = k.oid
+			WHERE c.objid IS NOT NULL OR k.tree ~ (':funcid ' || 'satisfies_hash_partition'::regproc::oid || '\M'))) ORDER BY what`
 
 // querier is a connection or a transaction.
 type querier interface {
