@@ -32,7 +32,7 @@ func (e *HarmfulError) Error() string {
 // condition: of a column beside an index with a condition or an expression, or beside extended statistics, and within such
 // an expression. Postgres does not record all types of an expression as dependencies, so they are taken from the tree.
 //
-// A domain of such a role, or with a check that calls a function of one, counts if an expression does more than read a
+// A domain of such a role, or with a check that calls or names something of one, counts if an expression does more than read a
 // column of it: for a cast, the planner looks at the domain's checks, and evaluates what is constant in them. A polymorphic
 // function of an extension may look at them too, as populate_record of hstore does. satisfies_hash_partition evaluates the
 // key of any table, so it always counts.
