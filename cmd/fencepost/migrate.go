@@ -6,12 +6,14 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
 )
 
@@ -147,6 +149,7 @@ func connectAs(ctx context.Context, dsn string, change func(*pgx.ConnConfig)) (*
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(cfg.RuntimeParams, store.TextSettings)
 	cfg.RuntimeParams["application_name"] = "fencepost"
 	cfg.RuntimeParams["search_path"] = "pg_catalog,pg_temp" // no function of a user stands for one that is built in
 	// Whoever owns the database could set another role for its sessions. What the DSN says comes later, and counts.

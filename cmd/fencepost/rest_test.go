@@ -276,20 +276,23 @@ func TestAConnectionWithoutASchemaIsNotKept(t *testing.T) {
 	}
 }
 
-// TestTheRoleOfACommand: what the owner of the database has set does not count, and what the operator says does.
-func TestTheRoleOfACommand(t *testing.T) {
+// TestTheSessionOfACommand: what the owner of the database has set does not count for the role, and for how SQL is read; the
+// role that the operator says does.
+func TestTheSessionOfACommand(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.EmptyDatabase(t)
-	s.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+db+" SET role = "+pgtest.Control)
+	s.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+db+" SET role = "+pgtest.Control,
+		"ALTER DATABASE "+db+" SET standard_conforming_strings = off", "ALTER DATABASE "+db+" SET quote_all_identifiers = on")
 	for says, want := range map[string]string{"": pgtest.Superuser, "&role=" + pgtest.App: pgtest.App, "&options=-c%20role%3D" + pgtest.App: pgtest.App} {
 		conn, err := connect(t.Context(), s.DSN(pgtest.Superuser, db)+says)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var role string
-		if err := conn.QueryRow(t.Context(), "SELECT current_user").Scan(&role); err != nil || role != want {
-			t.Errorf("with %q, the role is %s, want %s; %v", says, role, want, err)
+		var role, strings, identifiers string
+		err = conn.QueryRow(t.Context(), "SELECT current_user, current_setting('standard_conforming_strings'), current_setting('quote_all_identifiers')").Scan(&role, &strings, &identifiers)
+		if err != nil || role != want || strings != "on" || identifiers != "off" {
+			t.Errorf("with %q, the role is %s, want %s; standard_conforming_strings is %s, quote_all_identifiers %s; %v", says, role, want, strings, identifiers, err)
 		}
 		if err := conn.Close(context.Background()); err != nil {
 			t.Error(err)

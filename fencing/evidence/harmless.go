@@ -44,13 +44,13 @@ const callsSQL = `WITH RECURSIVE
 		UNION ALL SELECT pg_describe_object('pg_statistic_ext'::regclass, e.oid, 0), e.stxexprs::text FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)
 		UNION ALL SELECT pg_describe_object('pg_class'::regclass, k.partrelid, 0), k.partexprs::text FROM pg_partitioned_table k WHERE k.partrelid = ANY ($1)),
 	functions AS (SELECT t.what, p.oid, p.proname, p.oid >= 16384 AND p.proargtypes::oid[] && ARRAY(SELECT y.oid FROM pg_type y WHERE y.typtype = 'p') AS polymorphic FROM trees t
-		CROSS JOIN LATERAL regexp_matches(t.tree, ':(?:op)?funcid (\d+)', 'g') m JOIN pg_proc p ON p.oid = m[1]::oid),
+		CROSS JOIN LATERAL regexp_matches(t.tree, ':(?:op)?funcid ([0-9]+)', 'g') m JOIN pg_proc p ON p.oid = m[1]::oid),
 	checks AS MATERIALIZED (SELECT k.oid, k.contypid, k.conbin::text AS tree FROM pg_constraint k WHERE k.contypid <> 0),
-	named AS MATERIALIZED (SELECT k.contypid, m[1]::oid AS oid FROM checks k CROSS JOIN LATERAL regexp_matches(k.tree, ':[a-z_]*typ(?:e|id|eid) (\d+)', 'gi') m),
+	named AS MATERIALIZED (SELECT k.contypid, m[1]::oid AS oid FROM checks k CROSS JOIN LATERAL regexp_matches(k.tree, ':[a-z_]*typ(?:e|id|eid) ([0-9]+)', 'gi') m),
 	types AS (SELECT 'column ' || quote_ident(a.attname) || ' of ' || a.attrelid::regclass AS what, a.atttypid AS oid, '{r,m}'::"char"[] AS kinds
 			FROM pg_attribute a JOIN odd ON odd.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped
 		UNION SELECT t.what, m[2]::oid, CASE WHEN m[1] <> 'vartype' OR EXISTS (SELECT FROM functions f WHERE f.what = t.what AND f.polymorphic) THEN '{r,m,d}'::"char"[] ELSE '{r,m}' END
-			FROM trees t CROSS JOIN LATERAL regexp_matches(t.tree, ':([a-z_]*typ(?:e|id|eid)) (\d+)', 'gi') m
+			FROM trees t CROSS JOIN LATERAL regexp_matches(t.tree, ':([a-z_]*typ(?:e|id|eid)) ([0-9]+)', 'gi') m
 		UNION SELECT y.what, part.oid, y.kinds FROM types y JOIN pg_type t ON t.oid = y.oid CROSS JOIN LATERAL (
 			SELECT unnest(ARRAY[t.typbasetype, t.typelem]) UNION SELECT b.atttypid FROM pg_attribute b WHERE b.attrelid = t.typrelid AND NOT b.attisdropped
 			UNION SELECT n.oid FROM named n WHERE n.contypid = t.oid
@@ -70,7 +70,7 @@ const callsSQL = `WITH RECURSIVE
 	JOIN pg_roles r ON r.oid IN (t.typowner, p.proowner)
 	WHERE t.typtype = ANY (y.kinds) AND (NOT r.rolsuper AND r.rolname <> session_user
 		OR t.oid IN (SELECT k.contypid FROM checks k LEFT JOIN foreign_calls c ON c.classid = 'pg_constraint'::regclass AND c.objid = k.oid
-			WHERE c.objid IS NOT NULL OR k.tree ~ (':funcid ' || 'satisfies_hash_partition'::regproc::oid || '\M'))) ORDER BY what`
+			WHERE c.objid IS NOT NULL OR k.tree ~ (':funcid ' || 'satisfies_hash_partition'::regproc::oid || ' '))) ORDER BY what`
 
 // querier is a connection or a transaction.
 type querier interface {

@@ -248,14 +248,6 @@ var settings = map[string]string{
 	"lock_timeout":                        "0",
 	"idle_in_transaction_session_timeout": "0",
 	"idle_session_timeout":                "0",
-	// Text: the names of relations as they are recorded (guarded_tables), what functions build
-	// with format, and the values that are read as text.
-	"client_encoding":             "UTF8",
-	"standard_conforming_strings": "on",
-	"quote_all_identifiers":       "off",
-	"DateStyle":                   "ISO, MDY",
-	"IntervalStyle":               "postgres",
-	"bytea_output":                "hex",
 	// Policies that hide rows do not count for the owner of a table. If somebody forces one on
 	// the fence's tables, statements fail: a fence that seems to be empty would be made anew.
 	"row_security": "off",
@@ -265,11 +257,24 @@ var settings = map[string]string{
 	"tcp_keepalives_count":    "3",
 }
 
+// TextSettings are what SQL of Fencepost means by a string, and how it reads values as text: the names of relations as they
+// are recorded (guarded_tables), and what functions build with format. The owner of a database can set them otherwise, for
+// superusers too, so each connection that runs such SQL begins with them.
+var TextSettings = map[string]string{
+	"client_encoding":             "UTF8",
+	"standard_conforming_strings": "on",
+	"quote_all_identifiers":       "off",
+	"DateStyle":                   "ISO, MDY",
+	"IntervalStyle":               "postgres",
+	"bytea_output":                "hex",
+}
+
 // login sets everything about a connection of the control role except where it leads.
 func (cfg *Config) login(c *pgx.ConnConfig) {
 	c.Database, c.User, c.Password = cfg.Database, cfg.User, cfg.Password
 	c.Fallbacks, c.ConnectTimeout = nil, connectTimeout
 	c.RuntimeParams = maps.Clone(settings)
+	maps.Copy(c.RuntimeParams, TextSettings)
 	if cfg.PresenceID != "" {
 		c.RuntimeParams["application_name"] = applicationOf(cfg.PresenceID)
 	}

@@ -410,6 +410,7 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			db := s.Database(t)
 			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
+			s.Exec(t, pgtest.Superuser, db, "ALTER DATABASE "+db+" SET standard_conforming_strings = off") // as its owner may
 			s.Exec(t, pgtest.Superuser, db, "CREATE SCHEMA trap AUTHORIZATION "+pgtest.App, "GRANT CREATE ON SCHEMA public TO "+pgtest.App, "GRANT CREATE ON DATABASE "+db+" TO "+pgtest.App)
 			s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "GRANT SELECT ON public.invoices TO "+pgtest.Control,
 				"INSERT INTO public.invoices SELECT 1, n FROM generate_series(1, 100) n", "GRANT USAGE ON SCHEMA trap TO PUBLIC",
