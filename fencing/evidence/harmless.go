@@ -27,10 +27,11 @@ func (e *HarmfulError) Error() string {
 // role that is neither a superuser nor the reader. Constraints are not among it, because LockHarmless has the planner
 // ignore them.
 //
-// An operator of such a role counts, whatever function it has, because the planner may call those of its negator and its
-// commutator. So does a range type, whatever it is within, because the planner calls functions of it when it estimates a
-// condition: of a column beside an index with a condition or an expression, or beside extended statistics, and within such
-// an expression. Postgres does not record all types of an expression as dependencies, so they are taken from the tree.
+// An operator of such a role counts, whatever function it has, and so does one with a negator or a commutator of such a role,
+// because the planner may call their functions. So does a range type, whatever it is within, because the planner calls
+// functions of it when it estimates a condition: of a column beside an index with a condition or an expression, or beside
+// extended statistics, and within such an expression. Postgres does not record all types of an expression as dependencies, so
+// they are taken from the tree.
 //
 // A domain of such a role, or with a check that calls or names something of one, counts if an expression does more than read a
 // column of it: for a cast, the planner looks at the domain's checks, and evaluates what is constant in them. A polymorphic
@@ -56,8 +57,10 @@ const callsSQL = `WITH RECURSIVE
 			UNION SELECT n.oid FROM named n WHERE n.contypid = t.oid
 			UNION SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
 		) part (oid) WHERE part.oid <> 0),
+	operators AS (SELECT o.oid, o.oid AS other FROM pg_operator o
+		UNION SELECT n.oid, v.oid FROM operators n JOIN pg_operator o ON o.oid = n.other CROSS JOIN LATERAL unnest(ARRAY[o.oprnegate, o.oprcom]) v (oid) WHERE v.oid <> 0),
 	foreign_calls AS (SELECT d.classid, d.objid FROM pg_depend d
-		LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+		LEFT JOIN operators n ON d.refclassid = 'pg_operator'::regclass AND n.oid = d.refobjid LEFT JOIN pg_operator o ON o.oid = n.other
 		JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
 		JOIN pg_roles r ON r.oid IN (p.proowner, o.oprowner)
 		WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND NOT r.rolsuper AND r.rolname <> session_user)

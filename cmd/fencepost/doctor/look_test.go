@@ -383,6 +383,10 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 			"CREATE OPERATOR trap.=== (FUNCTION = trap.eq, LEFTARG = int, RIGHTARG = int, NEGATOR = OPERATOR(trap.<<>>))",
 			"CREATE OPERATOR trap.<<>> (FUNCTION = pg_catalog.int4ne, LEFTARG = int, RIGHTARG = int, NEGATOR = OPERATOR(trap.===), RESTRICT = neqsel)",
 			"CREATE INDEX ON public.invoices (id) WHERE fence_epoch IS NOT NULL OR id OPERATOR(trap.<<>>) 5"}, harmful, harmful},
+		{"the negator of an operator that was given to a superuser", []string{"CREATE FUNCTION trap.eq(int, int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()'",
+			"CREATE OPERATOR trap.=== (FUNCTION = trap.eq, LEFTARG = int, RIGHTARG = int, NEGATOR = OPERATOR(trap.<<<>>>))",
+			"CREATE OPERATOR trap.<<<>>> (FUNCTION = pg_catalog.int4ne, LEFTARG = int, RIGHTARG = int, NEGATOR = OPERATOR(trap.===), RESTRICT = neqsel)",
+			"CREATE INDEX ON public.invoices (id) WHERE fence_epoch IS NOT NULL OR id OPERATOR(trap.<<<>>>) 5"}, harmful, harmful},
 		{"the key of a table that no query names", []string{"CREATE FUNCTION trap.k(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT trap.spring()::int'",
 			"CREATE TABLE trap.h (id int) PARTITION BY HASH ((id + trap.k(1)))",
 			"DO $$ BEGIN EXECUTE format('CREATE INDEX ON public.invoices (id) WHERE satisfies_hash_partition(%s::oid, 1, 0, 1)', 'trap.h'::regclass::oid); END $$"}, harmful, harmful},
@@ -424,7 +428,8 @@ func TestStampsRunNothingOfTheTablesOwner(t *testing.T) {
 				"CREATE DOMAIN public.casting AS int CHECK (VALUE::trap.checked IS NOT NULL)",
 				"DO $$ BEGIN EXECUTE format('CREATE DOMAIN public.keyed AS int CHECK (satisfies_hash_partition(%s::oid, 1, 0, 1) IS NOT NULL)', 'trap.keyed'::regclass::oid); END $$")...)
 			s.Exec(t, pgtest.App, db, append(c.trap, "ANALYZE public.invoices")...)
-			s.Exec(t, pgtest.Superuser, db, "SET search_path = public", "CREATE OR REPLACE FUNCTION public.two() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT one()'")
+			s.Exec(t, pgtest.Superuser, db, "SET search_path = public", "CREATE OR REPLACE FUNCTION public.two() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT one()'",
+				"DO $$ BEGIN ALTER OPERATOR trap.<<<>>> (int, int) OWNER TO "+pgtest.Superuser+"; EXCEPTION WHEN undefined_function THEN NULL; END $$")
 			for _, reader := range []struct {
 				name, says string
 				look       doctor.Sources
