@@ -57,7 +57,7 @@ func (f *Facts) stamps(ctx context.Context, conn *pgx.Conn, guards []Guard) {
 			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because role %s may not read it, or not all of it. Give --dsn with a superuser.", g.Table, conn.Config().User))
 		case errors.As(err, &pg) && pg.Code == "57014":
 			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because reading them took longer than %s.", g.Table, stampsTimeout))
-		case errors.As(err, &pg) && pg.Code == "42883":
+		case errors.As(err, &pg) && slices.Contains([]string{"42883", "42704", "42P01", "3F000"}, pg.Code): // no such function, type, table, schema
 			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because a function in SQL, which an index calls, finds others by search_path: %s.", g.Table, pg.Message))
 		default:
 			f.Failures = append(f.Failures, fmt.Sprintf("look at the stamps of table %s: %v", g.Table, err))
