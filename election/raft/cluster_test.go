@@ -64,6 +64,7 @@ func newMembers(t *testing.T, names ...string) *members {
 	t.Helper()
 	clusters <- struct{}{}
 	t.Cleanup(func() { <-clusters })
+	stopwatch.AwaitRoom(t)
 	authority := pgtest.NewAuthority(t)
 	pair := authority.Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
 	c := &members{

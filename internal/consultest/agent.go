@@ -21,6 +21,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // ManagementToken is the token with all privileges of an agent started WithACL.
@@ -79,6 +80,7 @@ func Shared(t testing.TB) *Agent {
 // with the test.
 func Start(t testing.TB, opts ...Option) *Agent {
 	t.Helper()
+	stopwatch.AwaitRoom(t)
 	a, err := start(opts...)
 	if err != nil {
 		t.Fatalf("start Consul: %v", err)

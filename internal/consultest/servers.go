@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // servers is how many servers a cluster of several has.
@@ -23,6 +25,7 @@ type Servers struct {
 // StartServers returns a cluster for one test. It ends with the test.
 func StartServers(t testing.TB) *Servers {
 	t.Helper()
+	stopwatch.AwaitRoom(t)
 	var err error
 	for range 3 { // see start
 		var s *Servers

@@ -25,6 +25,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // patience bounds the start of a cluster and each request of this package.
@@ -104,6 +105,7 @@ func StopShared() {
 // test.
 func Start(t testing.TB, opts ...Option) *Cluster {
 	t.Helper()
+	stopwatch.AwaitRoom(t)
 	c, err := start(opts...)
 	if err != nil {
 		t.Fatalf("start etcd: %v", err)

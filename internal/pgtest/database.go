@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // Template is the database from which fresh ones are copied.
@@ -112,6 +114,7 @@ func (s *Server) EmptyDatabase(t testing.TB) string {
 
 func (s *Server) copyDatabase(t testing.TB, from string) string {
 	t.Helper()
+	stopwatch.AwaitRoom(t)
 	name := "db_" + strings.ToLower(rand.Text()[:16])
 	// Copy files: the default strategy of 15 and newer, block by block, is many times
 	// slower.

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // The roles of every server, and the password of those that need one.
@@ -100,6 +101,7 @@ func newServer(opts []Option) *Server {
 // Start starts a server for one test, and ends it when the test ends.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
+	stopwatch.AwaitRoom(t)
 	s := newServer(opts)
 	t.Cleanup(func() {
 		if t.Failed() {

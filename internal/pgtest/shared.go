@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // shared are the servers of this test process, by major version; 0 is the default
@@ -37,6 +39,7 @@ func SharedMajor(t testing.TB, major int) *Server {
 
 func sharedOf(t testing.TB, major int, opts []Option) *Server {
 	t.Helper()
+	stopwatch.AwaitRoom(t)
 	shared.Lock()
 	if shared.servers == nil {
 		shared.servers = map[int]*sharedServer{}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // patience bounds the start of a server and each request of this package.
@@ -69,6 +70,7 @@ func StopShared() {
 // Start returns a server for one test, which may stop, pause or restore it. It ends with the test.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
+	stopwatch.AwaitRoom(t)
 	s, err := start(opts...)
 	if err != nil {
 		t.Fatalf("start Redis: %v", err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // patience bounds the start of an ensemble and each request of this package.
@@ -85,6 +86,7 @@ func StopShared() {
 // test.
 func Start(t testing.TB, opts ...Option) *Ensemble {
 	t.Helper()
+	stopwatch.AwaitRoom(t)
 	e, err := start(opts...)
 	if err != nil {
 		t.Fatalf("start ZooKeeper: %v", err)
