@@ -84,6 +84,8 @@ func (s *etcdStore) failed(ctx context.Context, what string, err error) error {
 		return denied(what, answer, s.remedy())
 	case errors.As(answer, &etcd):
 		return fmt.Errorf("%s: %w", what, answer)
+	case status.Code(err) == codes.DeadlineExceeded: // gRPC may notice before the context does
+		return fmt.Errorf("%s: %s has not answered: %w", what, s.name, context.DeadlineExceeded)
 	case status.Code(err) == codes.Unavailable:
 		return fmt.Errorf("%s: %w", what, &unreachable{s.name, status.Convert(err).Message()})
 	}
