@@ -32,6 +32,7 @@ type ownWriters struct {
 	dsn  atomic.Pointer[string]
 	stop chan struct{}
 	all  sync.WaitGroup
+	told sync.WaitGroup // counts the connections that have not seen the end
 	last atomic.Int64 // the number of the last write that was begun
 
 	mu       sync.Mutex
@@ -59,9 +60,12 @@ func (w *ownWriters) through(first, second *process.Server) {
 
 // start has one connection write after the other until the end.
 func (w *ownWriters) start() {
+	w.told.Add(1)
 	w.all.Go(func() {
+		seen := sync.OnceFunc(w.told.Done)
+		defer seen()
 		for !w.ended() {
-			if err := w.connected(); err != nil {
+			if err := w.connected(seen); err != nil {
 				w.failed(err)
 			}
 		}
@@ -83,8 +87,9 @@ func (w *ownWriters) failed(err error) {
 	w.failures[stateOf(err)]++
 }
 
-// connected writes over one connection until that fails for good.
-func (w *ownWriters) connected() error {
+// connected writes over one connection until that fails for good. At the end it says that it has seen it, and stays until
+// all others have: one that was just connecting would find that the worker has left, and lead again.
+func (w *ownWriters) connected(seen func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*process.Patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, *w.dsn.Load())
@@ -112,6 +117,8 @@ func (w *ownWriters) connected() error {
 		w.wrote = append(w.wrote, ownWrite{what, address, time.Now()})
 		w.mu.Unlock()
 	}
+	seen()
+	w.told.Wait()
 	return nil
 }
 
