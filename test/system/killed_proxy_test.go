@@ -33,7 +33,7 @@ type ownWriters struct {
 	stop chan struct{}
 	all  sync.WaitGroup
 	told sync.WaitGroup // counts the connections that have not seen the end
-	last atomic.Int64 // the number of the last write that was begun
+	last atomic.Int64   // the number of the last write that was begun
 
 	mu       sync.Mutex
 	wrote    []ownWrite
