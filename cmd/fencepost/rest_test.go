@@ -289,10 +289,10 @@ func TestTheSessionOfACommand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var role, strings, identifiers string
-		err = conn.QueryRow(t.Context(), "SELECT current_user, current_setting('standard_conforming_strings'), current_setting('quote_all_identifiers')").Scan(&role, &strings, &identifiers)
-		if err != nil || role != want || strings != "on" || identifiers != "off" {
-			t.Errorf("with %q, the role is %s, want %s; standard_conforming_strings is %s, quote_all_identifiers %s; %v", says, role, want, strings, identifiers, err)
+		var role, literals, identifiers string
+		err = conn.QueryRow(t.Context(), "SELECT current_user, current_setting('standard_conforming_strings'), current_setting('quote_all_identifiers')").Scan(&role, &literals, &identifiers)
+		if err != nil || role != want || literals != "on" || identifiers != "off" {
+			t.Errorf("with %q, the role is %s, want %s; standard_conforming_strings is %s, quote_all_identifiers %s; %v", says, role, want, literals, identifiers, err)
 		}
 		if err := conn.Close(context.Background()); err != nil {
 			t.Error(err)

@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
@@ -134,5 +137,15 @@ func TestARequestGoesToAMemberWithALeader(t *testing.T) {
 		if asked != c.asked || !errors.Is(err, c.answer) {
 			t.Errorf("with %d members without a leader, %d are asked, and the answer is %v; want %d, %v", c.leaderless, asked, err, c.asked, c.answer)
 		}
+	}
+}
+
+// TestADeadlineThatGRPCNoticesFirst: a request that has ended at its deadline was not answered, although its context goes on.
+func TestADeadlineThatGRPCNoticesFirst(t *testing.T) {
+	t.Parallel()
+	s := &etcdStore{name: "etcd at test"}
+	err := s.failed(t.Context(), "renew", status.Error(codes.DeadlineExceeded, "context deadline exceeded"))
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "etcd at test has not answered") {
+		t.Errorf("the error is %v", err)
 	}
 }
