@@ -36,14 +36,15 @@ type remembered[T any] struct {
 	last  T
 }
 
-// get returns the last result, or computes a new one if that is too old. The
-// computation does not end with the caller that started it, because others may wait for
+// get returns the last result, or computes a new one, and for how long it counts, if that is too
+// old. The computation does not end with the caller that started it, because others may wait for
 // it.
-func (r *remembered[T]) get(ctx context.Context, counts time.Duration, ask func(context.Context) T) T {
+func (r *remembered[T]) get(ctx context.Context, ask func(context.Context) (T, time.Duration)) T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Now().After(r.until) {
-		r.last = ask(context.WithoutCancel(ctx))
+		var counts time.Duration
+		r.last, counts = ask(context.WithoutCancel(ctx))
 		r.until = time.Now().Add(counts)
 	}
 	return r.last
@@ -78,22 +79,23 @@ func (f *databases) remove(database string) {
 }
 
 // warnings reads the warnings of each database. A database that does not respond has
-// none: its problem is reported elsewhere.
-func (f *databases) warnings(ctx context.Context) []string {
+// none: its problem is reported elsewhere. Then the others' warnings do not count for long.
+func (f *databases) warnings(ctx context.Context) (all []string, counts time.Duration) {
 	open := f.all()
 	ctx, cancel := context.WithTimeout(ctx, warningsTimeout)
 	defer cancel()
-	var all []string
+	counts = warnedFor
 	for _, database := range slices.Sorted(maps.Keys(open)) {
 		list, err := open[database].Warnings(ctx)
 		if err != nil {
+			counts = readyFor
 			continue
 		}
 		for _, w := range list {
 			all = append(all, "database "+database+": "+w)
 		}
 	}
-	return all
+	return all, counts
 }
 
 // tryUpstream tries the primary.
@@ -141,12 +143,12 @@ func (s *serving) tryLeases(ctx context.Context) error {
 // that Postgres lets nobody log in, and that the control role has not been able to log in since
 // the start.
 func (s *serving) readiness(ctx context.Context) admin.Readiness {
-	err := s.reached.get(ctx, readyFor, s.reachUpstream)
+	err := s.reached.get(ctx, func(ctx context.Context) (error, time.Duration) { return s.reachUpstream(ctx), readyFor })
 	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Lasting()}
 	if err != nil {
 		r.Upstream = err.Error()
 	} else {
-		r.Warnings = s.warned.get(ctx, warnedFor, s.fences.warnings)
+		r.Warnings = s.warned.get(ctx, s.fences.warnings)
 	}
 	r.Hosts = s.upstream.Views()
 	r.Warnings = append(s.upstream.Warnings(), r.Warnings...)
