@@ -40,7 +40,18 @@ func newTestEnv(t *testing.T, open func(*testing.T, *pgtest.Server, string) *Ser
 func (w *testEnv) provider(name string) (*faultyProvider, *Link) {
 	w.Helper()
 	link := NewLink(w.T, w.service.Addr)
-	return newFaultyProvider(w.service.Provider(w.T, name, link)), link
+	return newFaultyProvider(Reached(w.T, w.service.Provider(w.T, name, link))), link
+}
+
+// Reached waits until a provider has observed something, and returns it. Before that its client has not begun, and on a
+// busy machine a request may end with an error.
+func Reached(t *testing.T, p election.Provider) election.Provider {
+	t.Helper()
+	eventually(t, "the lease service is reached", patience, func() bool {
+		_, err := p.Watch(within(t, patience), resource, election.LeaseObservation{})
+		return err == nil
+	})
+	return p
 }
 
 func (w *testEnv) bid(worker string) election.AcquireRequest {

@@ -30,7 +30,15 @@ var lifeCases = []testCase{
 		}
 		w.service.Bump(w.T)
 		began, watch := time.Now(), stopwatch.Start(w.T)
-		next, err := p.Watch(within(w.T, patience), resource, obs)
+		var next election.LeaseObservation
+		var err error
+		for ctx := within(w.T, patience); ; {
+			if next, err = p.Watch(ctx, resource, obs); err == nil || ctx.Err() != nil {
+				break
+			}
+			w.Logf("watch: %v", err) // the service is slow to answer
+			time.Sleep(retryPause)
+		}
 		if took := time.Since(began); watch.Late(w.T, took, soon) {
 			w.Errorf("it sees that after %v", took)
 		}

@@ -147,7 +147,7 @@ var silenceCases = []testCase{
 			a.hush()
 			eventually(w.T, "the lease is vacant", 4*quiet+soon, b.vacant)
 			a.wake()
-			if err := a.AwaitConfirmed(within(w.T, soon)); err != nil {
+			if err := a.AwaitConfirmed(within(w.T, patience)); err != nil {
 				w.Fatal(err)
 			}
 			if again := a.mustLead(); again != epoch {

@@ -20,6 +20,7 @@ func TestManyLeasesShareOneConnection(t *testing.T) {
 	server := kubernetestest.Shared(t)
 	link := electiontest.NewLink(t, server.Addr())
 	p := client(t, Config{Kubeconfig: server.Kubeconfig(t, link.Addr(), kubernetestest.Admin), Prefix: "many", Proxy: "one"}).Database("db")
+	electiontest.Reached(t, p)
 	const leases = 200
 	ended, held, seen := make(chan error), make(chan *election.Lease, leases), make(chan struct{})
 	began := time.Now()

@@ -74,17 +74,14 @@ func TestAVoterThatIsBehindIsNotFine(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t)
 	leader, behind := c.leader(), c.follower().cfg.Name
-	if problem := c.trouble(behind); problem != "" {
-		t.Errorf("its trouble is %q", problem)
-	}
+	eventually(t, "it is fine", patience, func() bool { return c.trouble(behind) == "" })
 	c.deaf[behind].Store(true)
 	if err := mark(t, leader); err != nil {
 		t.Fatal(err)
 	}
-	problem := c.trouble(behind)
-	if !strings.Contains(problem, "it is behind: it has not applied ") {
-		t.Errorf("its trouble is %q", problem)
-	}
+	eventually(t, "it is behind", patience, func() bool {
+		return strings.Contains(c.trouble(behind), "it is behind: it has not applied ")
+	})
 	c.deaf[behind].Store(false)
 	eventually(t, "it has caught up", patience, func() bool { return c.trouble(behind) == "" })
 }

@@ -39,6 +39,7 @@ func TestManyLeasesShareAFewConnections(t *testing.T) {
 		b.Resource = fmt.Sprint("r", i)
 		return b
 	}
+	electiontest.Reached(t, p)
 	all("acquire", func(i int) (err error) {
 		held[i], err = p.Acquire(within(t, patience), request(i))
 		return err
@@ -69,7 +70,7 @@ func TestNamesCannotMeetInOneKey(t *testing.T) {
 	} {
 		b := bid("w"+name[0]+"|"+name[1], time.Minute)
 		b.Resource = name[1]
-		p := c.Database(name[0])
+		p := electiontest.Reached(t, c.Database(name[0]))
 		lease, err := p.Acquire(within(t, patience), b)
 		if err != nil {
 			t.Errorf("the lease of %q is not free: %v", name, err)

@@ -275,7 +275,7 @@ func TestNamesCannotMeetInOneZnode(t *testing.T) {
 	} {
 		b := bid("w"+name[0]+"|"+name[1], long)
 		b.Resource = name[1]
-		p := c.Database(name[0])
+		p := electiontest.Reached(t, c.Database(name[0]))
 		lease, err := p.Acquire(within(t, patience), b)
 		if err != nil {
 			t.Errorf("the lease of %q is not free: %v", name, err)
@@ -300,6 +300,7 @@ func TestManyLeasesShareTwoConnections(t *testing.T) {
 	ensemble, prefix := zookeepertest.Shared(t), pgtest.Shared(t).Database(t)
 	link := electiontest.NewLink(t, ensemble.Addr())
 	p := client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: prefix, TTL: long, Proxy: "one"}).Database("db")
+	electiontest.Reached(t, p)
 	const leases = 200
 	var held [leases]*election.Lease
 	each := func(what string, do func(i int, b election.AcquireRequest) error) {

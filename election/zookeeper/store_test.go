@@ -224,11 +224,11 @@ func TestALifeThatNobodyRenewsEnds(t *testing.T) {
 	}
 	const ttl = 4 * time.Second
 	free := s.read()
+	began := time.Now()
 	short, err := s.Begin(s.ctx, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	if _, err := s.Swap(s.ctx, key, free, text("award"), short.ID); err != nil {
 		t.Fatal(err)
 	}
