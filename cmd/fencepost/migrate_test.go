@@ -50,9 +50,9 @@ func testMigrateWaits(t *testing.T, s *pgtest.Server, db, user string, holds []s
 	migrate := func(timeout string) output {
 		return runCommand(t, nil, "migrate", "--dsn", s.DSN(pgtest.Superuser, db), "--control-role", pgtest.Control, "--lock-timeout", timeout)
 	}
-	out := migrate("5s")
+	out := migrate("15s")
 	if out.code != exitFailure || !strings.Contains(out.stderr, "waiting: the migration needs a lock that is held by "+who) ||
-		!strings.Contains(out.stderr, "for a lock for 5s") || !strings.Contains(out.stderr, "it is held by "+who) || !strings.Contains(out.stderr, "pg_terminate_backend") {
+		!strings.Contains(out.stderr, "for a lock for 15s") || !strings.Contains(out.stderr, "it is held by "+who) || !strings.Contains(out.stderr, "pg_terminate_backend") {
 		t.Errorf("while %s holds the lock: code %d\n%s%s", who, out.code, out.stdout, out.stderr)
 	}
 	if err := holder.Close(context.Background()); err != nil {

@@ -78,9 +78,10 @@ func TestAProviderIsOneRow(t *testing.T) {
 	if err := execSQL(t, conn, "CREATE TABLE work (n int)"); err != nil {
 		t.Errorf("the leader's write: %v", err)
 	}
-	if code, body := r.ask(t, "/readyz"); code != http.StatusOK || !strings.Contains(body, "the test service is away") {
-		t.Errorf("/readyz: %d %s", code, body)
-	}
+	eventually(t, "/readyz to show what the service says", func() bool {
+		code, body := r.ask(t, "/readyz")
+		return code == http.StatusOK && strings.Contains(body, "the test service is away")
+	})
 	if err := r.stop(); err != nil {
 		t.Errorf("end the proxy: %v", err)
 	}

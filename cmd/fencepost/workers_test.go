@@ -92,6 +92,7 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 			t.Errorf("want a worker timeout of %v s: %s", want, text)
 		}
 	}
+	eventually(t, "the false alarm to be counted", func() bool { return r.view(t, db, "billing").FalseAlarms > 0 })
 	mustWait(true)
 	lines := r.log.lines(t, "false alarm: a worker whose lease was released for silence is active again; its timeout is extended")
 	if len(lines) == 0 || lines[0]["false_alarms"] != 1.0 || lines[0]["waited"] != timeout.String() {

@@ -172,7 +172,7 @@ func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
 	}
 
 	d.record(p, fencing.Candidate{Resource: resource, Worker: "b", Incarnation: "second-of-b"})
-	d.offer("b", time.Second) // and the delay
+	d.offer("b", 5*time.Second) // and the delay
 	d.barred("a")
 	var left time.Duration
 	deadline := time.Now().Add(time.Minute)

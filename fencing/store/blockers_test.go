@@ -209,6 +209,7 @@ func TestAFrozenBackendInTheWayIsNamed(t *testing.T) {
 	mustContain(t, err, fmt.Sprint(pid), "still there")
 	leaderGoesOn(t, h, term)
 	thaw()
+	h.awaitEnd(pid)
 	if epoch, err := h.fence.Grant(h.ctx(), a); err != nil || epoch != term.Epoch+1 {
 		t.Errorf("with the backend thawed: epoch %d, %v", epoch, err)
 	}

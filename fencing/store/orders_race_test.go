@@ -159,7 +159,7 @@ func TestRemoveSparesTheLeaderIfItMustFail(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	leader := h.worker(h.grant("leader"))
 	tx := leader.begin(h.ctx(), t, pgx.ReadCommitted)
-	over := h.removal(time.Second)
+	over := h.removal(10 * time.Second)
 	eventually(t, "the removal waits", func() bool { return waiting(h) })
 	h.read()
 	if err := <-over; stateOf(err) != fencing.StateInUse || strings.Contains(fmt.Sprint(err), "ended") {
@@ -180,7 +180,7 @@ func TestRemoveSaysWhomItHasEnded(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	leader := h.worker(h.grant("leader"))
 	h.mustEnter(leader)
-	over := h.removal(time.Second)
+	over := h.removal(10 * time.Second)
 	eventually(t, "the removal has the sequence", func() bool {
 		return ask[bool](h, fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_locks WHERE granted AND mode = 'ShareRowExclusiveLock'
 			AND relation = 'fencepost.epoch_%d'::regclass)`, h.fence.ID()))

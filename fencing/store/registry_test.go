@@ -125,6 +125,14 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 	}
 }
 
+// awaitEnd waits until a backend that was terminated has ended.
+func (h *testDatabase) awaitEnd(pid int) {
+	h.t.Helper()
+	eventually(h.t, "the backend has ended", func() bool {
+		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
+	})
+}
+
 func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 	t.Parallel()
 	var told blocked
@@ -148,6 +156,7 @@ func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
+	h.awaitEnd(pid)
 	if _, err := h.fence.Grant(h.ctx(), a); err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func TestADeadClientWaitsForNoAnswer(t *testing.T) {
 // the replies, gets all of them, also those to what had to wait.
 func TestAClientThatReadsLateIsNotGone(t *testing.T) {
 	t.Parallel()
-	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) { cfg.DepartedWait = time.Second })
+	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) { cfg.DepartedWait = 3 * time.Second })
 	conn := fixture.LeaderConn(t, p, p.PG.Database(t))
 	conn.Send(Q("select repeat('x', 10000) from generate_series(1, 10000)"), wiretest.Execute("p", 0), wiretest.Sync())
 	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {

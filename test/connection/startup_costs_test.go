@@ -31,7 +31,9 @@ func TestALeaderDoesNotWaitAgain(t *testing.T) {
 			} else {
 				go func() {
 					defer close(granted)
-					if _, err := joined(t, p, s.DB, "w").TryGrant(); err != nil {
+					w := joined(t, p, s.DB, "w")
+					fixture.Eventually(t, "it to be told of a wait", func() bool { return sent.contains("idle_session_timeout") })
+					if _, err := w.TryGrant(); err != nil {
 						t.Error(err)
 					}
 				}()

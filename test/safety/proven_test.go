@@ -243,7 +243,12 @@ func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
 			{"not proven", [][]byte{wiretest.Query(held + " and wr('led') = 'led'")}, "1"},
 		} {
 			fixture.MustPass(t, c, x.parts...) // a Query is looked at when it comes again
-			got := column(fixture.MustPass(t, c, x.parts...))
+			look := func() string { return column(fixture.MustPass(t, c, x.parts...)) }
+			if x.want == "0" { // on a busy machine, the names may be too old at times
+				fixture.Eventually(t, x.name+": the read goes unchecked", func() bool { return look() == "0" })
+				continue
+			}
+			got := look()
 			if x.name == "not proven" { // it may not have counted before it wrote
 				got = "1"
 			}
@@ -252,9 +257,13 @@ func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
 			}
 		}
 		for i := range 3 { // texts that differ by a number count as one that comes again
-			got := column(fixture.MustPass(t, c, wiretest.Query(fmt.Sprintf("select %d, * from (%s) x", 100+i, held))))
-			if want := map[bool]string{true: "1", false: "0"}[i == 0]; !strings.HasSuffix(got, want) {
-				t.Errorf("a text that differs by a number, time %d: holds the fence %q times, want %s", i, got, want)
+			look := func() string {
+				return column(fixture.MustPass(t, c, wiretest.Query(fmt.Sprintf("select %d, * from (%s) x", 100+i, held))))
+			}
+			if i > 0 {
+				fixture.Eventually(t, "a text that differs by a number goes unchecked", func() bool { return strings.HasSuffix(look(), "0") })
+			} else if got := look(); !strings.HasSuffix(got, "1") {
+				t.Errorf("a text that is new: holds the fence %q times", got)
 			}
 		}
 		fixture.MustPass(t, c, wiretest.Query("begin"))

@@ -166,7 +166,9 @@ func TestScenes(t *testing.T) {
 	v.step("Start the workers")
 	v.step("Kill the leader")
 	v.step("Start it again")
-	if s := v.finish(); s.Totals.Grants != 2 || s.Lease.Epoch != 2 || name(s.Ledger[0].Worker) == name(s.Ledger[1].Worker) {
+	// On a busy machine a leader may be silent for too long, and be replaced once more.
+	s := v.finish()
+	if first, second := grantedTo(s, 1), grantedTo(s, 2); s.Totals.Grants < 2 || first == "" || second == "" || name(first) == name(second) {
 		t.Errorf("after a crash: %+v, %+v", s.Lease, s.Ledger)
 	}
 
@@ -174,8 +176,8 @@ func TestScenes(t *testing.T) {
 	v.step("Start the workers")
 	v.step("Freeze the leader while it writes")
 	v.step("Thaw it")
-	s := v.finish()
-	if len(s.Audit) == 0 || s.Audit[len(s.Audit)-1].SQLState != "ZF001" || s.Audit[len(s.Audit)-1].Worker != s.Ledger[1].Worker || s.Audit[len(s.Audit)-1].CurrentWorker != s.Ledger[0].Worker {
+	s = v.finish()
+	if a := s.Audit[len(s.Audit)-1]; a.SQLState != "ZF001" || a.Epoch >= a.CurrentEpoch || a.Worker == a.CurrentWorker || a.Worker != grantedTo(s, a.Epoch) || a.CurrentWorker != grantedTo(s, a.CurrentEpoch) {
 		t.Errorf("the audit log of the pause: %+v, the ledger %+v", s.Audit, s.Ledger)
 	}
 
@@ -194,6 +196,16 @@ func TestScenes(t *testing.T) {
 		}
 	}
 	v.end()
+}
+
+// grantedTo returns to whom an epoch was granted, "" if that is not shown.
+func grantedTo(s playground.State, epoch int64) string {
+	for _, g := range s.Ledger {
+		if g.Epoch == epoch {
+			return g.Worker
+		}
+	}
+	return ""
 }
 
 // leaders returns those who believe that they lead.
