@@ -210,6 +210,17 @@ func (c *client) exec(sql string) error {
 	return err
 }
 
+// refusal tries to write until the error says this, and returns the last error: its proxy learns of an order when its
+// own candidacy does.
+func (c *client) refusal(says string) (err error) {
+	c.t.Helper()
+	process.Holds(process.Patience, func() bool {
+		err = c.exec("INSERT INTO work VALUES ('refused')")
+		return err == nil || strings.Contains(err.Error(), says)
+	})
+	return err
+}
+
 // must runs statements that have to succeed.
 func (c *client) must(statements ...string) {
 	c.t.Helper()

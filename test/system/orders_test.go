@@ -106,7 +106,7 @@ func TestAnEvictedWorkerMayNotComeBackForAWhile(t *testing.T) {
 		a := h.join(one, "a")
 		one.Await(t, "kept from leading by an operator's order", "worker", "a")
 		lift := "run: fencepost resume billing --database " + h.db + " --worker a"
-		wantFailure(t, "the barred worker's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateNotLeader, "may not campaign until", "drill", lift)
+		wantFailure(t, "the barred worker's write", a.refusal("may not campaign until"), fencing.StateNotLeader, "may not campaign until", "drill", lift)
 		b := h.join(two, "b", "campaign", "wait")
 		b.must("INSERT INTO work VALUES ('b')")
 		b.leave()
@@ -206,7 +206,7 @@ func TestNobodyLeadsAPausedResource(t *testing.T) {
 		wantFailure(t, "the waiting worker", <-waiter, fencing.StateNotLeader, `"ops" paused the resource at`, "drill", lift)
 		wantFailure(t, "a later waiting worker", failed(h.tryJoin(process.Patience, two, "late", "campaign", "wait")), fencing.StateNotLeader, `"ops" paused the resource at`, lift)
 		wantFailure(t, "the former leader's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateSuperseded)
-		wantFailure(t, "a follower's write", follower.exec("INSERT INTO work VALUES ('f')"), fencing.StateNotLeader, `"ops" paused the resource at`, "drill", lift)
+		wantFailure(t, "a follower's write", follower.refusal("paused the resource"), fencing.StateNotLeader, `"ops" paused the resource at`, "drill", lift)
 		follower.must("SELECT * FROM work") // reads go on
 		one.Await(t, "kept from leading by an operator's order", "worker", "follower")
 		h.awaitState("vacant", "", one) // no grant is in progress, although a worker would like to lead

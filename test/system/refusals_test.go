@@ -61,6 +61,7 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 		try(pgtest.App, h.db)
 		counted("upstream", n)
 	}
+	p.Await(t, "postgres not reachable")
 	if lines := p.Lines("postgres not reachable"); len(lines) != 1 {
 		t.Errorf("the log has %d lines for three connections: %v", len(lines), lines)
 	}

@@ -274,7 +274,11 @@ func TestATakeoverCountsFromTheLeadersLastSign(t *testing.T) {
 				if f := next.answer().Failure; f != nil {
 					t.Fatalf("the takeover: %v", f)
 				}
-				took, _ := h.metric(at, "fencepost_takeover_seconds_sum")
+				var took float64
+				process.Eventually(t, process.Patience, "the takeover to be measured", func() bool {
+					took, _ = h.metric(at, "fencepost_takeover_seconds_sum")
+					return took > 0
+				})
 				grant, ok := h.metric(at, "fencepost_takeover_grant_seconds_sum")
 				if took < noticed.Seconds()-0.1 || took > time.Since(since).Seconds()+ttl.Seconds() || !ok || grant > took-noticed.Seconds()+0.5 {
 					t.Errorf("a takeover of %v, of which %v after the lease was free; the leader connected %v ago", took, grant, time.Since(since))

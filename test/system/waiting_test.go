@@ -18,7 +18,7 @@ func TestAWaitingWorkerOutlivesItsIdleSessionTimeout(t *testing.T) {
 	h := newCluster(t, "postgres")
 	p := h.proxy()
 	leader := h.join(p, "a", "campaign", "wait")
-	h.pg.Exec(t, pgtest.Superuser, h.db, "ALTER DATABASE "+h.db+" SET idle_session_timeout = '1s'")
+	h.pg.Exec(t, pgtest.Superuser, h.db, "ALTER DATABASE "+h.db+" SET idle_session_timeout = '5s'")
 	waited := make(chan error, 1)
 	var b *client
 	go func() {
@@ -26,9 +26,9 @@ func TestAWaitingWorkerOutlivesItsIdleSessionTimeout(t *testing.T) {
 		b, err = h.tryJoin(2*process.Patience, p, "b", "campaign", "wait")
 		waited <- err
 	}()
-	process.Eventually(t, process.Patience, "the backend of the worker that waits to have been idle for 3 s", func() bool {
+	process.Eventually(t, process.Patience, "the backend of the worker that waits to have been idle for 7 s", func() bool {
 		return ask[int64](h, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = $1 AND state = 'idle'
-			AND clock_timestamp() - state_change BETWEEN '3s' AND '60s' AND backend_start > (SELECT min(a.backend_start) FROM pg_stat_activity a
+			AND clock_timestamp() - state_change BETWEEN '7s' AND '60s' AND backend_start > (SELECT min(a.backend_start) FROM pg_stat_activity a
 				WHERE a.datname = current_database() AND a.usename = $1)`, pgtest.App) == 1
 	})
 	leader.leave()
@@ -36,7 +36,7 @@ func TestAWaitingWorkerOutlivesItsIdleSessionTimeout(t *testing.T) {
 		t.Fatalf("the worker that waited: %v", err)
 	}
 	var timeout string
-	if err := b.QueryRow(t.Context(), "SELECT setting || unit || source FROM pg_settings WHERE name = 'idle_session_timeout'").Scan(&timeout); err != nil || timeout != "1000msdatabase" {
+	if err := b.QueryRow(t.Context(), "SELECT setting || unit || source FROM pg_settings WHERE name = 'idle_session_timeout'").Scan(&timeout); err != nil || timeout != "5000msdatabase" {
 		t.Errorf("when it leads, its idle_session_timeout is %q (%v)", timeout, err)
 	}
 	b.must("INSERT INTO work VALUES ('b')")
