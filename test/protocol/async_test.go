@@ -50,8 +50,8 @@ func TestProtocolEnds(t *testing.T) {
 		s.sql(fmt.Sprintf("select pg_terminate_backend(%d, 5000)", s.pid()))
 	})
 	// A statement_timeout that expires between two messages is raised at the second.
-	limit, off := at("Z", Q("set statement_timeout = '400ms'")), at("Z", Q("set statement_timeout = 0"))
-	late := then(func(s *session) { s.sql("select pg_sleep(0.5)") })
+	limit, off := at("Z", Q("set statement_timeout = '1s'")), at("Z", Q("set statement_timeout = 0"))
+	late := then(func(s *session) { s.sql("select pg_sleep(1.1)") })
 	batch := func(sql string) step { return at("2", Parse("", sql), Bind("", ""), Flush()) }
 	other := "insert into t values (11, 'x')"
 	compareScripts(t,
@@ -69,7 +69,7 @@ func TestProtocolEnds(t *testing.T) {
 		newScript("ended by itself in a batch", at("$", Run("insert into t values (10, 'x')"), Run("select pg_terminate_backend(pg_backend_pid())"), Run("select 1"), Sync())),
 		newScript("idle in a transaction for too long", at("Z", Q("begin")), at("Z", ins), at("Z", Q("set idle_in_transaction_session_timeout = '20ms'")), at("$")),
 		newScript("idle for too long", at("Z", Q("set idle_session_timeout = '20ms'")), at("$")),
-		newScript("a statement for too long", at("Z", Q("set statement_timeout = '300ms'")), at("Z", Q("select pg_sleep(60)")), at("Z", Run("select pg_sleep(60)"), Sync()), at("Z", Q("select 1; select pg_sleep(60)")), at("Z", Q("set statement_timeout = 0")), at("Z", ins)),
+		newScript("a statement for too long", at("Z", Q("set statement_timeout = '1s'")), at("Z", Q("select pg_sleep(60)")), at("Z", Run("select pg_sleep(60)"), Sync()), at("Z", Q("select 1; select pg_sleep(60)")), at("Z", Q("set statement_timeout = 0")), at("Z", ins)),
 		newScript("a timeout at a flush", limit, batch("select 1"), late, at("E", Flush()), at("Z", Exec("", 0), Sync()), off, at("Z", ins)),
 		newScript("a timeout at a flush behind a write", limit, batch(other), late, at("E", Flush()), at("Z", Q("skipped"), Exec("", 0), Sync()), off, at("Z", ins)),
 		newScript("a timeout at a flush in a block", limit, at("Z", Q("begin")), at("Z", Q(other)), batch("select 1"), late, at("E", Flush()), at("Z", Sync()), at("Z", Q("commit")), off, at("Z", ins)),

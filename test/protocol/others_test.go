@@ -115,8 +115,8 @@ func TestProtocolOfNewServers(t *testing.T) {
 	ins := "insert into t values (10, 'x')"
 	compareAs(t, pgtest.SharedMajor(t, 18), "w", nil,
 		// All in one write, so that the time goes by where the client waits.
-		newScript("a transaction for too long", at("$", Q("begin"), Q(ins), Q("set transaction_timeout = '1s'"))),
-		newScript("a transaction for too long, while it runs", at("Z", Q("set transaction_timeout = '500ms'")), at("$", Q("select pg_sleep(60)"))),
+		newScript("a transaction for too long", at("$", Q("begin"), Q(ins), Q("set transaction_timeout = '2s'"))),
+		newScript("a transaction for too long, while it runs", at("Z", Q("set transaction_timeout = '2s'")), at("$", Q("select pg_sleep(60)"))),
 		newScript("old and new", at("Z", Q("insert into t values (10, 'x') returning old.id, new.id")), at("Z", Q("update t set v = 'y' where id = 10 returning old.v, new.v"))),
 		newScript("merge with returning", at("Z", Q("merge into t using (values (10)) s (i) on t.id = s.i when not matched then insert values (s.i, 'm') returning merge_action(), t.*"))),
 		newScript("copy with errors ignored", at("G", Q("copy t from stdin (on_error ignore, log_verbosity verbose)")), at("Z", wiretest.CopyData("bad\tx\n80\ty\n"), wiretest.CopyDone()), at("Z", Q("select count(*) from t"))),

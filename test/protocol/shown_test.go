@@ -78,7 +78,7 @@ func transcripts() []shown {
 		{title: "An SQL cursor that a message fetches from", rows: "W28", about: "DECLARE created the portal, after the check of its transaction.",
 			steps: []step{at("Z", Q("begin")), at("Z", Q("declare c cursor for select 1")), at("Z", Exec("c", 0), Sync()), at("Z", Q("commit"))}},
 		{title: "A timeout", rows: "S18 W31", about: "It is the client's own timeout, reported once, wherever it occurs.",
-			steps: []step{at("Z", Q("set statement_timeout to '100ms'")), at("Z", Q("select pg_sleep(60)"))}},
+			steps: []step{at("Z", Q("set statement_timeout to '1s'")), at("Z", Q("select pg_sleep(60)"))}},
 		{title: "A text that the grammar does not know", rows: "W41 W43", about: "Nothing is known about the text, so the backend is registered while it runs, and the server sees only the client's text.",
 			steps: []step{at("Z", Q("frobnicate t; commit"))}},
 		{title: "A fast path call", rows: "W45 S1", about: "Nothing may precede it, so it runs while the backend is registered.",
