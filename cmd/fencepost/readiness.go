@@ -24,6 +24,8 @@ const (
 	readyFor = time.Second
 	// warnedFor is the same for the warnings, which are read from each database.
 	warnedFor = time.Minute
+	// partlyFor is the same if a database has not given its warnings.
+	partlyFor = 10 * time.Second
 	// warningsTimeout bounds the reading of the warnings.
 	warningsTimeout = time.Second
 )
@@ -88,7 +90,7 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 	for _, database := range slices.Sorted(maps.Keys(open)) {
 		list, err := open[database].Warnings(ctx)
 		if err != nil {
-			counts = readyFor
+			counts = partlyFor
 			continue
 		}
 		for _, w := range list {

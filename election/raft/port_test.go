@@ -27,7 +27,7 @@ func TestConnectionsThatSayNothingAreBounded(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		if i%64 == 0 {
 			// Those that were closed are forgotten a little later.
-			eventually(t, "no more are open than may be", patience, func() bool { return open() <= before+mostGreetings*3/2 })
+			eventually(t, "no more are open than may be", handshakeTimeout/2, func() bool { return open() <= before+mostGreetings*3/2 })
 		}
 	}
 	other, err := newCluster(c.base)

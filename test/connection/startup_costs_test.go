@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -32,7 +33,7 @@ func TestALeaderDoesNotWaitAgain(t *testing.T) {
 				go func() {
 					defer close(granted)
 					w := joined(t, p, s.DB, "w")
-					fixture.Eventually(t, "it to be told of a wait", func() bool { return sent.contains("idle_session_timeout") })
+					process.Holds(process.Patience, func() bool { return sent.contains("idle_session_timeout") }) // it has begun to wait
 					if _, err := w.TryGrant(); err != nil {
 						t.Error(err)
 					}

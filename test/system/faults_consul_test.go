@@ -134,8 +134,8 @@ func TestFaultOfConsul(t *testing.T) {
 	agent.Continue(t)
 	awaitNoFault(t, p, faults.LeaseService)
 	a.must("INSERT INTO work VALUES ('a')")
-	// One that took too long on a busy machine, and succeeded the next time, has a second line.
-	if lines := p.Lines("request failed"); len(lines)-len(p.Lines("request failed (over)")) > 2 {
+	// A request that takes too long on a busy machine, and succeeds the next time, adds a line.
+	if lines := p.Lines("request failed"); len(lines) > 6 {
 		t.Errorf("the log has %d lines for requests that failed: %v", len(lines), lines)
 	}
 }

@@ -177,6 +177,9 @@ func TestScenes(t *testing.T) {
 	v.step("Freeze the leader while it writes")
 	v.step("Thaw it")
 	s = v.finish()
+	if len(s.Audit) == 0 {
+		t.Fatal("the audit log of the pause is empty")
+	}
 	if a := s.Audit[len(s.Audit)-1]; a.SQLState != "ZF001" || a.Epoch >= a.CurrentEpoch || a.Worker == a.CurrentWorker || a.Worker != grantedTo(s, a.Epoch) || a.CurrentWorker != grantedTo(s, a.CurrentEpoch) {
 		t.Errorf("the audit log of the pause: %+v, the ledger %+v", s.Audit, s.Ledger)
 	}

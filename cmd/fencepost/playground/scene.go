@@ -1,5 +1,7 @@
 package playground
 
+import "slices"
+
 // sceneDef is a scene: how it is called, and what happens in it.
 type sceneDef struct {
 	name   string
@@ -106,6 +108,11 @@ func (l *Lab) wroteLocked() int {
 		}
 	}
 	return n
+}
+
+// auditedLocked returns whether the audit log has a refused write of the process of a slot.
+func (l *Lab) auditedLocked(s *slot) bool {
+	return slices.ContainsFunc(l.mu.audit, func(a Audit) bool { return a.Worker == s.id })
 }
 
 // believers returns the slots of those who believe that they lead.

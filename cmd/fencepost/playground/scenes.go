@@ -106,7 +106,7 @@ func pauseSteps() []*step {
 			text:   "The new leader writes. The frozen one still believes that it leads: nobody could tell it anything. Now the pause ends, and it sends its INSERT.",
 			button: "Thaw it",
 			do:     func(l *Lab) error { return l.thawLocked(frozen) },
-			until:  func(l *Lab) bool { return frozen.refused > refused && len(l.mu.audit) > 0 },
+			until:  func(l *Lab) bool { return frozen.refused > refused && l.auditedLocked(frozen) },
 		},
 		{text: "Its write was refused with ZF001, which names the worker that leads now. Nothing of it is in the table, and no number was written twice. The audit log has a line for it."},
 	}
