@@ -12,7 +12,7 @@ import (
 const auditQueueSize = 256
 
 // auditQueue passes rejections to the auditors, in order, from one goroutine that owns
-// them. A session adds a rejection after its client has the reply, so that no reply waits
+// them. A session adds a rejection after its client has the error, so that no error waits
 // for a log.
 //
 // When the queue is full, the session that made the rejection waits, without a lock and
