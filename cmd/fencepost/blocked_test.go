@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,4 +109,54 @@ func TestReadinessAsksOneAtATime(t *testing.T) {
 	if got := r.get(t.Context(), ask); got != 2 {
 		t.Errorf("answer %d after the first one was too old", got)
 	}
+}
+
+// TestADatabaseThatDoesNotAnswerHidesNoWarning checks that its last warnings stay, that those of other
+// databases are asked for beside it, and that it is asked again soon.
+func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t) // max_prepared_transactions is 10
+	r := startServing(t, s, nil)
+	blocked, other := s.Database(t), s.Database(t)
+	if blocked > other { // the one that is asked first is the one that does not answer
+		blocked, other = other, blocked
+	}
+	for _, db := range []string{blocked, other} {
+		r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a")
+	}
+	const public, some = "every role may read the fence", "max_prepared_transactions is 10: "
+	warned := func(db, part string) (bool, time.Duration) {
+		list, counts := r.fences.warnings(t.Context())
+		return slices.ContainsFunc(list, func(w string) bool {
+			return strings.HasPrefix(w, "database "+db+": ") && strings.Contains(w, part)
+		}), counts
+	}
+	for _, db := range []string{blocked, other} {
+		eventually(t, "the warnings of database "+db, func() bool {
+			found, counts := warned(db, public)
+			return found && counts == warnedFor
+		})
+	}
+	conn := s.Connect(t, pgtest.Control, blocked)
+	if err := execSQL(t, conn, "BEGIN; LOCK TABLE fencepost.worker_roles"); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, pgtest.Control, other, "INSERT INTO fencepost.worker_roles (role) VALUES ('"+pgtest.App+"')")
+	eventually(t, "the new warning of the database that answers", func() bool {
+		found, counts := warned(other, some)
+		if counts != partlyFor {
+			t.Errorf("the warnings count for %v while one database does not answer", counts)
+		}
+		return found
+	})
+	if found, _ := warned(blocked, public); !found {
+		t.Error("the last warnings of the database that does not answer are lost")
+	}
+	if err := execSQL(t, conn, "INSERT INTO fencepost.worker_roles (role) VALUES ('"+pgtest.App+"'); COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new warning of the other database", func() bool {
+		found, counts := warned(blocked, some)
+		return found && counts == warnedFor
+	})
 }

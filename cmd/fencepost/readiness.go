@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/health"
@@ -26,8 +27,10 @@ const (
 	warnedFor = time.Minute
 	// partlyFor is the same if a database has not given its warnings.
 	partlyFor = 10 * time.Second
-	// warningsTimeout bounds the reading of the warnings.
-	warningsTimeout = time.Second
+	// warningsTimeout bounds the reading of the warnings. Kubernetes' probes have 1 s by default.
+	warningsTimeout = 500 * time.Millisecond
+	// warningsAtOnce is how many databases are asked for their warnings at one time.
+	warningsAtOnce = 8
 )
 
 // remembered is a result that is reused for a while. Only one caller computes it;
@@ -54,8 +57,9 @@ func (r *remembered[T]) get(ctx context.Context, ask func(context.Context) (T, t
 
 // databases are the databases that this proxy has opened.
 type databases struct {
-	mu   sync.Mutex
-	open map[string]*store.Store
+	mu     sync.Mutex
+	open   map[string]*store.Store
+	warned map[string][]string // the warnings that each gave last
 }
 
 func (f *databases) add(database string, st *store.Store) {
@@ -78,26 +82,51 @@ func (f *databases) remove(database string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.open, database)
+	delete(f.warned, database)
 }
 
-// warnings reads the warnings of each database. A database that does not respond has
-// none: its problem is reported elsewhere. Then the others' warnings do not count for long.
+// warnings asks each database for its warnings, and says for how long the result counts. If one does
+// not answer, its warnings are those that it gave last, and it is asked again soon; its problem is
+// reported elsewhere.
 func (f *databases) warnings(ctx context.Context) (all []string, counts time.Duration) {
-	open := f.all()
 	ctx, cancel := context.WithTimeout(ctx, warningsTimeout)
 	defer cancel()
+	var group errgroup.Group
+	group.SetLimit(warningsAtOnce)
+	for database, st := range f.all() {
+		group.Go(func() error {
+			list, err := st.Warnings(ctx)
+			if err == nil {
+				f.warn(database, st, list)
+			}
+			return err
+		})
+	}
 	counts = warnedFor
-	for _, database := range slices.Sorted(maps.Keys(open)) {
-		list, err := open[database].Warnings(ctx)
-		if err != nil {
-			counts = partlyFor
-			continue
-		}
-		for _, w := range list {
+	if group.Wait() != nil {
+		counts = partlyFor
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, database := range slices.Sorted(maps.Keys(f.warned)) {
+		for _, w := range f.warned[database] {
 			all = append(all, "database "+database+": "+w)
 		}
 	}
 	return all, counts
+}
+
+// warn keeps the warnings of a database that is still open.
+func (f *databases) warn(database string, st *store.Store, list []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.open[database] != st {
+		return
+	}
+	if f.warned == nil {
+		f.warned = make(map[string][]string)
+	}
+	f.warned[database] = list
 }
 
 // tryUpstream tries the primary.
