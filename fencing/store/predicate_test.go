@@ -101,6 +101,64 @@ func (h *testDatabase) agree(term fencing.Term, told, held fencing.Epoch, may bo
 	}
 }
 
+// TestOnlyWhoHasLedIsDiscarded checks that a verdict discards what is refused as superseded, if the
+// candidacy has had an epoch, and otherwise raises what fencepost.refuse raises.
+func TestOnlyWhoHasLedIsDiscarded(t *testing.T) {
+	t.Parallel()
+	for name, s := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newTestDatabase(t, s)
+			over := h.grant("a")
+			current := h.grant("b")
+			found := map[string]int{}
+			for _, term := range []fencing.Term{over, current, {Award: h.award("c")}} {
+				w := h.worker(term)
+				for told := range fencing.Epoch(4) {
+					for held := range fencing.Epoch(4) {
+						if told != 2 || held != 2 || term.Incarnation == current.Incarnation { // see agree
+							found[h.verdict(w, told, held, term.Epoch != 0 || held != 0)]++
+						}
+					}
+				}
+			}
+			for _, outcome := range []string{"discarded", "", fencing.StateSuperseded, fencing.StateNotLeader, fencing.StateStartOver} {
+				if found[outcome] == 0 {
+					t.Errorf("no verdict was %q: %v", outcome, found)
+				}
+			}
+		})
+	}
+}
+
+// verdict tries a verdict for a connection whose candidacy has led or not, and returns "discarded" or
+// the SQLSTATE that it raised.
+func (h *testDatabase) verdict(w *worker, told, held fencing.Epoch, led bool) string {
+	h.t.Helper()
+	_, err := w.Exec(h.ctx(), fencing.RefuseSQL(w.fence, w.term.Worker, w.term.Incarnation, told, held, false))
+	want := stateOf(err)
+	if want == fencing.StateSuperseded && led {
+		want = "discarded"
+	}
+	tx, err := w.Begin(h.ctx())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(h.ctx()) }()
+	tag, err := tx.Exec(h.ctx(), fencing.InlineVerdictSQL(w.fence, w.term.Worker, w.term.Incarnation, false, told, held))
+	got := stateOf(err)
+	if tag.RowsAffected() == 1 {
+		got = "discarded"
+		if _, err := tx.Exec(h.ctx(), "CREATE TABLE public.written ()"); stateOf(err) != "25006" {
+			h.t.Errorf("a transaction to be discarded is not read-only: %v", err)
+		}
+	}
+	if got != want {
+		h.t.Errorf("%s, told %d, holds %d: the verdict is %q, want %q", w.term.Worker, told, held, got, want)
+	}
+	return got
+}
+
 // TestThePredicateCostsTheCheckNothing checks that Postgres inlines the function, both
 // in the prepared check and in the one with its parameters in the text.
 func TestThePredicateCostsTheCheckNothing(t *testing.T) {
