@@ -73,7 +73,7 @@ func (x *session) auditShadow() {
 }
 
 // audit records the statements that the last step refused. It is called when the client has
-// its replies or has gone.
+// what that step relays, or has gone.
 func (d *downPump) audit() {
 	for i := range d.events {
 		if e := &d.events[i]; e.Kind == protocol.EventRefused {
