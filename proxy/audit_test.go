@@ -127,13 +127,13 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	// lack the ReadyForQuery, which Postgres flushes apart.
 	full := func() bool { return len(errors) == proxy.AuditQueueSize+1 }
 	fixture.Eventually(t, "the queue is full", full)
-	fixture.Eventually(t, "a worker whose refusals are not recorded is none for which the server works: it could keep the lease for as long as that lasts", func() bool {
-		return !p.Candidacy(db, "r", "follower").Busy()
-	})
 	fixture.MustExec(t, leader, "insert into t values (2)") // is not delayed
 	if state := <-refused(); state != fencing.StateNotLeader {
 		t.Errorf("another refused write is answered by %s", state)
 	}
+	fixture.Eventually(t, "a worker whose refusals are not recorded is none for which the server works: it could keep the lease for as long as that lasts", func() bool {
+		return !p.Candidacy(db, "r", "follower").Busy()
+	})
 	if !full() {
 		t.Errorf("%d writes were answered while the auditor is told of none", len(errors))
 	}

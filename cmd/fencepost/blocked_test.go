@@ -111,24 +111,21 @@ func TestReadinessAsksOneAtATime(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatDoesNotAnswerHidesNoWarning checks that its last warnings stay, that those of other
-// databases are asked for beside it, and that it is asked again soon.
+// TestADatabaseThatDoesNotAnswerHidesNoWarning checks that its last warnings stay, marked as such, that
+// those of other databases are up to date, and that it is asked again soon. One that was dropped has none.
 func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t) // max_prepared_transactions is 10
 	r := startServing(t, s, nil)
 	blocked, other := s.Database(t), s.Database(t)
-	if blocked > other { // the one that is asked first is the one that does not answer
-		blocked, other = other, blocked
-	}
 	for _, db := range []string{blocked, other} {
 		r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a")
 	}
 	const public, some = "every role may read the fence", "max_prepared_transactions is 10: "
-	warned := func(db, part string) (bool, time.Duration) {
+	warned := func(of, part string) (bool, time.Duration) {
 		list, counts := r.fences.warnings(t.Context())
 		return slices.ContainsFunc(list, func(w string) bool {
-			return strings.HasPrefix(w, "database "+db+": ") && strings.Contains(w, part)
+			return strings.HasPrefix(w, "database "+of+": ") && strings.Contains(w, part)
 		}), counts
 	}
 	for _, db := range []string{blocked, other} {
@@ -149,7 +146,7 @@ func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
 		}
 		return found
 	})
-	if found, _ := warned(blocked, public); !found {
+	if found, _ := warned(blocked+", which does not answer now", public); !found {
 		t.Error("the last warnings of the database that does not answer are lost")
 	}
 	if err := execSQL(t, conn, "INSERT INTO fencepost.worker_roles (role) VALUES ('"+pgtest.App+"'); COMMIT"); err != nil {
@@ -158,5 +155,10 @@ func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
 	eventually(t, "the new warning of the other database", func() bool {
 		found, counts := warned(blocked, some)
 		return found && counts == warnedFor
+	})
+	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+other+" WITH (FORCE)")
+	eventually(t, "no warning of a database that was dropped", func() bool {
+		list, counts := r.fences.warnings(t.Context())
+		return counts == warnedFor && !slices.ContainsFunc(list, func(w string) bool { return strings.Contains(w, other) })
 	})
 }

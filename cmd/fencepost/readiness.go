@@ -59,7 +59,13 @@ func (r *remembered[T]) get(ctx context.Context, ask func(context.Context) (T, t
 type databases struct {
 	mu     sync.Mutex
 	open   map[string]*store.Store
-	warned map[string][]string // the warnings that each gave last
+	warned map[string]lastWarnings
+}
+
+// lastWarnings are those that a database gave last.
+type lastWarnings struct {
+	list []string
+	old  bool // it has not answered since
 }
 
 func (f *databases) add(database string, st *store.Store) {
@@ -86,8 +92,7 @@ func (f *databases) remove(database string) {
 }
 
 // warnings asks each database for its warnings, and says for how long the result counts. If one does
-// not answer, its warnings are those that it gave last, and it is asked again soon; its problem is
-// reported elsewhere.
+// not answer, its warnings are those that it gave last, and it is asked again soon.
 func (f *databases) warnings(ctx context.Context) (all []string, counts time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, warningsTimeout)
 	defer cancel()
@@ -96,9 +101,10 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 	for database, st := range f.all() {
 		group.Go(func() error {
 			list, err := st.Warnings(ctx)
-			if err == nil {
-				f.warn(database, st, list)
+			if store.Gone(err) {
+				err = nil
 			}
+			f.warn(database, st, list, err != nil)
 			return err
 		})
 	}
@@ -109,24 +115,31 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, database := range slices.Sorted(maps.Keys(f.warned)) {
-		for _, w := range f.warned[database] {
-			all = append(all, "database "+database+": "+w)
+		of, last := "database "+database, f.warned[database]
+		if last.old {
+			of += ", which does not answer now"
+		}
+		for _, w := range last.list {
+			all = append(all, of+": "+w)
 		}
 	}
 	return all, counts
 }
 
-// warn keeps the warnings of a database that is still open.
-func (f *databases) warn(database string, st *store.Store, list []string) {
+// warn keeps the warnings of a database that is still open. silent says that it has given none.
+func (f *databases) warn(database string, st *store.Store, list []string, silent bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open[database] != st {
 		return
 	}
-	if f.warned == nil {
-		f.warned = make(map[string][]string)
+	if silent {
+		list = f.warned[database].list
 	}
-	f.warned[database] = list
+	if f.warned == nil {
+		f.warned = make(map[string]lastWarnings)
+	}
+	f.warned[database] = lastWarnings{list: list, old: silent}
 }
 
 // tryUpstream tries the primary.
