@@ -458,22 +458,15 @@ func TestTheLockDelayIsWaitedFor(t *testing.T) {
 	}
 	began := time.Now()
 	agent.Request(t, http.MethodPut, "/v1/session/destroy/"+lease.Handle, nil)
-	blocked, first := 0, time.Duration(0)
 	eventually(t, "the lock delay is over", patience, func() bool {
-		if first == 0 {
-			first = time.Since(began)
-		}
 		_, err := p.Acquire(within(t, patience), bid("b", time.Minute))
 		if err != nil && !errors.Is(err, election.ErrHeld) {
 			t.Fatalf("during the lock delay, a worker gets %v", err)
 		}
-		if err != nil {
-			blocked++
-		}
 		return err == nil
 	})
-	if took := time.Since(began); took < delay || blocked == 0 && first < delay/2 {
-		t.Errorf("the lease was acquired after %v and %d attempts, the lock delay is %v", took, blocked, delay)
+	if took := time.Since(began); took < delay {
+		t.Errorf("the lease was acquired after %v, the lock delay is %v", took, delay)
 	}
 	eventually(t, "only the session of the lease remains", patience, func() bool {
 		var sessions []struct{ ID string }

@@ -134,8 +134,9 @@ func TestFaultOfConsul(t *testing.T) {
 	agent.Continue(t)
 	awaitNoFault(t, p, faults.LeaseService)
 	a.must("INSERT INTO work VALUES ('a')")
-	// A request that takes too long on a busy machine, and succeeds the next time, adds a line.
-	if lines := p.Lines("request failed"); len(lines) > 6 {
+	// On a busy machine a request may fail, succeed the next time and fail again. Two kinds of requests log five
+	// beginnings in a minute each, at most.
+	if lines := p.Lines("request failed"); len(lines) > 10 {
 		t.Errorf("the log has %d lines for requests that failed: %v", len(lines), lines)
 	}
 }
