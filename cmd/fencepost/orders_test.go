@@ -307,7 +307,7 @@ func TestGuardCommands(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE migrator", "CREATE ROLE b")
+	s.Exec(t, pgtest.Superuser, db, "DROP ROLE IF EXISTS migrator, b", "CREATE ROLE migrator", "CREATE ROLE b") // the test may run twice
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
 	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)", "CREATE TABLE public.late () INHERITS (public.invoices)")
 	dsn := s.DSN(pgtest.Superuser, db)
