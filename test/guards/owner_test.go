@@ -13,7 +13,7 @@ import (
 func TestALeaderWritesInTheNameOfTheOwner(t *testing.T) {
 	t.Parallel()
 	c := fixture.NewCluster(t, pgtest.Shared(t))
-	c.Exec(`create role owner_of_heads; grant create on schema public to owner_of_heads; set role owner_of_heads;
+	c.Exec(`drop role if exists owner_of_heads; create role owner_of_heads; grant create on schema public to owner_of_heads; set role owner_of_heads;
 create table head (id int primary key);
 create table tail (id int, head int references head on update cascade on delete cascade);
 insert into head values (1), (2); insert into tail values (1, 1), (2, 2);
