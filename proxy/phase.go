@@ -55,7 +55,7 @@ type lifecycle struct {
 	// client.
 	told bool
 	// audited: the statement that a superseded client tried is in the audit log, or will
-	// be as soon as the client has its reply.
+	// be as soon as the client has the error.
 	audited bool
 }
 

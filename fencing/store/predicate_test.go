@@ -48,6 +48,20 @@ func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 	}
 }
 
+// eachClaim calls try for a candidacy that is over, the current one, which has epoch 2, and one that has never led,
+// with each pair of epochs that it may have been told and hold.
+func (h *testDatabase) eachClaim(try func(w *worker, told, held fencing.Epoch, current bool)) {
+	over, current := h.grant("a"), h.grant("b")
+	for _, term := range []fencing.Term{over, current, {Award: h.award("c")}} {
+		w := h.worker(term)
+		for told := range fencing.Epoch(4) {
+			for held := range fencing.Epoch(4) {
+				try(w, told, held, term.Incarnation == current.Incarnation)
+			}
+		}
+	}
+}
+
 // TestCheckRegistryAndRefusalAgree checks that the check, the registry and
 // fencepost.refuse accept the same connections and refuse the others with the same
 // SQLSTATE.
@@ -57,15 +71,9 @@ func TestCheckRegistryAndRefusalAgree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newTestDatabase(t, s)
-			over := h.grant("a")
-			current := h.grant("b")
-			for _, term := range []fencing.Term{over, current, {Award: h.award("c")}} {
-				for told := range fencing.Epoch(4) {
-					for held := range fencing.Epoch(4) {
-						h.agree(term, told, held, term.Incarnation == current.Incarnation && told == 2 && held == 2)
-					}
-				}
-			}
+			h.eachClaim(func(w *worker, told, held fencing.Epoch, current bool) {
+				h.agree(w, told, held, current && told == 2 && held == 2)
+			})
 			if left := ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
 				t.Errorf("%d registrations were left", left)
 			}
@@ -76,10 +84,9 @@ func TestCheckRegistryAndRefusalAgree(t *testing.T) {
 // agree tries the check, the registry and fencepost.refuse for a connection. The check
 // does not read the row, so the caller must exclude a connection that claims another
 // candidacy's epoch as its own; Verify detects that one when it connects.
-func (h *testDatabase) agree(term fencing.Term, told, held fencing.Epoch, may bool) {
+func (h *testDatabase) agree(w *worker, told, held fencing.Epoch, may bool) {
 	h.t.Helper()
-	w := h.worker(term)
-	ctx := context.Background()
+	ctx, term := context.Background(), w.term
 	check := stateOf(w.checkAs(h.ctx(), told, held))
 	_, err := w.Exec(ctx, fencing.RefuseSQL(w.fence, term.Worker, term.Incarnation, told, held, false))
 	refusal := stateOf(err)
@@ -109,19 +116,12 @@ func TestOnlyWhoHasLedIsDiscarded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newTestDatabase(t, s)
-			over := h.grant("a")
-			current := h.grant("b")
 			found := map[string]int{}
-			for _, term := range []fencing.Term{over, current, {Award: h.award("c")}} {
-				w := h.worker(term)
-				for told := range fencing.Epoch(4) {
-					for held := range fencing.Epoch(4) {
-						if told != 2 || held != 2 || term.Incarnation == current.Incarnation { // see agree
-							found[h.verdict(w, told, held, term.Epoch != 0 || held != 0)]++
-						}
-					}
+			h.eachClaim(func(w *worker, told, held fencing.Epoch, current bool) {
+				if told != 2 || held != 2 || current { // see agree
+					found[h.verdict(w, told, held, w.term.Epoch != 0 || held != 0)]++
 				}
-			}
+			})
 			for _, outcome := range []string{"discarded", "", fencing.StateSuperseded, fencing.StateNotLeader, fencing.StateStartOver} {
 				if found[outcome] == 0 {
 					t.Errorf("no verdict was %q: %v", outcome, found)
