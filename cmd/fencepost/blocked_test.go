@@ -146,8 +146,14 @@ func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
 		}
 		return found
 	})
-	if found, _ := warned(blocked+", which does not answer now", public); !found {
+	if found, _ := warned(blocked+", as last known", public); !found {
 		t.Error("the last warnings of the database that does not answer are lost")
+	}
+	r.fences.mu.Lock()
+	delete(r.fences.warned, blocked) // as if it had never answered
+	r.fences.mu.Unlock()
+	if found, _ := warned(blocked, "its warnings are not known"); !found {
+		t.Error("nothing says that the warnings of a database are not known")
 	}
 	if err := execSQL(t, conn, "INSERT INTO fencepost.worker_roles (role) VALUES ('"+pgtest.App+"'); COMMIT"); err != nil {
 		t.Fatal(err)

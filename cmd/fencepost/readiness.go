@@ -64,8 +64,9 @@ type databases struct {
 
 // lastWarnings are those that a database gave last.
 type lastWarnings struct {
-	list []string
-	old  bool // it has not answered since
+	list  []string
+	known bool // it has given them
+	old   bool // it has not given them since
 }
 
 func (f *databases) add(database string, st *store.Store) {
@@ -91,8 +92,9 @@ func (f *databases) remove(database string) {
 	delete(f.warned, database)
 }
 
-// warnings asks each database for its warnings, and says for how long the result counts. If one does
-// not answer, its warnings are those that it gave last, and it is asked again soon.
+// warnings asks each database for its warnings, and says for how long the result counts. Of one that
+// does not give them in time, or was not asked because others took the time, the result contains those
+// that it gave last, and it is asked again soon.
 func (f *databases) warnings(ctx context.Context) (all []string, counts time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, warningsTimeout)
 	defer cancel()
@@ -116,8 +118,11 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 	defer f.mu.Unlock()
 	for _, database := range slices.Sorted(maps.Keys(f.warned)) {
 		of, last := "database "+database, f.warned[database]
-		if last.old {
-			of += ", which does not answer now"
+		switch {
+		case !last.known:
+			all = append(all, of+": its warnings are not known")
+		case last.old:
+			of += ", as last known"
 		}
 		for _, w := range last.list {
 			all = append(all, of+": "+w)
@@ -126,20 +131,22 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 	return all, counts
 }
 
-// warn keeps the warnings of a database that is still open. silent says that it has given none.
-func (f *databases) warn(database string, st *store.Store, list []string, silent bool) {
+// warn keeps the warnings of a database that is still open. failed says that it has not given them.
+func (f *databases) warn(database string, st *store.Store, list []string, failed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open[database] != st {
 		return
 	}
-	if silent {
-		list = f.warned[database].list
-	}
 	if f.warned == nil {
 		f.warned = make(map[string]lastWarnings)
 	}
-	f.warned[database] = lastWarnings{list: list, old: silent}
+	now := lastWarnings{list: list, known: true}
+	if failed {
+		now = f.warned[database]
+		now.old = true
+	}
+	f.warned[database] = now
 }
 
 // tryUpstream tries the primary.
