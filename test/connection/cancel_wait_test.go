@@ -2,6 +2,7 @@ package connection
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +42,7 @@ func TestCancelWhileTheRegistryIsAsked(t *testing.T) {
 		for name, sends := range map[string][]byte{"simple": Q(do), "extended": Batch(Run(do))} {
 			unlock := locked(t, admin, "fencepost.running")
 			c.Send(sends)
-			fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock' and query like '%fencepost.enter%'")
+			awaitEntry(t, watch, admin)
 			cancelWith(t, p.Addr, key)
 			unlock()
 			canceled(t, name, c.Until('Z'))
@@ -75,7 +76,7 @@ func TestCancelHitsWhatRuns(t *testing.T) {
 		unlock := locked(t, admin, "fencepost.running")
 		c.Send(Batch(Run("select pg_sleep(600)"), Run("do $$ begin end $$")))
 		fixture.AwaitBackend(t, watch, "wait_event = 'PgSleep'")
-		fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock' and query like '%fencepost.enter%'")
+		awaitEntry(t, watch, admin)
 		cancelWith(t, p.Addr, key)
 		unlock()
 		all := c.Until('Z')
@@ -100,6 +101,14 @@ func locked(t *testing.T, admin *pgx.Conn, table string) (unlock func()) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// awaitEntry waits until the registry has been asked since admin locked it. The control connection waits for the lock
+// for a moment only, again and again for 5 s, so that what it has asked last is seen more surely than that it waits.
+func awaitEntry(t *testing.T, watch, admin *pgx.Conn) {
+	t.Helper()
+	fixture.AwaitBackend(t, watch, fmt.Sprintf("query like '%%fencepost.enter%%' and query_start > (select xact_start from pg_stat_activity where pid = %d)",
+		admin.PgConn().PID()))
 }
 
 // TestCancelWhileTheLeaseIsConfirmed: the write waits until it is known whether the worker still

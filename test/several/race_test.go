@@ -177,6 +177,8 @@ func TestSafetyAPoolOverShards(t *testing.T) {
 			if epoch > 1 {
 				taken++
 			}
+		} else {
+			time.Sleep(time.Millisecond) // the writers need the processors more
 		}
 	}
 	stop()
