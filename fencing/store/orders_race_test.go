@@ -143,12 +143,15 @@ func (h *testDatabase) removal(grace time.Duration) <-chan error {
 	return over
 }
 
-// read reads the sequence of the fence in a transaction that stays open.
-func (h *testDatabase) read() {
+// reader connects somebody who then reads the sequence of the fence in a transaction that stays open.
+func (h *testDatabase) reader() (read func()) {
 	h.t.Helper()
-	_, err := h.server.Connect(h.t, pgtest.App, h.db).Exec(h.ctx(), fmt.Sprintf("BEGIN; SELECT * FROM fencepost.epoch_%d", h.fence.ID()))
-	if err != nil {
-		h.t.Fatal(err)
+	conn := h.server.Connect(h.t, pgtest.App, h.db)
+	return func() {
+		h.t.Helper()
+		if _, err := conn.Exec(h.ctx(), fmt.Sprintf("BEGIN; SELECT * FROM fencepost.epoch_%d", h.fence.ID())); err != nil {
+			h.t.Fatal(err)
+		}
 	}
 }
 
@@ -159,9 +162,10 @@ func TestRemoveSparesTheLeaderIfItMustFail(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	leader := h.worker(h.grant("leader"))
 	tx := leader.begin(h.ctx(), t, pgx.ReadCommitted)
+	read := h.reader() // and what asks below has connected, so that what follows fits into the 10 s
 	over := h.removal(10 * time.Second)
 	eventually(t, "the removal waits", func() bool { return waiting(h) })
-	h.read()
+	read()
 	if err := <-over; stateOf(err) != fencing.StateInUse || strings.Contains(fmt.Sprint(err), "ended") {
 		t.Errorf("the removal: %v; want ZF009, and nobody ended", err)
 	}
@@ -180,12 +184,13 @@ func TestRemoveSaysWhomItHasEnded(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	leader := h.worker(h.grant("leader"))
 	h.mustEnter(leader)
+	read := h.reader()
 	over := h.removal(10 * time.Second)
 	eventually(t, "the removal has the sequence", func() bool {
 		return ask[bool](h, fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_locks WHERE granted AND mode = 'ShareRowExclusiveLock'
 			AND relation = 'fencepost.epoch_%d'::regclass)`, h.fence.ID()))
 	})
-	h.read()
+	read()
 	err := <-over
 	if stateOf(err) != fencing.StateInUse {
 		t.Errorf("the removal: %v; want ZF009", err)

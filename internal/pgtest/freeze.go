@@ -22,6 +22,9 @@ func (s *Server) Freeze(t testing.TB) {
 	}
 }
 
+// Frozen reports whether the server's processes are stopped.
+func (s *Server) Frozen() bool { return stateOf(s.PID()) == 'T' }
+
 // Thaw continues the processes of a frozen server.
 func (s *Server) Thaw(t testing.TB) {
 	t.Helper()

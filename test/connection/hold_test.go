@@ -30,7 +30,7 @@ func TestProtocolTimeoutsThatHitTheCheck(t *testing.T) {
 		for setting, state := range map[string]string{"statement_timeout": "57014", "lock_timeout": "55P03"} {
 			// Long enough for a ROLLBACK: a server whose timeout fires just when a statement has ended cancels the next one,
 			// and says that a user has asked for that.
-			fixture.MustExec(t, c, "set "+setting+" = '50ms'")
+			fixture.MustExec(t, c, "set "+setting+" = '250ms'")
 			for kind, write := range map[string][]byte{
 				"simple":   Q("insert into t values (1)"),
 				"several":  Q("begin; insert into t values (1); commit"),

@@ -117,13 +117,9 @@ func (s *sides) controlUnderTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := store.Open(t.Context(), store.Config{
+	s.Elector.UseStore(s.db, fixture.OpenStore(t, store.Config{
 		Address: s.PG.Addr(), Database: s.db, User: pgtest.Control, Grace: 100 * time.Millisecond, TLS: side.Config(),
-	})
-	if err != nil {
-		t.Fatalf("open the fence under TLS: %v", err)
-	}
-	s.Elector.UseStore(s.db, st)
+	}))
 }
 
 // TestServerThatAsksForACertificate gets Fencepost's; a client is told when there

@@ -26,7 +26,7 @@ func (h *pair) pausing(p *process.Server) <-chan outcome {
 	h.must(w, "INSERT INTO work VALUES ('open')")
 	ended := make(chan outcome, 1)
 	go func() {
-		code, out := h.commandWith([]string{"FENCEPOST_LEASE_GRACE=30s"}, "pause", "billing", "--database", h.db)
+		code, out := h.commandWith([]string{"FENCEPOST_LEASE_GRACE=5m"}, "pause", "billing", "--database", h.db)
 		ended <- outcome{code, out}
 	}()
 	process.Eventually(h.t, process.Patience, "pause to wait for the transaction", func() bool {

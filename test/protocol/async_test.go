@@ -50,8 +50,8 @@ func TestProtocolEnds(t *testing.T) {
 		s.sql(fmt.Sprintf("select pg_terminate_backend(%d, 5000)", s.pid()))
 	})
 	// A statement_timeout that expires between two messages is raised at the second.
-	limit, off := at("Z", Q("set statement_timeout = '1s'")), at("Z", Q("set statement_timeout = 0"))
-	late := then(func(s *session) { s.sql("select pg_sleep(1.1)") })
+	limit, off := at("Z", Q("set statement_timeout = '2s'")), at("Z", Q("set statement_timeout = 0"))
+	late := then(func(s *session) { s.sql("select pg_sleep(2.1)") })
 	batch := func(sql string) step { return at("2", Parse("", sql), Bind("", ""), Flush()) }
 	other := "insert into t values (11, 'x')"
 	compareScripts(t,

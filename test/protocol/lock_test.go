@@ -92,15 +92,9 @@ func TestAGrantWaitsForAWorkerThatHasLocked(t *testing.T) {
 	t.Parallel()
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
-		patient, err := store.Open(t.Context(), store.Config{Address: pg.Addr(), Database: s.DB, User: pgtest.Control, Grace: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		patient := fixture.OpenStore(t, store.Config{Address: pg.Addr(), Database: s.DB, User: pgtest.Control, Grace: time.Minute})
 		defer patient.Close()
-		fence, err := patient.Fence(t.Context(), "r")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fence := fixture.Fence(t, patient, "r")
 		const insert = "insert into t (v) values ('after the lock')"
 		for name, ask := range map[string]func(sql string) []byte{
 			"simple":   Q,

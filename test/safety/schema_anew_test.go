@@ -46,21 +46,19 @@ func TestSafetyASchemaMadeAnewFencesOldSessions(t *testing.T) {
 // grantAnew grants another worker an epoch of resource r in the database as it is now.
 func grantAnew(ctx context.Context, t *testing.T, s *fixture.Cluster) fencing.Epoch {
 	t.Helper()
-	st, err := store.Open(ctx, store.Config{Address: s.PG.Addr(), Database: s.DB, User: pgtest.Control})
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := fixture.OpenStore(t, store.Config{Address: s.PG.Addr(), Database: s.DB, User: pgtest.Control})
 	defer st.Close()
-	fence, err := st.Fence(ctx, "r")
-	if err != nil {
-		t.Fatal(err)
+	fence := fixture.Fence(t, st, "r")
+	var epoch fencing.Epoch
+	err := fixture.Connected(ctx, func() error { return fence.Number(ctx, "test", "test") })
+	if err == nil {
+		err = fixture.Connected(ctx, func() (err error) {
+			epoch, err = fence.Grant(ctx, fencing.Award{
+				Resource: "r", Worker: "other", Incarnation: "other#1", Source: "test", InstanceID: "test", Index: s.Elector.Next(),
+			})
+			return err
+		})
 	}
-	if err := fence.Number(ctx, "test", "test"); err != nil {
-		t.Fatal(err)
-	}
-	epoch, err := fence.Grant(ctx, fencing.Award{
-		Resource: "r", Worker: "other", Incarnation: "other#1", Source: "test", InstanceID: "test", Index: s.Elector.Next(),
-	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package safety
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -65,15 +64,11 @@ type table struct {
 func newTable(t *testing.T, server string) *table {
 	t.Helper()
 	h := newWritesCluster(t, numberOf(server))
-	st, err := store.Open(t.Context(), store.Config{Address: h.PG.Addr(), Database: h.fenced.db, User: pgtest.Superuser, Grace: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := fixture.OpenStore(t, store.Config{
+		Address: h.PG.Addr(), Database: h.fenced.db, User: pgtest.Superuser, Grace: 50 * time.Millisecond, Patience: fixture.Patience,
+	})
 	h.Elector.UseStore(h.fenced.db, st)
-	x := &table{writesCluster: h, server: server, last: map[string]*speaker{}}
-	if x.fence, err = st.Fence(context.Background(), "r"); err != nil {
-		t.Fatal(err)
-	}
+	x := &table{writesCluster: h, server: server, last: map[string]*speaker{}, fence: fixture.Fence(t, st, "r")}
 	h.reset(t, h.fenced)
 	if err := x.grant(); err != nil {
 		t.Fatal(err)

@@ -87,6 +87,7 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 	h.settings = prefixed([]string{
 		"LISTEN=127.0.0.1:0", "ADMIN=127.0.0.1:0", "UPSTREAM_ADDRESS=" + h.pg.Addr(), "CONTROL_USER=" + pgtest.Control,
 		"LEASE_TTL=10s", "LEASE_WORKER_TIMEOUT=500ms", "LEASE_GRACE=200ms", "DRAIN_TIMEOUT=2s", "LOG_LEVEL=debug",
+		"STARTUP_WAIT=8s", // most cases connect a worker that leads at once, also where a connection takes seconds
 	})
 	switch provider {
 	case "consul":

@@ -109,7 +109,7 @@ func TestRefusalsNameASilentLeaseService(t *testing.T) {
 		h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=2s", "STARTUP_WAIT=1s"))
 		p := h.proxy()
 		a := h.join(p, "a", "campaign", "wait")
-		a.must("INSERT INTO work VALUES ('a')")
+		process.Eventually(t, process.Patience, "a write", func() bool { return a.exec("INSERT INTO work VALUES ('a')") == nil })
 		if how == "paused" {
 			agent.Pause(t)
 			t.Cleanup(func() { agent.Continue(t) })
@@ -142,7 +142,7 @@ func TestRefusalsNameADeniedLogin(t *testing.T) {
 	var err error
 	process.Eventually(t, process.Patience, "the control role to be denied its login", func() bool {
 		err = awaitRefusal(t, a)
-		return !strings.Contains(err.Error(), "has not answered")
+		return strings.Contains(err.Error(), "28P01")
 	})
 	mustRefuse(t, "a changed password", err,
 		`the lease of "`+resource+`" is not confirmed: the lease service refuses Fencepost \(28P01 password authentication failed`,
@@ -158,7 +158,12 @@ func TestRefusalsNameDeniedPermissions(t *testing.T) {
 	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=2s", "STARTUP_WAIT=1s", "ELECTION_CONSUL_TOKEN="+token.secret))
 	a := h.join(h.proxy(), "a", "campaign", "wait")
 	token.allow(tokenKey)
-	mustRefuse(t, "without session:write", awaitRefusal(t, a),
+	var err error
+	process.Eventually(t, process.Patience, "the lease service to refuse", func() bool {
+		err = awaitRefusal(t, a)
+		return strings.Contains(err.Error(), "(403 ")
+	})
+	mustRefuse(t, "without session:write", err,
 		`the lease of "`+resource+`" is not confirmed: the lease service refuses Fencepost \(403 `, "Waiting does not help. Check the ACL token")
 }
 

@@ -58,9 +58,7 @@ func TestRoleOfALapsedWorker(t *testing.T) {
 		var s string
 		return c.QueryRow(ctx, "INSERT INTO work VALUES ($1) RETURNING what", "a").Scan(&s)
 	}
-	if err := write(); err != nil {
-		t.Fatal(err)
-	}
+	process.Eventually(t, process.Patience, "a write", func() bool { return write() == nil })
 	consul.Stop()
 	process.Eventually(t, process.Patience, "the lease to lapse", func() bool { return stateOf(write()) == "ZF002" })
 	var role string

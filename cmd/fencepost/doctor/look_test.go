@@ -312,8 +312,8 @@ func TestATakeoverWhileStampsAreLookedAt(t *testing.T) {
 		err := worker.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'public.invoices'::regclass AND NOT granted)").Scan(&waits)
 		return err == nil && waits
 	})
-	run("UPDATE fencepost.fence SET epoch = 5, worker = 'w', source = 'test', granted_at = now(); SELECT setval('fencepost.epoch_1', 5)")
-	run("SELECT fencepost.claim('billing', 5); INSERT INTO public.invoices VALUES (1); COMMIT")
+	run("UPDATE fencepost.fence SET epoch = 5, worker = 'w', source = 'test', granted_at = now(); SELECT setval('fencepost.epoch_1', 5);" +
+		"SELECT fencepost.claim('billing', 5); INSERT INTO public.invoices VALUES (1); COMMIT") // at once: the doctor waits for 3 s
 	r := <-reports
 	for _, f := range r.Findings {
 		if f.ID == "stamp-above-fence" {

@@ -190,6 +190,7 @@ func TestALockedTableDelaysNobody(t *testing.T) {
 	}
 	r.refuse(5, nil)
 	r.refuse(3, func(x *fencing.Rejection) { x.Database = other.db })
+	r.ask("SELECT 1") // connects, for what is asked while the visit waits
 	visited := make(chan struct{})
 	go func() {
 		defer close(visited)

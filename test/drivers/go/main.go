@@ -14,7 +14,7 @@ import (
 )
 
 // patience bounds one scenario.
-const patience = 60 * time.Second
+const patience = 5 * time.Minute
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
