@@ -1,7 +1,6 @@
 package safety
 
 import (
-	"context"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -28,7 +27,7 @@ func TestSafetyASchemaMadeAnewFencesOldSessions(t *testing.T) {
 			if _, err := migrations.Up(ctx, control, migrations.Options{Control: pgtest.Control}); err != nil {
 				t.Fatal(err)
 			}
-			if epoch := grantAnew(ctx, t, s); epoch != 1 {
+			if epoch := grantAnew(t, s); epoch != 1 {
 				t.Fatalf("the first epoch of the new schema is %d", epoch)
 			}
 			if in != "outside" {
@@ -44,21 +43,11 @@ func TestSafetyASchemaMadeAnewFencesOldSessions(t *testing.T) {
 }
 
 // grantAnew grants another worker an epoch of resource r in the database as it is now.
-func grantAnew(ctx context.Context, t *testing.T, s *fixture.Cluster) fencing.Epoch {
+func grantAnew(t *testing.T, s *fixture.Cluster) fencing.Epoch {
 	t.Helper()
 	st := fixture.OpenStore(t, store.Config{Address: s.PG.Addr(), Database: s.DB, User: pgtest.Control})
 	defer st.Close()
-	fence := fixture.Fence(t, st, "r")
-	var epoch fencing.Epoch
-	err := fixture.Connected(ctx, func() error { return fence.Number(ctx, "test", "test") })
-	if err == nil {
-		err = fixture.Connected(ctx, func() (err error) {
-			epoch, err = fence.Grant(ctx, fencing.Award{
-				Resource: "r", Worker: "other", Incarnation: "other#1", Source: "test", InstanceID: "test", Index: s.Elector.Next(),
-			})
-			return err
-		})
-	}
+	epoch, err := s.Elector.NewCandidacy(s.DB, "other", fixture.Fence(t, st, "r")).TryGrant()
 	if err != nil {
 		t.Fatal(err)
 	}

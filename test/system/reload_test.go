@@ -60,7 +60,7 @@ func (h *cluster) mustPlain(p *process.Server, params ...string) *client {
 // leaves the sessions and the leases alone.
 func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	t.Parallel()
-	h := newCluster(t, "postgres", with("STARTUP_WAIT=")) // the file sets it
+	h := newCluster(t, "postgres", with("STARTUP_WAIT=")) // the file sets it later
 	p, write := h.configured("unfenced: {users: {" + pgtest.App + ": allow}}\nresources: {mail: {worker_timeout: 50s}, billing: {worker_timeout: 50s, users: [" + pgtest.App + "]}}")
 	leader := h.mustPlain(p, "resource", resource, "worker", "a", "campaign", "wait")
 	old := h.mustPlain(p)
