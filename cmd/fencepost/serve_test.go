@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,6 +74,12 @@ type running struct {
 // its configuration.
 func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *running {
 	t.Helper()
+	return startServingWith(t, s, change, serveElector)
+}
+
+// startServingWith is startServing with a lease service that is not the configured one.
+func startServingWith(t *testing.T, s *pgtest.Server, change func(*config.Config), open opener) *running {
+	t.Helper()
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Address = config.Addresses{"127.0.0.1:0"}, "127.0.0.1:0"
 	cfg.Upstream.Address = config.Addresses{config.Address(s.Addr())}
@@ -90,7 +97,7 @@ func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.serving, err = newServing(cfg, logs, nil); err != nil {
+	if r.serving, err = newServingWith(cfg, logs, nil, open); err != nil {
 		t.Fatal(err)
 	}
 	r.settings.Load = func() (config.Config, error) { return cfg, nil }
@@ -255,6 +262,47 @@ func TestEndingReleasesTheLease(t *testing.T) {
 	conn = second.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
 	if err := execSQL(t, conn, "INSERT INTO work VALUES (2)"); err != nil {
 		t.Errorf("the successor's write: %v", err)
+	}
+}
+
+// busyLeases is a lease service that answers Check when the caller gives up.
+type busyLeases struct {
+	electors.Service
+	checked func()
+	checks  atomic.Int32 // under way
+	closed  atomic.Int32 // how many were, when the service was closed
+}
+
+func (b *busyLeases) Check(ctx context.Context, _ []time.Duration) error {
+	b.checks.Add(1)
+	defer b.checks.Add(-1)
+	b.checked()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (b *busyLeases) Close() error {
+	b.closed.Store(b.checks.Load())
+	return b.Service.Close()
+}
+
+// TestTheLeaseServiceIsClosedLast lets the proxy end while it tries its lease service. A client of
+// Redis that is used while it is closed panics.
+func TestTheLeaseServiceIsClosedLast(t *testing.T) {
+	t.Parallel()
+	checked := make(chan struct{})
+	leases := &busyLeases{checked: sync.OnceFunc(func() { close(checked) })}
+	leases.closed.Store(-1)
+	r := startServingWith(t, pgtest.Shared(t), nil, func(cfg config.Config, proxy string, log *zap.Logger) (_ electors.Service, err error) {
+		leases.Service, err = serveElector(cfg, proxy, log)
+		return leases, err
+	})
+	<-checked
+	if err := r.stop(); err != nil {
+		t.Errorf("end the proxy: %v", err)
+	}
+	if n := leases.closed.Load(); n != 0 {
+		t.Errorf("the lease service was closed while %d tries of it were under way, want 0 (-1: it was not closed)", n)
 	}
 }
 
