@@ -152,7 +152,7 @@ func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
 	r.fences.mu.Lock()
 	delete(r.fences.warned, blocked) // as if it had never answered
 	r.fences.mu.Unlock()
-	if found, _ := warned(blocked, "its warnings are not known"); !found {
+	if found, _ := warned(blocked, "its warnings are not known: read the warnings"); !found {
 		t.Error("nothing says that the warnings of a database are not known")
 	}
 	if err := execSQL(t, conn, "INSERT INTO fencepost.worker_roles (role) VALUES ('"+pgtest.App+"'); COMMIT"); err != nil {

@@ -64,9 +64,9 @@ type databases struct {
 
 // lastWarnings are those that a database gave last.
 type lastWarnings struct {
-	list  []string
-	known bool // it has given them
-	old   bool // it has not given them since
+	list   []string
+	known  bool  // it has given them
+	failed error // why it has not given them since
 }
 
 func (f *databases) add(database string, st *store.Store) {
@@ -106,7 +106,7 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 			if store.Gone(err) {
 				err = nil
 			}
-			f.warn(database, st, list, err != nil)
+			f.warn(database, st, list, err)
 			return err
 		})
 	}
@@ -120,8 +120,8 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 		of, last := "database "+database, f.warned[database]
 		switch {
 		case !last.known:
-			all = append(all, of+": its warnings are not known")
-		case last.old:
+			all = append(all, fmt.Sprintf("%s: its warnings are not known: %v", of, last.failed))
+		case last.failed != nil:
 			of += ", as last known"
 		}
 		for _, w := range last.list {
@@ -131,8 +131,8 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 	return all, counts
 }
 
-// warn keeps the warnings of a database that is still open. failed says that it has not given them.
-func (f *databases) warn(database string, st *store.Store, list []string, failed bool) {
+// warn keeps the warnings of a database that is still open. failed is why it has not given them.
+func (f *databases) warn(database string, st *store.Store, list []string, failed error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open[database] != st {
@@ -141,12 +141,12 @@ func (f *databases) warn(database string, st *store.Store, list []string, failed
 	if f.warned == nil {
 		f.warned = make(map[string]lastWarnings)
 	}
-	now := lastWarnings{list: list, known: true}
-	if failed {
-		now = f.warned[database]
-		now.old = true
+	last := lastWarnings{list: list, known: true}
+	if failed != nil {
+		last = f.warned[database]
+		last.failed = failed
 	}
-	f.warned[database] = now
+	f.warned[database] = last
 }
 
 // tryUpstream tries the primary.
