@@ -128,7 +128,7 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	db := s.Database(t)
 	r := startServing(t, s, func(c *config.Config) {
 		c.StartupWait = config.Duration(6 * time.Second) // enough to get the lease, even on a busy machine
-		c.Lease.Grace = config.Duration(6 * time.Second) // connecting waits for 5 s more than startup_wait
+		c.Lease.Grace = config.Duration(8 * time.Second) // connecting waits for 5 s more than startup_wait
 	})
 	admin := s.Connect(t, pgtest.Superuser, db)
 	dying, _ := wiretest.Connect(t, r.listeners[0].Addr().String(), "user", pgtest.App, "database", db,

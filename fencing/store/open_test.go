@@ -232,18 +232,24 @@ func TestAnswersWhoeverWaits(t *testing.T) {
 		defer cancel()
 		return st.Answers(ctx, context.DeadlineExceeded)
 	}
+	must := func(what string) { // on a busy machine, an attempt may be late
+		t.Helper()
+		if !answers() && !answers() {
+			t.Errorf("%s does not answer", what)
+		}
+	}
 	if tx, err := s.Connect(t, pgtest.Superuser, db).Begin(t.Context()); err != nil {
 		t.Fatal(err)
 	} else if _, err := tx.Exec(t.Context(), "LOCK TABLE pg_catalog.pg_authid, pg_catalog.pg_database"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a server at which all logins wait to answer", answers)
+	must("a server at which all logins wait")
 	s.Freeze(t)
 	if answers() {
 		t.Error("a frozen server answers")
 	}
 	s.Thaw(t)
-	eventually(t, "it to answer after that", answers)
+	must("the server that was frozen")
 	leads = store.Server{Address: speaksTLS(t), TLS: &tls.Config{InsecureSkipVerify: true}}
 	if answers() {
 		t.Error("a load balancer without a server answers")

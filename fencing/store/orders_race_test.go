@@ -162,7 +162,8 @@ func TestRemoveSparesTheLeaderIfItMustFail(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	leader := h.worker(h.grant("leader"))
 	tx := leader.begin(h.ctx(), t, pgx.ReadCommitted)
-	read := h.reader() // and what asks below has connected, so that what follows fits into the 10 s
+	read := h.reader()
+	waiting(h) // connects, so that what follows fits into the 10 s
 	over := h.removal(10 * time.Second)
 	eventually(t, "the removal waits", func() bool { return waiting(h) })
 	read()
@@ -185,11 +186,13 @@ func TestRemoveSaysWhomItHasEnded(t *testing.T) {
 	leader := h.worker(h.grant("leader"))
 	h.mustEnter(leader)
 	read := h.reader()
-	over := h.removal(10 * time.Second)
-	eventually(t, "the removal has the sequence", func() bool {
+	locked := func() bool {
 		return ask[bool](h, fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_locks WHERE granted AND mode = 'ShareRowExclusiveLock'
 			AND relation = 'fencepost.epoch_%d'::regclass)`, h.fence.ID()))
-	})
+	}
+	locked() // connects, so that what follows fits into the 10 s
+	over := h.removal(10 * time.Second)
+	eventually(t, "the removal has the sequence", locked)
 	read()
 	err := <-over
 	if stateOf(err) != fencing.StateInUse {

@@ -71,7 +71,7 @@ func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 	if err := h.enter(w); err != nil {
 		t.Fatal(err)
 	}
-	const rounds = 6000 // take 15 s at least
+	const rounds = 6000 // take 12 s at least
 	ended := make(chan error, 1)
 	go func() {
 		_, err := w.Exec(h.ctx(), fmt.Sprintf("CALL public.batch($1, %d, 0.002)", rounds), int64(w.term.Epoch))

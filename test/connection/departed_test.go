@@ -82,13 +82,13 @@ func TestADeadClientWaitsForNoAnswer(t *testing.T) {
 // the replies, gets all of them, also those to what had to wait.
 func TestAClientThatReadsLateIsNotGone(t *testing.T) {
 	t.Parallel()
-	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) { cfg.DepartedWait = 8 * time.Second })
+	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) { cfg.DepartedWait = 4 * time.Second })
 	conn := fixture.LeaderConn(t, p, p.PG.Database(t))
 	conn.Send(Q("select repeat('x', 10000) from generate_series(1, 10000)"), wiretest.Execute("p", 0), wiretest.Sync())
 	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(9 * time.Second) // longer than a message waits for a server
+	time.Sleep(10 * time.Second) // the first DepartedWait begins anew, because something was written since
 	var said strings.Builder
 	for _, m := range conn.Rest() {
 		if m.Type != 'D' {

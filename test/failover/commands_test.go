@@ -118,7 +118,7 @@ func TestCommandsWithoutTheSynchronousStandby(t *testing.T) {
 	p := h.proxy()
 	for _, worker := range []string{"v", "w"} {
 		h.must(h.join(p, worker), "SELECT 1")
-		if code, out := h.command("evict", "billing", "--database", h.db); code != 0 {
+		if code, out := h.command("evict", "billing", "--database", h.db, "--at", h.a.Addr()); code != 0 {
 			t.Fatalf("evict: code %d: %s", code, out)
 		}
 	}

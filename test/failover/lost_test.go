@@ -179,7 +179,7 @@ func TestALostOrderIsNoticed(t *testing.T) {
 	first := h.join(p, "first")
 	h.must(first, "INSERT INTO work VALUES ('first')")
 	h.observe(p)
-	if code, out := h.command("evict", "billing", "--database", h.db); code != 0 {
+	if code, out := h.command("evict", "billing", "--database", h.db, "--at", h.a.Addr()); code != 0 {
 		t.Fatalf("evict: code %d: %s", code, out)
 	}
 	p.Await(t, "an operator gave an order", "kind", "evict")
