@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"strings"
@@ -27,15 +26,13 @@ const releaseTimeout = 5 * time.Second
 func (s *serving) run(ctx context.Context) error {
 	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAsking()
-	looking, stopLooking := context.WithCancel(asking)
-	defer stopLooking()
 	var group errgroup.Group
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	group.Go(func() error { s.reloads(asking, hangups); return nil })
 	group.Go(func() error { s.upstream.Run(asking); return nil })
-	group.Go(func() error { s.health.Run(looking); return nil })
+	group.Go(func() error { s.health.Run(asking); return nil })
 	group.Go(func() error { s.audit.table.Run(asking); return nil })
 	if s.admin != nil {
 		l := s.admin
@@ -55,10 +52,8 @@ func (s *serving) run(ctx context.Context) error {
 	tellSystemd(s.log, daemon.SdNotifyReady)
 	err := s.accept(ctx)
 	s.draining.Store(true)
-	s.drain(context.WithoutCancel(ctx))
-	stopLooking() // at what is closed next
-	err = errors.Join(err, s.release(context.WithoutCancel(ctx)))
-	stopAsking()
+	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
+	stopAsking() // not before: the checks notice a database that was dropped, whose leases cannot be released
 	err = errors.Join(err, group.Wait())
 	err = errors.Join(err, s.leases.Close(), s.watch.verdict()) // when nobody uses the leases any more
 	s.log.Info("ended", zap.NamedError("error", err))
@@ -84,8 +79,8 @@ func (s *serving) addresses() string {
 	return strings.Join(all, ",")
 }
 
-// drain ends the sessions.
-func (s *serving) drain(ctx context.Context) {
+// drain ends the sessions and releases the leases.
+func (s *serving) drain(ctx context.Context) error {
 	tellSystemd(s.log, daemon.SdNotifyStopping)
 	s.log.Info("draining", zap.Stringer("for_at_most", s.current().DrainTimeout))
 	draining, cancel := context.WithTimeout(ctx, s.current().DrainTimeout.D())
@@ -94,17 +89,10 @@ func (s *serving) drain(ctx context.Context) {
 		s.log.Warn("closing connections that are still busy")
 	}
 	s.proxy.Close()
-}
-
-// release writes the rest of the audit log, and releases the leases.
-func (s *serving) release(ctx context.Context) error {
 	defer s.audit.close(ctx)() // which takes no longer than what follows
 	releasing, cancelRelease := context.WithTimeout(ctx, releaseTimeout)
 	defer cancelRelease()
-	if err := s.elections.Close(releasing); err != nil {
-		return fmt.Errorf("release leases: %w", err)
-	}
-	return nil
+	return s.elections.Close(releasing)
 }
 
 // newAdmin returns the server of the admin address, whose reloads end with ctx.
