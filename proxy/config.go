@@ -38,6 +38,14 @@ func RefusalReasons() []string {
 	return []string{refusedLimit, refusedAuthentication, refusedResource, refusedFence, refusedStartup, refusedUpstream, refusedShutdown}
 }
 
+// reasonOfRefusal returns why a connection is refused.
+func reasonOfRefusal(r *fencing.Refusal) string {
+	if r == shuttingDown {
+		return refusedShutdown
+	}
+	return reasonOf(r.SQLState, false)
+}
+
 // reasonOf returns the reason that a SQLSTATE stands for. byServer says that Postgres, and
 // not Fencepost, refused the connection.
 func reasonOf(sqlstate string, byServer bool) string {
@@ -46,14 +54,12 @@ func reasonOf(sqlstate string, byServer bool) string {
 		return refusedLimit
 	case strings.HasPrefix(sqlstate, "28"):
 		return refusedAuthentication
-	case byServer, sqlstate == "08006", sqlstate == "57P01": // the last: it is not the primary any more
+	case byServer, strings.HasPrefix(sqlstate, "57P"): // it cannot be reached, or is not the primary any more
 		return refusedUpstream
 	case sqlstate == "42501", sqlstate == "42704", sqlstate == fencing.StateUnfenceable, sqlstate == fencing.StateNotLeader:
 		return refusedResource
 	case strings.HasPrefix(sqlstate, "ZF"):
 		return refusedFence
-	case strings.HasPrefix(sqlstate, "57P"):
-		return refusedShutdown
 	default:
 		return refusedStartup
 	}

@@ -74,6 +74,11 @@ func startupRefusal(err error) *fencing.Refusal {
 	return fencing.StartupRefusal(err)
 }
 
+// stateNotNow is Postgres's own cannot_connect_now. Of all errors, libpq tries the next host of its
+// DSN for this one alone (PQconnectPoll), so a client that names several proxies gets past one that
+// cannot reach Postgres.
+const stateNotNow = "57P03"
+
 // unreachable returns the refusal of a client for which dialPrimary failed. The log has the
 // whole error.
 func unreachable(err error) *fencing.Refusal {
@@ -82,7 +87,7 @@ func unreachable(err error) *fencing.Refusal {
 		return unknown.Refusal()
 	}
 	r := &fencing.Refusal{
-		SQLState: "08006", Message: "Fencepost cannot reach Postgres",
+		SQLState: stateNotNow, Message: "Fencepost cannot reach Postgres",
 		Hint: "See upstream.address in Fencepost's configuration, and its log.",
 	}
 	const hint = "See upstream.tls in Fencepost's configuration, and its log."

@@ -56,6 +56,7 @@ func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, cl
 		return nil
 	}
 	s.failing.dial.Passed()
+	s.failing.descriptors.Passed()
 	x := newSession(s, client, server, start)
 	x.cancel, x.backend.server = cancel, primary
 	if s.register(x) {
@@ -84,11 +85,11 @@ func (s *Server) refuseUndialled(guard context.Context, client link, err error) 
 	if errors.Is(context.Cause(guard), errClientGone) {
 		return
 	}
-	s.failing.dial.Failed(zap.Error(err))
-	reason := refusedUpstream
+	failing, reason := s.failing.dial, refusedUpstream
 	if noDescriptor(err) {
-		reason = refusedLimit
+		failing, reason = s.failing.descriptors, refusedLimit
 	}
+	failing.Failed(zap.Error(err))
 	s.cfg.Metrics.Refused(reason)
 	refuse(client, unreachable(err))
 }

@@ -52,14 +52,15 @@ type Server struct {
 }
 
 // failures are those that may concern many clients at once.
-type failures struct{ accept, dial, answer, header *faults.Series }
+type failures struct{ accept, dial, descriptors, answer, header *faults.Series }
 
 func newFailures(log *zap.Logger) failures {
 	return failures{
-		accept: faults.NewSeries(log, "accept failed", 0),
-		dial:   faults.NewSeries(log, "postgres not reachable", 0),
-		answer: faults.NewSeries(log, "postgres did not answer in time", 0),
-		header: faults.NewSeries(log, "trusted load balancer sent no valid PROXY header", 0),
+		accept:      faults.NewSeries(log, "accept failed", 0),
+		dial:        faults.NewSeries(log, "postgres not reachable", 0),
+		descriptors: faults.NewSeries(log, "no file descriptor left for a connection to postgres", 0),
+		answer:      faults.NewSeries(log, "postgres did not answer in time", 0),
+		header:      faults.NewSeries(log, "trusted load balancer sent no valid PROXY header", 0),
 	}
 }
 
@@ -179,7 +180,7 @@ func (s *Server) end(conn netloop.Conn) {
 }
 
 var (
-	shuttingDown   = &fencing.Refusal{SQLState: "57P03", Message: "the database system is shutting down", Verbatim: true}
+	shuttingDown   = &fencing.Refusal{SQLState: stateNotNow, Message: "the database system is shutting down", Verbatim: true}
 	tooManyClients = &fencing.Refusal{
 		SQLState: "53300", Message: "sorry, too many clients already",
 		Hint:     "Raise limits.max_connections in Fencepost's configuration.",
@@ -310,7 +311,7 @@ func (s *Server) countRefusal(err error) {
 	var r *fencing.Refusal
 	switch {
 	case errors.As(err, &r):
-		s.cfg.Metrics.Refused(reasonOf(r.SQLState, false))
+		s.cfg.Metrics.Refused(reasonOfRefusal(r))
 	case errors.Is(err, pgtls.ErrClientHandshake), errors.Is(err, errPacketLength):
 		s.cfg.Metrics.Refused(refusedStartup)
 	}

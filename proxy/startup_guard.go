@@ -102,7 +102,7 @@ func untilGone(parent context.Context, peer link, wait time.Duration, cause erro
 
 // serverLate is the refusal of a client whose server did not answer in time.
 var serverLate = &fencing.Refusal{
-	SQLState: "08006", Message: "Postgres did not answer in time",
+	SQLState: stateNotNow, Message: "Postgres did not answer in time",
 	Hint: "See whether Postgres answers, and startup_timeout in Fencepost's configuration.",
 }
 

@@ -199,8 +199,8 @@ func (p *stalledProxy) begin(t *testing.T) *stalledClient {
 // told reads the end of a startup, which must come in time.
 func (p *stalledProxy) told(t *testing.T, c *stalledClient, begun time.Time, watch stopwatch.Watch, timeout time.Duration) {
 	t.Helper()
-	if f := fixture.FatalError(t, append(c.early, c.Rest()...)); f['C'] != "08006" {
-		t.Errorf("%s: told %v, want 08006", p.name, f)
+	if f := fixture.FatalError(t, append(c.early, c.Rest()...)); f['C'] != "57P03" {
+		t.Errorf("%s: told %v, want 57P03", p.name, f)
 	}
 	if took := time.Since(begun); took < timeout || watch.Late(t, took, timeout+3*time.Second) {
 		t.Errorf("%s: told after %s, the timeout is %s", p.name, took, timeout)

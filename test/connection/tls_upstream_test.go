@@ -61,7 +61,7 @@ func TestCertificateOfPostgresIsVerified(t *testing.T) {
 			conn.Send(wiretest.Startup("user", pgtest.Superuser, "database", s.db))
 			if c.failure != "" {
 				f := fixture.FatalError(t, conn.Rest())
-				if f['C'] != "08006" || !strings.HasSuffix(f['M'], " [08006]") || !strings.Contains(f['M'], c.failure) || !strings.Contains(f['H'], "upstream.tls") {
+				if f['C'] != "57P03" || !strings.HasSuffix(f['M'], " [57P03]") || !strings.Contains(f['M'], c.failure) || !strings.Contains(f['H'], "upstream.tls") {
 					t.Errorf("the client is told %v", f)
 				}
 				lines := s.log.FilterMessage("postgres not reachable").All()
@@ -187,7 +187,7 @@ func TestWhatStandsBeforePostgresIsNotTrusted(t *testing.T) {
 			}})
 			c := s.secure(t, false)
 			c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
-			if f := fixture.FatalError(t, c.Rest()); f['C'] != "08006" || !strings.HasSuffix(f['M'], " [08006]") || !strings.Contains(f['M'], "cannot reach Postgres by TLS") {
+			if f := fixture.FatalError(t, c.Rest()); f['C'] != "57P03" || !strings.HasSuffix(f['M'], " [57P03]") || !strings.Contains(f['M'], "cannot reach Postgres by TLS") {
 				t.Errorf("%v", f)
 			}
 			_ = ln.Close()

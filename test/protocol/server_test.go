@@ -76,7 +76,7 @@ func serverGoes(t *testing.T, mode pgtest.Mode) (wrong []string) {
 	}
 	c := wiretest.Dial(t, b.Addr)
 	c.Send(wiretest.Startup("user", pgtest.App, "database", db))
-	if f := fixture.FatalError(t, c.Rest()); f['C'] != "08006" {
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "57P03" {
 		t.Errorf("without a server a client is told %v", f)
 	}
 	pg.Restart(t)

@@ -3,6 +3,7 @@ package system
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/ports"
 )
 
 // TestServeEndsInOrder checks that on SIGTERM a transaction in progress commits, the
@@ -133,8 +135,8 @@ func TestPostgresIsAway(t *testing.T) {
 		t.Errorf("/healthz: %d", code)
 	}
 	_, err := h.tryJoin(process.Patience, p, "a")
-	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != "08006" || !strings.Contains(f.Message, "cannot reach Postgres") {
-		t.Errorf("connecting without Postgres: %+v; want FATAL 08006", f)
+	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != "57P03" || !strings.Contains(f.Message, "cannot reach Postgres") {
+		t.Errorf("connecting without Postgres: %+v; want FATAL 57P03", f)
 	}
 	s.Restart(t)
 	h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
@@ -142,6 +144,39 @@ func TestPostgresIsAway(t *testing.T) {
 	defer cancel()
 	if _, err := pgx.Connect(ctx, p.DSN(pgtest.App, "no_such_database", "resource", resource)); stateOf(err) != "3D000" {
 		t.Errorf("connecting to no database: %v; want Postgres' own 3D000", err)
+	}
+}
+
+// TestLibpqGetsPastAProxyWithoutPostgres names two proxies in a DSN, of which the first cannot reach
+// Postgres, or waits for it until startup_timeout.
+func TestLibpqGetsPastAProxyWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	closed := ports.For(t)
+	healthy := h.proxy()
+	for name, upstream := range map[string]string{"closed": closed.Address(), "silent": silent.Addr().String()} {
+		first := h.proxy("UPSTREAM_ADDRESS="+upstream, "STARTUP_TIMEOUT=1s")
+		var hosts, numbers []string
+		for _, p := range []*process.Server{first, healthy} {
+			host, port, err := net.SplitHostPort(p.Address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hosts, numbers = append(hosts, host), append(numbers, port)
+		}
+		dsn := fmt.Sprintf("host=%s port=%s dbname=%s user=%s sslmode=disable options='-c fencepost.resource=%s -c fencepost.worker=w'",
+			strings.Join(hosts, ","), strings.Join(numbers, ","), h.db, pgtest.App, resource)
+		ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, h.pg.Program(t, "psql"), "-XAtc", "SELECT 42", dsn).CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != "42" {
+			t.Errorf("%s: psql says %v: %s", name, err, out)
+		}
 	}
 }
 
@@ -158,7 +193,8 @@ func TestAClientForWhomNoFileDescriptorIsLeft(t *testing.T) {
 		}
 	}
 	refused := 0
-	for line, left := range map[string]int{"accept failed": 1, "postgres not reachable": 2} { // a connection needs one more while it is taken over
+	const below = "no file descriptor left for a connection to postgres"
+	for line, left := range map[string]int{"accept failed": 1, below: 2} { // a connection needs one more while it is taken over
 		process.Eventually(t, process.Patience, line, func() bool {
 			used, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.PID()))
 			if err != nil {
@@ -183,7 +219,7 @@ func TestAClientForWhomNoFileDescriptorIsLeft(t *testing.T) {
 	if _, body := p.Get(t, "/metrics"); refused == 0 || !strings.Contains(body, fmt.Sprintf("fencepost_connections_refused_total{reason=\"limit\"} %d\n", refused)) {
 		t.Errorf("%d clients were refused, and the metrics have another number: %s", refused, body)
 	}
-	for _, line := range []string{"accept failed", "postgres not reachable"} {
+	for _, line := range []string{"accept failed", below} {
 		if n := len(p.Lines(line)); n > 5 {
 			t.Errorf("the log has %d lines %q", n, line)
 		}
