@@ -36,6 +36,15 @@ func TestSplitOptionsTakesOnlyItsOwn(t *testing.T) {
 		{"-c fencepost.worker", "-c fencepost.worker", nil}, // no value: the server says what it thinks of it
 		{"-c", "-c", nil},
 		{"-c -c fencepost.worker=w", "-c -c fencepost.worker=w", nil}, // "-c" is the first one's argument, as getopt reads it
+		{"-ec fencepost.resource=billing", "-e", []string{"fencepost.resource", "billing"}},
+		{"-eFcfencepost.resource=billing -c a.b=1", "-eF -c a.b=1", []string{"fencepost.resource", "billing"}},
+		{"-e-fencepost.resource=billing", "-e", []string{"fencepost.resource", "billing"}},
+		{"-ec work_mem=5MB", "-ec work_mem=5MB", nil},
+		{"-S -c fencepost.worker=w", "-S -c fencepost.worker=w", nil}, // "-c" is an argument, too
+		{"-eS64 -c fencepost.worker=w", "-eS64", []string{"fencepost.worker", "w"}},
+		{"-zc fencepost.worker=w", "-zc fencepost.worker=w", nil},     // there is no -z: the server says so
+		{"-- -c fencepost.worker=w", "-- -c fencepost.worker=w", nil}, // this is no switch
+		{"x -c fencepost.worker=w", "x", []string{"fencepost.worker", "w"}},
 		{"-c fencepostx.worker=w", "-c fencepostx.worker=w", nil},
 		{`trailing\`, `trailing\`, nil},
 	} {
