@@ -108,6 +108,7 @@ func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fenci
 // call it again with what follows n. An error ends the session.
 func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	defer caught(p, &err)
+	m.up.parsed = 0
 	if n, need.Kind, err = m.client(in, p); err == nil {
 		err = m.up.phase.err
 	}

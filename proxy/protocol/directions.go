@@ -93,6 +93,7 @@ type upstream struct {
 	phase   phase
 	body    passthrough // of the message that was taken last
 	wants   int         // with NeedMore: how long the next message is, as far as its header says
+	parsed  int         // bytes of texts that were parsed for those that came last
 	partial bool        // some bytes were not taken, and come again
 	flushed bool        // among the bytes that came last is a Flush
 }

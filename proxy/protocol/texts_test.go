@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -235,5 +236,42 @@ func TestABindWaitsForItsParse(t *testing.T) {
 	up.Reset(bind)
 	if n, need, err := m.FromClient(bind, &up); n != len(bind) || need.Kind != NeedNothing || err != nil {
 		t.Errorf("%d of %d bytes, need %v: %v", n, len(bind), need, err)
+	}
+}
+
+// TestFewTextsAreParsedOnTheLoop: however many short texts come at once, the machine parses only some of them
+// while it holds up the event loop, and asks for the analysis of the others.
+func TestFewTextsAreParsedOnTheLoop(t *testing.T) {
+	t.Parallel()
+	for name, st := range map[string]*fencing.Status{"leader": standings[0], "follower": standings[1]} {
+		for kind, message := range map[string]func(sql string) []byte{
+			"Query": wiretest.Query,
+			"Parse": func(sql string) []byte { return wiretest.Parse("", sql) },
+		} {
+			m := fuzzMachine(ModeFenced, st)
+			var in []byte
+			for i := range 60 {
+				in = append(in, message(fmt.Sprintf("(select nope%d%s)", i, strings.Repeat(", 1 + 1", i%8)))...)
+			}
+			var p gate.Plan
+			needs := 0
+			for len(in) > 0 {
+				p.Reset(in)
+				n, need, err := m.FromClient(in, &p)
+				switch {
+				case err != nil:
+					t.Fatalf("%s, %s: %v", name, kind, err)
+				case m.up.parsed > inlineText:
+					t.Errorf("%s, %s: %d bytes were parsed in one call, want at most %d", name, kind, m.up.parsed, inlineText)
+				}
+				if in = in[n:]; need.Kind == NeedAnalysis {
+					needs++
+					m.Answer(Answer{Need: NeedAnalysis, Text: m.config.Cache.Analyze(need.Text, need.Settings)})
+				}
+			}
+			if needs == 0 {
+				t.Errorf("%s, %s: no analysis was asked for", name, kind)
+			}
+		}
 	}
 }
