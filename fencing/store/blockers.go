@@ -32,10 +32,13 @@ type obstacle struct {
 	ended time.Time // when its backend was first terminated
 }
 
-// endSQL terminates backend $1 if its transaction $3 still holds the sequence $2.
-const endSQL = `SELECT pg_terminate_backend(h.pid) FROM pg_locks h WHERE h.pid = $1 AND h.granted AND h.locktype = 'relation'
-	AND h.relation = to_regclass($2) AND h.virtualtransaction = $3
-	AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1`
+// endSQL terminates each of the backends $1 whose transaction, in $2, still holds the sequence $3. It
+// looks at all of them at once, because pg_locks returns every lock of the server each time it is read.
+const endSQL = `SELECT pg_terminate_backend(h.pid) FROM (
+		SELECT DISTINCT h.pid FROM pg_locks h JOIN unnest($1::int4[], $2::text[]) AS w (pid, transaction)
+		ON h.pid = w.pid AND h.virtualtransaction = w.transaction
+		WHERE h.granted AND h.locktype = 'relation' AND h.relation = to_regclass($3)
+		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())) h`
 
 // clear terminates the holders that have blocked the grant for longer than the grace.
 // It returns an error if something cannot be removed and the grant must be given up. A
@@ -96,23 +99,18 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 			return err
 		}
 	}
-	for _, h := range holders {
+	due := slices.DeleteFunc(slices.Clone(holders), func(h holder) bool { return now.Sub(w.seen[h.Transaction].since) < cfg.Grace })
+	denied, err := w.terminate(ctx, due)
+	if err != nil {
+		w.pollFailed(ctx, err)
+		return nil
+	}
+	for _, h := range due {
+		if why := denied[h.Transaction]; why != "" {
+			stays = append(stays, h.String()+" cannot be terminated by the control role: "+why)
+			continue
+		}
 		o := w.seen[h.Transaction]
-		if now.Sub(o.since) < cfg.Grace {
-			continue
-		}
-		asked, cancel := context.WithTimeout(ctx, pollTimeout)
-		_, err := w.fence.store.watches.Exec(asked, endSQL, *h.PID, w.fence.sequence(), h.Transaction)
-		cancel()
-		var pg *pgconn.PgError
-		switch {
-		case errors.As(err, &pg) && pg.Code == codeNoRight:
-			stays = append(stays, h.String()+" cannot be terminated by the control role: "+pg.Message)
-			continue
-		case err != nil:
-			w.pollFailed(ctx, err)
-			return nil
-		}
 		if o.ended.IsZero() {
 			o.ended = now
 			w.ended++
@@ -127,6 +125,37 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 		return &GrantBlockedError{Resource: w.fence.resource, Holders: stays}
 	}
 	return nil
+}
+
+// terminate terminates the backends of the holders that still hold the sequence. It returns why the control
+// role may not terminate some of them, by transaction.
+func (w *blockers) terminate(ctx context.Context, due []holder) (denied map[string]string, err error) {
+	if len(due) == 0 {
+		return nil, nil
+	}
+	pids, transactions := make([]int32, len(due)), make([]string, len(due))
+	for i, h := range due {
+		pids[i], transactions[i] = *h.PID, h.Transaction
+	}
+	asked, cancel := context.WithTimeout(ctx, pollTimeout)
+	_, err = w.fence.store.watches.Exec(asked, endSQL, pids, transactions, w.fence.sequence())
+	cancel()
+	var pg *pgconn.PgError
+	switch {
+	case !errors.As(err, &pg) || pg.Code != codeNoRight:
+		return nil, err
+	case len(due) == 1:
+		return map[string]string{due[0].Transaction: pg.Message}, nil
+	}
+	denied = make(map[string]string)
+	for i := range due { // the error does not say which one it is about
+		one, err := w.terminate(ctx, due[i:i+1])
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(denied, one)
+	}
+	return denied, nil
 }
 
 // logEnded logs that a backend was terminated.

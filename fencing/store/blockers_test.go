@@ -188,6 +188,29 @@ func TestASuperusersTransactionInTheWayIsNamedAndNobodyElseIsEnded(t *testing.T)
 	}
 }
 
+// TestBackendsThatTheControlRoleMayNotEndAreNamed: it has lost the right to since the database was opened.
+func TestBackendsThatTheControlRoleMayNotEndAreNamed(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Start(t))
+	term := h.grant("a")
+	first, second := h.worker(term), h.worker(term)
+	for _, w := range []*worker{first, second} {
+		w.begin(h.ctx(), t, "")
+	}
+	h.server.Exec(t, pgtest.Superuser, "postgres", "REVOKE pg_signal_backend FROM "+pgtest.Control)
+	_, err := h.fence.Grant(h.ctx(), h.award("b"))
+	var way *store.GrantBlockedError
+	if !errors.As(err, &way) || len(way.Holders) != 2 {
+		t.Fatalf("got %v, want a GrantBlockedError about two backends", err)
+	}
+	mustContain(t, err, fmt.Sprint(first.PgConn().PID()), fmt.Sprint(second.PgConn().PID()), "cannot be terminated by the control role")
+	leaderGoesOn(t, h, term)
+	h.server.Exec(t, pgtest.Superuser, "postgres", "GRANT pg_signal_backend TO "+pgtest.Control)
+	if got := h.grant("b"); got.Epoch != term.Epoch+1 {
+		t.Errorf("once it may, the grant made epoch %d, want %d", got.Epoch, term.Epoch+1)
+	}
+}
+
 func TestAFrozenBackendInTheWayIsNamed(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
