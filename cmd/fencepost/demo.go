@@ -47,7 +47,11 @@ func runDemo(ctx context.Context, t terminal, args []string) error {
 
 // isTerminal reports whether t's output supports colours.
 func isTerminal(t terminal) bool {
-	f, ok := t.stdout.(*os.File)
+	out := t.stdout
+	if o, ok := out.(*results); ok {
+		out = o.to
+	}
+	f, ok := out.(*os.File)
 	if !ok || t.getenv("NO_COLOR") != "" || t.getenv("TERM") == "dumb" {
 		return false
 	}

@@ -63,6 +63,7 @@ func runHandover(ctx context.Context, t terminal, args []string) error {
 	case *timeout <= 0 || *timeout > orderTimeout:
 		return usagef("--timeout is %s: use more than 0s, and at most %s", *timeout, orderTimeout)
 	}
+	o.waits = *timeout
 	var d time.Duration
 	if *length != "" {
 		if d, err = parseDays("--for", *length); err != nil {

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/completion"
@@ -46,6 +47,36 @@ type terminal struct {
 	environ func() []string
 	// flags, if not nil, is given the flags of a command, which then does nothing else.
 	flags func(fs *flag.FlagSet)
+}
+
+// results is the standard output of a command. It remembers whether some of it was lost, as on a full
+// disk, so that a command of which nobody sees the result does not end as if all were well.
+type results struct {
+	to io.Writer
+
+	mu struct {
+		sync.Mutex
+		lost error // of the first Write that failed
+	}
+}
+
+func (r *results) Write(p []byte) (int, error) {
+	n, err := r.to.Write(p)
+	if err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.mu.lost == nil {
+			r.mu.lost = err
+		}
+	}
+	return n, err
+}
+
+// lost returns why some of the output was lost, nil if none was.
+func (r *results) lost() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.lost
 }
 
 // command is one subcommand.
@@ -132,7 +163,13 @@ func run(ctx context.Context, t terminal, args []string) int {
 	}
 	for _, c := range commands() {
 		if c.name == name {
-			return exitCode(t, c, c.run(ctx, t, rest))
+			out := &results{to: t.stdout}
+			t.stdout = out
+			err := c.run(ctx, t, rest)
+			if lost := out.lost(); lost != nil && (err == nil || errors.Is(err, flag.ErrHelp)) {
+				err = fmt.Errorf("some of the output was lost: %w", lost)
+			}
+			return exitCode(t, c, err)
 		}
 	}
 	fmt.Fprintf(t.stderr, "fencepost: unknown command %q\n\n", name)

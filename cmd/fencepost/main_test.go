@@ -118,6 +118,24 @@ func TestExitCodesAndUsage(t *testing.T) {
 	}
 }
 
+// TestLostOutputIsAFailure: a command whose output goes nowhere does not exit with 0.
+func TestLostOutputIsAFailure(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"version"}, {"explain", "SELECT 1"}, {"migrate", "--help"}} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer full.Close()
+		var said bytes.Buffer
+		none := func(string) string { return "" }
+		code := run(t.Context(), terminal{stdin: strings.NewReader(""), stdout: full, stderr: &said, getenv: none, environ: func() []string { return nil }}, args)
+		if code != exitFailure || !strings.Contains(said.String(), "output was lost") || !strings.Contains(said.String(), "no space left") {
+			t.Errorf("%v: exit code %d, want %d: %s", args, code, exitFailure, said.String())
+		}
+	}
+}
+
 func TestEveryCommandHasHelp(t *testing.T) {
 	t.Parallel()
 	for _, c := range commands() {

@@ -80,6 +80,7 @@ type orderOptions struct {
 	config, database, dsn string
 	at                    string // the host that is the primary, if there are several
 	by, reason            string
+	waits                 time.Duration // how long the command waits for an outcome, besides what it does
 
 	cfg *config.Config // nil with --dsn, which reads none
 }
@@ -213,7 +214,8 @@ func (o *orderOptions) give(ctx context.Context, t terminal, do orderFunc) error
 
 // run opens the database and calls do. Its errors say what to do about a refusal.
 func (o *orderOptions) run(ctx context.Context, aim hosts.Aim, t terminal, do orderFunc) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, orderTimeout, fmt.Errorf("the command was given up after %s", orderTimeout))
+	limit := orderTimeout + o.waits
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the command was given up after %s", limit))
 	defer cancel()
 	err := o.act(ctx, aim, t, do)
 	var refusal *fencing.Refusal

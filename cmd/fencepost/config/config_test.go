@@ -155,6 +155,10 @@ func TestUnfencedMayBeOneWord(t *testing.T) {
 
 func TestFaultsSayWhatToDo(t *testing.T) {
 	t.Parallel()
+	tenfold := "a0: &a0 x\n" // each stands for ten of the one before
+	for i := range 6 {
+		tenfold += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.Repeat(fmt.Sprintf("*a%d, ", i), 10))
+	}
 	for _, c := range []struct{ text, want string }{
 		{"lisen: 1.2.3.4:5", `unknown setting "lisen": did you mean "listen"?`},
 		{"lease: {ttl: 10s, ttll: 1s}", `unknown setting "lease.ttll": did you mean "lease.ttl"?`},
@@ -189,6 +193,9 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"resources: {billing: {users: biller}}", "resources.billing.users must be a list"},
 		{"listen: 1.2.3.4:5\nlisten: 1.2.3.4:6", "yml:2: listen is already set in line 1"},
 		{"lease:\n  ttl: [", "not valid YAML"},
+		{"lease: &a\n  <<: *a\n", "yml:2: *a is a part of what it stands for"},
+		{"resources: &a\n  r:\n    <<: [{}, *a]\n", "yml:3: *a is a part of what it stands for"},
+		{tenfold, "the configuration has more than 100000 values: use fewer aliases"},
 		{"unfenced: [allow]", "a single value, which is its default, or a mapping"},
 		{"lease: {ttl: 10}", "use a number with a unit"},
 		{"lease: {ttl: 1ms}", "lease.ttl is 1ms: use a value"},

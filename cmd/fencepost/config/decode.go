@@ -65,6 +65,10 @@ func (d *decoder) decode(text []byte, c *Config) {
 		d.syntax(err)
 		return
 	}
+	left := maxNodes
+	if !d.finite(&document, nil, &left) {
+		return
+	}
 	d.value(document.Content[0], reflect.ValueOf(c).Elem(), "")
 	var more yaml.Node
 	if err := dec.Decode(&more); err == nil {
@@ -72,6 +76,32 @@ func (d *decoder) decode(text []byte, c *Config) {
 	} else if !errors.Is(err, io.EOF) {
 		d.syntax(err)
 	}
+}
+
+// maxNodes is how many values a configuration may have, each alias counted as what it stands for.
+const maxNodes = 100_000
+
+// finite reports whether a node, which is in those around it, has a finite number of values, and no more
+// than are left, when its aliases are replaced by what they stand for. It records why not.
+func (d *decoder) finite(n *yaml.Node, around []*yaml.Node, left *int) bool {
+	if n.Kind == yaml.AliasNode {
+		if slices.Contains(around, n.Alias) {
+			d.fault(n, "*%s is a part of what it stands for", n.Value)
+			return false
+		}
+		n = n.Alias
+	}
+	if *left--; *left < 0 {
+		d.fault(n, "the configuration has more than %d values: use fewer aliases", maxNodes)
+		return false
+	}
+	around = append(around, n)
+	for _, part := range n.Content {
+		if !d.finite(part, around, left) {
+			return false
+		}
+	}
+	return true
 }
 
 // syntax records that the text is not YAML.
