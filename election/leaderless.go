@@ -164,6 +164,8 @@ type standings struct {
 	why         error
 	// unserved says how the lease service keeps one that waits from the lease, nil if it does not.
 	unserved error
+	// ungranted says why one that has or waits for the lease is granted no epoch, nil if nothing is known to prevent it.
+	ungranted error
 }
 
 // servedWithin is how long the lease service may fail to serve a candidacy before the state of the resource says so.
@@ -176,6 +178,9 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 		s := &c.mu.state
 		if s.fault != nil && c.livesLocked() {
 			all.fault = s.fault
+		}
+		if s.ungranted != nil && !errors.Is(s.ungranted, errUnreached) && c.livesLocked() {
+			all.ungranted = fmt.Errorf("nobody is granted an epoch: %w", s.ungranted)
 		}
 		if c.eligibleLocked() && s.barred == nil && (r.mu.observation.State != Unresponsive || s.waiters > 0 || s.asked()) {
 			all.waits = true
@@ -227,9 +232,11 @@ func (r *resource) readLocked(now time.Duration) reading {
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
 		return reading{state: Contested, since: r.mu.leaderlessSince, why: errUngranted}
 	case r.mu.holder != nil, r.mu.observation.State == Held:
-		return reading{state: Contested, since: r.mu.leaderlessSince}
-	case all.waits:
+		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.ungranted}
+	case all.waits && all.unserved != nil:
 		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.unserved}
+	case all.waits:
+		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.ungranted}
 	case who == leaderUnknown:
 		return reading{why: errUnseen}
 	default:

@@ -321,3 +321,32 @@ func TestRealFreezesDoNotSlowTheNextTakeover(t *testing.T) {
 		})
 	}
 }
+
+// TestAGrantThatFailsIsShown lets the database refuse every grant, as one whose disk is full does.
+func TestAGrantThatFailsIsShown(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider)
+			p := h.proxy()
+			first := h.join(p, "first", "campaign", "wait")
+			h.awaitState("led", "first", p)
+			const says = "could not extend file"
+			h.pg.Exec(t, pgtest.Superuser, h.db,
+				"CREATE FUNCTION public.no_space() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE disk_full USING MESSAGE = '"+says+"'; END$$",
+				"CREATE TRIGGER no_space BEFORE INSERT ON fencepost.grants FOR EACH ROW EXECUTE FUNCTION public.no_space()")
+			first.leave()
+			h.join(p, "next")
+			process.Eventually(t, process.Patience, "the reason why nobody leads", func() bool {
+				s := h.shown(p)
+				return s.State == "contested" && strings.Contains(s.Reason, says)
+			})
+			if _, table := h.command("status", "--admin", p.Admin); !strings.Contains(table, says) {
+				t.Errorf("fencepost status does not say why nobody leads:\n%s", table)
+			}
+			h.pg.Exec(t, pgtest.Superuser, h.db, "DROP TRIGGER no_space ON fencepost.grants")
+			h.awaitState("led", "next", p)
+		})
+	}
+}
