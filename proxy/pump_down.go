@@ -19,6 +19,12 @@ import (
 // such as an error.
 const maxServerMessage = 16 << 20
 
+// messageTooLong is what the client of a session is told that ends for such a message.
+var messageTooLong = &fencing.Refusal{
+	SQLState: "54000", Message: "Postgres has sent an error, a notice or a setting of more than 16 MB, so Fencepost ends the session",
+	Hint: "Whether the last statements were run is not known. Make the text that is raised or set shorter.",
+}
+
 // downPump is the state of the down pump, which reads from the server.
 type downPump struct {
 	x       *session
@@ -134,7 +140,7 @@ func (d *downPump) received(n int) { d.x.observer.Received(d.in.bytes()[d.in.hav
 func (d *downPump) grow() bool {
 	if len(d.in.memory) >= maxServerMessage {
 		d.x.log().Error("session closed", zap.String("side", "server"), zap.Error(wire.ErrLength))
-		d.x.abort()
+		d.x.endAtOnce(messageTooLong)
 		return false
 	}
 	d.in.grow(2 * len(d.in.memory))
