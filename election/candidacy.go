@@ -199,6 +199,9 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	if !s.observe(rec) {
 		return
 	}
+	if !rec.Unconfirmed {
+		s.ungranted = nil // somebody was granted an epoch since
+	}
 	switch {
 	case rec.Incarnation == c.incarnation && s.led && rec.Epoch > s.epoch: // an order ended its lead, and its token was granted another epoch
 		c.supersedeLocked(rec)

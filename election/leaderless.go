@@ -164,7 +164,7 @@ type standings struct {
 	why         error
 	// unserved says how the lease service keeps one that waits from the lease, nil if it does not.
 	unserved error
-	// ungranted says why one that has or waits for the lease is granted no epoch, nil if nothing is known to prevent it.
+	// ungranted says why the last grant to one of them failed, nil if somebody was granted an epoch since.
 	ungranted error
 }
 

@@ -9,12 +9,17 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// inlineText is how many bytes of texts the machine parses by itself in one call
-// of FromClient. The session is locked meanwhile, and its event loop serves no
-// other: 4 µs per byte, if a text means nothing but work for the parser. What is
-// more is analyzed by the shell, without the lock and off the loop: the machine
-// asks for it by NeedAnalysis.
-const inlineText = 512
+// The session is locked while the machine parses a text, and its event loop serves
+// no other: 4 µs per byte, if a text means nothing but work for the parser. Longer
+// texts are analyzed by the shell, without the lock and off the loop: the machine
+// asks for that by NeedAnalysis.
+const (
+	// inlineText is the longest text that the machine parses by itself.
+	inlineText = 2 << 10
+	// atOnce is how many bytes of texts it parses in one call of FromClient before it
+	// asks for the analysis of the others.
+	atOnce = inlineText / 4
+)
 
 // maxAnalyzed is the length of text beyond which nothing is parsed: it is then
 // a write.
@@ -58,7 +63,7 @@ func (m *Machine) analyzed(sql []byte, s sqltext.Settings) *sqltext.Text {
 // missing reports that the analysis of sql is not there, and keeps what wanted
 // returns.
 func (m *Machine) missing(sql []byte, s sqltext.Settings) bool {
-	if len(sql) > maxAnalyzed || len(sql) <= inlineText-m.up.parsed || m.analyzed(sql, s) != nil {
+	if len(sql) > maxAnalyzed || len(sql) <= atOnce-m.up.parsed || m.analyzed(sql, s) != nil {
 		return false
 	}
 	m.inHand.analysis = analysis{sql: string(sql), settings: s}
@@ -72,7 +77,7 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 	case m.config.Mode == ModePassing && m.config.Shadow == nil:
 		return false
 	case typ == 'Q' || typ == 'P':
-		return len(body) > inlineText-m.up.parsed && m.longTextWants(typ, body)
+		return len(body) > atOnce-m.up.parsed && m.longTextWants(typ, body)
 	default:
 		return !m.leads() && m.preparedWants(typ, body) // for a leader, what was prepared need not be a read
 	}
@@ -156,8 +161,14 @@ func (m *Machine) provableText(s *statement, sql []byte, ofQuery bool) *sqltext.
 	if savesCheck && !m.config.Cache.Recurs(shape) {
 		return nil
 	}
-	t := m.analyzed(sql, m.reading(sql)) // proves the same, if what was parsed before leaves no room for the shape
-	if len(shape) <= inlineText-m.up.parsed || t == nil {
+	t := m.analyzed(shape, m.reading(shape))
+	if t == nil && len(shape) > atOnce-m.up.parsed {
+		if savesCheck {
+			return nil
+		}
+		t = m.analyzed(sql, m.reading(sql)) // which was asked for, and proves the same
+	}
+	if t == nil {
 		t = m.analyze(shape)
 	}
 	if ok, _ := sqltext.ProvenText(m.config.Catalog(), t); !ok {

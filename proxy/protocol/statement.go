@@ -189,7 +189,7 @@ func (m *Machine) read(s *statement) bool {
 // write.
 func (m *Machine) classify(s *statement) {
 	switch {
-	case !s.known:
+	case !s.known, s.info.Command != sqltext.NoCommand:
 		s.class = isWrite
 	case s.info.Read:
 		s.class = isRead

@@ -258,7 +258,7 @@ var table = []mutation{
 	{name: "DECLARE WITH HOLD needs a block", file: "fencing/sqltext/tree.go", in: "./fencing/sqltext", tests: "^TestOnlyInBlock$",
 		old: "		c != nil && c.Options&withHold == 0", text: "		c != nil && c.Options&withHold >= 0"},
 	{name: "a long text is analyzed while the session is locked", file: "proxy/protocol/analysis.go", in: "./proxy", tests: "^(TestAnalysisHoldsNobodyUp|TestAQuietLeaderIsNotHeldUp)$", says: "p99 of the leader's statements is ",
-		old: "const inlineText = 512", text: "const inlineText = 1 << 20"},
+		old: "	inlineText = 2 << 10", text: "	inlineText = 1 << 20"},
 
 	// What the database says.
 	{name: "the predicate takes a client's word for what is held", file: theSchema, in: ofTheFence, tests: claims,
