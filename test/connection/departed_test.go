@@ -2,7 +2,6 @@ package connection
 
 import (
 	"bytes"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -116,21 +115,5 @@ func TestAWorkerThatTerminatesLeavesSoon(t *testing.T) {
 	fixture.Eventually(t, "the worker to leave its candidacy", func() bool { return p.Elector.Members(db, "r", "w") == 0 })
 	if _, err := admin.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and usename = 'app'"); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestALongErrorEndsTheSession: an error of more than 16 MB, which the proxy would have to read as a whole,
-// ends the session with a reason. A row may be that long.
-func TestALongErrorEndsTheSession(t *testing.T) {
-	t.Parallel()
-	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
-	conn := fixture.LeaderConn(t, p, p.PG.Database(t))
-	const long = 17 << 20
-	if v := fixture.FirstValue(t, conn.Exec(fmt.Sprintf("select repeat('x', %d)", long))); len(v) != long {
-		t.Errorf("a row of %d bytes came, want %d", len(v), long)
-	}
-	conn.Send(Q(fmt.Sprintf("do $$begin raise exception '%%', repeat('x', %d); end$$", long)))
-	if f := fixture.FatalError(t, conn.Rest()); f['C'] != "54000" || !strings.Contains(f['M'], "more than 16 MB") {
-		t.Errorf("the client is told %v, want 54000", f)
 	}
 }
