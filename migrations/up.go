@@ -95,7 +95,7 @@ func transact(ctx context.Context, conn *pgx.Conn, wait time.Duration, do func(p
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after Commit
+	defer func() { _ = tx.Rollback(ctx) }() // does nothing after Commit
 	for _, sql := range []string{
 		"SET LOCAL search_path = pg_catalog, pg_temp",
 		fmt.Sprintf("SET LOCAL lock_timeout = %d", wait.Milliseconds()),

@@ -140,7 +140,7 @@ func write(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after Commit
+	defer func() { _ = tx.Rollback(ctx) }() // does nothing after Commit
 	if _, err := tx.Exec(ctx, prepareWrite); err != nil {
 		return fmt.Errorf("prepare the transaction: %w", err)
 	}

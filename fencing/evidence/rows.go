@@ -55,7 +55,7 @@ func (s *Session) readBlocks(ctx context.Context, t Table, sql string, each func
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was changed
+	defer func() { _ = tx.Rollback(ctx) }() // nothing was changed
 	if err := LockHarmless(ctx, tx, t.Name, t.Stamp, true); err != nil {
 		return err
 	}

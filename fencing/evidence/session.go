@@ -34,7 +34,7 @@ func (s *Session) asControl(ctx context.Context, do func(pgx.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was changed
+	defer func() { _ = tx.Rollback(ctx) }() // nothing was changed
 	if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+pgx.Identifier{s.control}.Sanitize()); err != nil {
 		return advise(fmt.Errorf("continue as the control role %q: %w", s.control, err))
 	}

@@ -256,7 +256,7 @@ func readFacts(ctx context.Context, conn *pgx.Conn) (facts fencing.Facts, finger
 	if err != nil {
 		return facts, "", fmt.Errorf("read the catalog: %w", err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it only reads
+	defer func() { _ = tx.Rollback(ctx) }() // it only reads
 	if _, err := tx.Exec(ctx, "SET LOCAL search_path = pg_catalog, pg_temp"); err != nil {
 		return facts, "", fmt.Errorf("read the catalog: %w", err)
 	}

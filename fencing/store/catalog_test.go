@@ -1,11 +1,13 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -28,12 +31,12 @@ type provenDatabase struct {
 
 func newProvenDatabase(t *testing.T, s *pgtest.Server) *provenDatabase {
 	t.Helper()
-	fixture, err := os.ReadFile("testdata/proven.sql")
+	setup, err := os.ReadFile("testdata/proven.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &provenDatabase{t: t, server: s, db: s.EmptyDatabase(t)}
-	s.Exec(t, pgtest.Superuser, h.db, string(fixture))
+	s.Exec(t, pgtest.Superuser, h.db, string(setup))
 	h.app = s.Connect(t, pgtest.App, h.db)
 	return h
 }
@@ -312,6 +315,39 @@ func TestCatalogEndsWithItsStore(t *testing.T) {
 	f.RefreshCatalog(h.ctx()) // returns at once: nothing is read any more
 	if f.Catalog(); h.ctx().Err() != nil {
 		t.Error("refreshing a closed store's catalog hung")
+	}
+}
+
+// TestCatalogEndsWhilePostgresIsFrozen closes a store whose reading of the catalog waits for the
+// answer to the last statement of its transaction.
+func TestCatalogEndsWhilePostgresIsFrozen(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	frozen, thaw := make(chan struct{}), make(chan struct{})
+	freeze := sync.OnceFunc(func() { close(frozen) })
+	relay := fixture.NewRelay(t, "tcp", s.Addr(), func() fixture.Passing {
+		return fixture.Passing{ToServer: func(b []byte) []byte {
+			if bytes.Contains(b, []byte("rollback\x00")) {
+				freeze()
+				<-thaw
+			}
+			return b
+		}}
+	})
+	defer close(thaw)
+	h := newTestDatabase(t, s)
+	st := h.open(func(c *store.Config) { c.Address = relay.Addr })
+	h.newFence(st).Catalog() // which nobody waits for
+	<-frozen
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		st.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Error("the store waits for the server")
 	}
 }
 

@@ -55,6 +55,29 @@ func TestOnlyTestsFalsifyVerdicts(t *testing.T) {
 	}
 }
 
+// TestRollbacksDoNotWaitForever: a rollback whose context cannot end waits for as long as Postgres does not
+// answer. With a context that has ended, pgx closes the connection, and the server rolls back.
+func TestRollbacksDoNotWaitForever(t *testing.T) {
+	t.Parallel()
+	rollbacks := 0
+	for _, file := range goFiles(t) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rollbacks += strings.Count(string(text), ".Rollback(")
+		if strings.Contains(string(text), ".Rollback(context.") {
+			t.Errorf("%s rolls back with a context that cannot end: use that of the transaction, or one with a timeout", file)
+		}
+	}
+	if rollbacks == 0 {
+		t.Error("no rollback was found")
+	}
+}
+
 // TestTheImageHasWhatTheProgramIsBuiltFrom: .dockerignore keeps everything from the build of the
 // image but what it names.
 func TestTheImageHasWhatTheProgramIsBuiltFrom(t *testing.T) {

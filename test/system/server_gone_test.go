@@ -112,7 +112,7 @@ func TestServeEndsSoonWhilePostgresIsFrozen(t *testing.T) {
 			})
 			began, watch := time.Now(), startWatch(t)
 			p.Signal(t, syscall.SIGTERM)
-			<-p.Done
+			p.Wait(t)
 			took := time.Since(began)
 			<-over
 			t.Logf("the proxy ended after %v", took)

@@ -70,7 +70,7 @@ func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	defer func() { _ = tx.Rollback(ctx) }()
 	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL statement_timeout = %d", stampsTimeout.Milliseconds())); err != nil {
 		return err
 	}
