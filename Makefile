@@ -62,8 +62,9 @@ test-kubernetes: setup kubernetes ## Run the tests of Kubernetes leases on a rea
 	go test -race -tags kubernetes -count=1 -p 2 $(TESTFLAGS) -run '(FrozenLeader|TwoProxiesAgree|ProxyIsKilled)/kubernetes' ./test/system
 
 observability: setup prometheus ## Test the alert rules and the Grafana board in etc, on a real Prometheus
-	cd test/observability && go vet ./... && go test -count=1 . -prometheus "$(CURDIR)/.cache/prometheus"
-	cd test/observability && "$(CURDIR)/.cache/promtool" test rules rules_test.yml
+	PATH="$$PATH:$(CURDIR)/.cache/prometheus"; \
+	cd test/observability && go vet ./... && go test -count=1 . -prometheus "$$(command -v prometheus)" && \
+		promtool test rules rules_test.yml
 
 helm: build ## Lint the Helm chart, and test it and the manifests for Kubernetes (builds helm, some minutes, once; UPDATE=1 writes the manifests)
 	@if ! command -v helm >/dev/null && [ ! -x .cache/helm ]; then \
@@ -77,10 +78,15 @@ helm: build ## Lint the Helm chart, and test it and the manifests for Kubernetes
 	"$$helm" lint --strict --quiet etc/helm/fencepost --values test/kubernetes/testdata/full.yml; \
 	cd test/kubernetes && go vet ./... && go test -count=1 . -helm "$$helm" -fencepost "$(CURDIR)/bin/fencepost" $(if $(UPDATE),-update)
 
-# The tag leaves out the service discoveries, which are most of it.
-prometheus: ## Build Prometheus and promtool for tests (some minutes, once)
-	@mkdir -p .cache
-	cd scripts/prometheus && go build -buildvcs=false -tags remove_all_sd -o "$(CURDIR)/.cache/" github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool
+prometheus: ## Fetch Prometheus and promtool for tests by apt, unless they are in PATH
+	@if ! { command -v prometheus && command -v promtool; } >/dev/null && [ ! -x .cache/prometheus/promtool ]; then \
+		echo "fetching Prometheus"; \
+		rm -rf .cache/prometheus .cache/prometheus.new; \
+		mkdir -p .cache/prometheus.new; \
+		scripts/unpack.sh .cache/prometheus.new prometheus; \
+		mv .cache/prometheus.new/usr/bin .cache/prometheus; \
+		rm -rf .cache/prometheus.new; \
+	fi
 
 drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC
 	@scripts/drivers.sh versions

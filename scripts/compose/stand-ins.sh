@@ -56,7 +56,7 @@ make_stand_ins() {
 	stand_in "$(base POSTGRES_IMAGE)" postgres.Dockerfile "$tmp/postgres"
 	cp "$(command -v consul || echo .cache/consul)" "$tmp/consul/consul"
 	stand_in "$(base CONSUL_IMAGE)" consul.Dockerfile "$tmp/consul"
-	cp "$(command -v prometheus || echo .cache/prometheus)" "$tmp/prometheus/prometheus"
+	cp "$(command -v prometheus || echo .cache/prometheus/prometheus)" "$tmp/prometheus/prometheus"
 	stand_in "$(base PROMETHEUS_IMAGE)" prometheus.Dockerfile "$tmp/prometheus"
 	if missing "$(base DEBIAN_IMAGE)"; then
 		docker tag fencepost-debian "$(base DEBIAN_IMAGE)"
