@@ -196,10 +196,11 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
+	before := s.record
 	if !s.observe(rec) {
 		return
 	}
-	if !rec.Unconfirmed {
+	if !rec.Unconfirmed && (rec.Epoch > max(before.Epoch, c.examined) || before.Unconfirmed) {
 		s.ungranted = nil // somebody was granted an epoch since
 	}
 	switch {

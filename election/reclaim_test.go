@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -303,5 +304,50 @@ func newReaching(t *testing.T, m *model, cut func() bool, answers bool) *electio
 		Fence:    func(context.Context, string) (election.Fence, error) { return fence{model: m, faults: f}, nil },
 		Orders:   func(ctx context.Context, _ int64) (fencing.Ordered, error) { return fencing.Ordered{}, hangs(ctx) },
 		Answers:  func(ctx context.Context, _ error) bool { return answers || hangs(ctx) == nil },
+	})
+}
+
+// full is the fence of a database that grants no epoch while its disk is full.
+type full struct {
+	fence
+	disk *atomic.Bool
+}
+
+func (f full) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
+	if f.disk.Load() {
+		return 0, errInjected
+	}
+	return f.fence.Grant(ctx, a)
+}
+
+// TestWhyNobodyIsGrantedAnEpochIsShownUntilSomebodyIs, also between two attempts, and when the last grant is read again.
+func TestWhyNobodyIsGrantedAnEpochIsShownUntilSomebodyIs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, f := newModel(simulatedTTL), &faults{latency: time.Millisecond}
+		var disk atomic.Bool
+		e := newElections(t, m, election.Backend{
+			Provider: provider{m, f},
+			Fence: func(context.Context, string) (election.Fence, error) {
+				return full{fence{model: m, faults: f}, &disk}, nil
+			},
+		})
+		a := enter(t, e, "a")
+		wantRole(t, a, fencing.Leader)
+		disk.Store(true)
+		a.Leave(a, true)
+		b := enter(t, e, "b")
+		shown := func() error { synctest.Wait(); return e.Resources()[0].Reason }
+		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
+			if why := shown(); !errors.Is(why, errInjected) {
+				t.Fatalf("after %v the reason is %v", time.Since(began), why)
+			}
+		}
+		disk.Store(false)
+		time.Sleep(10 * simulatedTTL)
+		wantRole(t, b, fencing.Leader)
+		if why := shown(); why != nil {
+			t.Errorf("the reason of a resource that is led is %v", why)
+		}
 	})
 }
