@@ -4,16 +4,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ELECTION ?= postgres
-# The timeout allows for other load on the machine. Two packages run at a time, because their tests
-# start their own servers; a -p in TESTFLAGS changes that.
+# The timeout allows for other load on the machine. Three packages run at a time, because many tests wait
+# for leases; a -p in TESTFLAGS changes that.
 TESTFLAGS ?= -parallel 6 -timeout 60m
-# These packages need the processors, and come first, the longest ones at the start.
-HEAVY := ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/differential ./test/protocol
-ifeq ($(origin PKG),undefined)
-PKG := $(HEAVY) ./...
-# The others wait much of the time, for leases, so that three of them run at a time.
-LIGHT = $$(go list ./... | grep -vxF "$$(go list $(HEAVY))")
-endif
+# The packages that take longest come first.
+PKG ?= ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/differential ./test/protocol ./...
 CHAOS_TIME ?= 5m
 # For make fuzz-differential: the number of random scripts, the first seed (0: a random
 # one), the time limit (0: none), and whether a difference in the wording of a message is
@@ -41,10 +36,7 @@ build: setup ## Build bin/fencepost
 	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
 test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
-	failed=0; \
-	go test -race -count=1 -p 2 $(TESTFLAGS) $(if $(LIGHT),$(HEAVY),$(PKG)) || failed=1; \
-	$(if $(LIGHT),go test -race -count=1 -p 3 $(TESTFLAGS) $(LIGHT) || failed=1;) \
-	exit $$failed
+	go test -race -count=1 -p 3 $(TESTFLAGS) $(PKG)
 
 # make test builds the program without -race, and the tests that start it with.
 test-race: setup pgbouncer redis consul etcd zookeeper postgres-18 ## Run the safety tests of whole systems with a program that is built with -race, too

@@ -309,7 +309,12 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	defer stopServer()
 	led := make(chan error, 1)
 	go func() { led <- x.member.candidacy().AwaitLeader(ctx) }()
-	switch err := x.tellWaiting(led); {
+	err := x.tellWaiting(led)
+	switch {
+	case errors.Is(err, errOver):
+		stop()
+		<-led
+		return err
 	case errors.Is(context.Cause(ctx), errClientGone):
 		return errOver
 	case errors.Is(context.Cause(ctx), errServerGone):
@@ -321,7 +326,8 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 }
 
 // tellWaiting returns what arrives on led. Until then, it tells the client now and then, by a
-// NOTICE, for whom it waits and why. (Clients accept a NOTICE at any time of the startup.)
+// NOTICE, for whom it waits and why. (Clients accept a NOTICE at any time of the startup.) It returns
+// errOver if the client does not read.
 func (x *session) tellWaiting(led <-chan error) error {
 	tick := time.NewTicker(x.srv.cfg.WaitNotice)
 	defer tick.Stop()
@@ -331,14 +337,28 @@ func (x *session) tellWaiting(led <-chan error) error {
 			return err
 		case <-tick.C:
 		}
-		notice := fencing.WaitNotice(x.start.own.resource, x.member.candidacy().Status(), x.member.candidacy().Trouble())
-		x.sending.Lock()
-		if x.life.phase() == phaseStarting {
-			_, _ = x.handshake.toClient.Write(protocol.AppendNotice(nil, notice)) // the guard notices that the client has gone
-			_ = x.handshake.toClient.Flush()
+		if err := x.tellInStartup(fencing.WaitNotice(x.start.own.resource, x.member.candidacy().Status(), x.member.candidacy().Trouble())); err != nil {
+			return err
 		}
-		x.sending.Unlock()
 	}
+}
+
+// tellInStartup sends the client a NOTICE, for at most StartupTimeout: a client that is frozen may have its kernel
+// acknowledge everything for ever, and would be given the lead. It returns errOver then: the stream may end inside a message.
+func (x *session) tellInStartup(notice *fencing.Refusal) error {
+	x.sending.Lock()
+	defer x.sending.Unlock()
+	if x.life.phase() != phaseStarting {
+		return nil
+	}
+	defer while(&x.active.writing)()
+	late := time.AfterFunc(x.srv.cfg.StartupTimeout, func() { _ = x.client.SetWriteDeadline(aLongTimeAgo) })
+	_, _ = x.handshake.toClient.Write(protocol.AppendNotice(nil, notice)) // the guard notices that the client has gone
+	_ = x.handshake.toClient.Flush()
+	if !late.Stop() {
+		return errOver
+	}
+	return nil
 }
 
 // openCatalog lets a connection without a resource prove its reads, where read-only mode

@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -79,6 +80,20 @@ func TestAWaitingClientIsToldWhy(t *testing.T) {
 	if err := <-connected; err != nil {
 		t.Errorf("connect in the end: %v", err)
 	}
+}
+
+// TestAWaitingClientThatDoesNotReadDoesNotStayACandidate: its process may be frozen while its kernel lives. It would be
+// given the lead, and be taken for one that the proxy works for.
+func TestAWaitingClientThatDoesNotReadDoesNotStayACandidate(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.WaitNotice, c.StartupTimeout = time.Millisecond, 2*time.Second })
+	db := pg.Database(t)
+	wiretest.Dial(t, p.Addr).Send(wiretest.Startup("user", pgtest.App, "database", db,
+		"fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
+	w := joined(t, p, db, "w")
+	w.SetTrouble(&fencing.Trouble{Problem: strings.Repeat("x", 100<<10)}) // fills what the kernels keep sooner
+	fixture.Eventually(t, "the frozen client's session to end", func() bool { return p.Elector.Members(db, "r", "w") == 0 })
 }
 
 // joined waits until a worker has joined its candidacy, and returns that.
