@@ -228,7 +228,7 @@ func (s *store) tend() {
 			return
 		}
 		for _, id := range s.overdue() {
-			s.tidy(id)
+			s.tidy(s.ctx, id)
 		}
 	}
 }
@@ -248,8 +248,9 @@ func (s *store) overdue() (ids []string) {
 	return ids
 }
 
-func (s *store) tidy(id string) {
-	ctx, cancel := context.WithTimeout(s.ctx, tidying)
+// tidy deletes a life that nobody renews, if that is possible within a moment.
+func (s *store) tidy(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, tidying)
 	defer cancel()
 	if err := s.End(ctx, id); err != nil {
 		s.log.Debug("cannot delete a life that nobody renews", zap.String("life", id), zap.Error(err))

@@ -56,7 +56,7 @@ func (s *store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 			again = time.After(lookAgain)
 		}
 		for _, id := range s.orphans(lives) {
-			s.tidy(id)
+			s.tidy(ctx, id)
 		}
 		select {
 		case <-changed:

@@ -142,6 +142,8 @@ func (s *Store) explainDDL(ctx context.Context, err error) error {
 	if !errors.As(err, &pg) || !strings.Contains(pg.Where, "SEQUENCE") || ownClasses[pg.Code[:min(2, len(pg.Code))]] {
 		return explained
 	}
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
 	rows, queryErr := s.free.Query(ctx, `SELECT t.evtname || ' (function ' || t.evtfoid::regproc || ')' FROM pg_event_trigger t
 		WHERE t.evtenabled <> 'D' AND t.evtevent IN ('ddl_command_start', 'ddl_command_end')
 		  AND (t.evttags IS NULL OR t.evttags && '{ALTER SEQUENCE,CREATE SEQUENCE,GRANT}') ORDER BY 1`)

@@ -45,17 +45,18 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 	epoch, err := f.advance(ctx, "SELECT fencepost.grant($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) FROM fencepost.identity i "+
 		"WHERE i.id = $11::uuid AND NOT EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1 AND f.resource <> $12) AND "+checkableSQL,
 		f.id, a.Worker, a.Incarnation, a.Source, a.InstanceID, a.Index, int64(a.Held), int64(a.HighestObserved), f.store.cfg.Grace, f.store.cfg.Patience, f.database, f.resource)
+	if err == nil {
+		f.store.confirmed.note(f.id, grantID{fencing.Epoch(epoch), a.Incarnation})
+		return fencing.Epoch(epoch), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout) // the server may have frozen since
+	defer cancel()
 	if errors.Is(err, pgx.ErrNoRows) {
 		if err = f.uncheckable(ctx); err == nil {
 			err = f.replaced()
 		}
 	}
-	if err != nil {
-		err = f.unlessGone(ctx, err)
-		return 0, fmt.Errorf("grant an epoch on resource %q: %w", f.resource, err)
-	}
-	f.store.confirmed.note(f.id, grantID{fencing.Epoch(epoch), a.Incarnation})
-	return fencing.Epoch(epoch), nil
+	return 0, fmt.Errorf("grant an epoch on resource %q: %w", f.resource, f.unlessGone(ctx, err))
 }
 
 // advance runs a statement that may record a new epoch, and returns the number that the

@@ -218,7 +218,12 @@ func newPool(ctx context.Context, cfg Config, size int, begin func(context.Conte
 		return server.direct(c)
 	}
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
-	pc.AfterConnect, pc.PingTimeout = begin, connectTimeout
+	pc.PingTimeout = connectTimeout
+	pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error { // the pool's context ends with the pool only
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		return begin(ctx, c)
+	}
 	pc.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > trustedIdle && !unpinged.Marked(ctx)
 	}
