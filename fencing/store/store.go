@@ -301,8 +301,8 @@ func finish(ctx context.Context, conn *pgx.Conn) error {
 	var pid uint32
 	// Only PostgreSQL 17 and later have transaction_timeout; earlier versions reject the name.
 	// Nothing is prepared, because a pooler may pass on the connection of somebody else.
-	err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(), (SELECT pg_catalog.set_config(name, '0', false)
-		FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout')`, pgx.QueryExecModeSimpleProtocol).Scan(&pid, nil)
+	err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(), CASE WHEN pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL
+		THEN pg_catalog.set_config('transaction_timeout', '0', false) END`, pgx.QueryExecModeSimpleProtocol).Scan(&pid, nil)
 	if err != nil {
 		return fmt.Errorf("disable transaction_timeout: %w", err)
 	}
