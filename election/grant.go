@@ -117,6 +117,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 	s.requests.end(requestGrant)
 	over := s.held.lease != lease || s.requests.has(requestRelease)
 	if err == nil {
+		s.ungranted = nil
 		err = c.takeEpochLocked(record, before, over || c.r.e.cfg.Now() >= s.held.trusted)
 	}
 	if over {

@@ -312,6 +312,7 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	err := x.tellWaiting(led)
 	switch {
 	case errors.Is(err, errOver):
+		x.log().Warn("a client that waits to lead does not read, and is disconnected")
 		stop()
 		<-led
 		return err

@@ -9,7 +9,7 @@ shift
 cd "$(dirname "$0")/.."
 
 if ! command -v apt-get >/dev/null; then
-	echo "${0##*/}: this system has no apt-get to fetch $*" >&2
+	echo "${0##*/}: this system has no apt-get to fetch $*: put its programs into PATH instead" >&2
 	exit 1
 fi
 tmp=$(mktemp -d)

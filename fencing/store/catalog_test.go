@@ -338,7 +338,11 @@ func TestCatalogEndsWhilePostgresIsFrozen(t *testing.T) {
 	h := newTestDatabase(t, s)
 	st := h.open(func(c *store.Config) { c.Address = relay.Addr })
 	h.newFence(st).Catalog() // which nobody waits for
-	<-frozen
+	select {
+	case <-frozen:
+	case <-time.After(patience):
+		t.Fatal("the catalog was not read")
+	}
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
