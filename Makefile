@@ -73,7 +73,7 @@ helm: build ## Lint the Helm chart, and test it and the manifests for Kubernetes
 prometheus: ## Fetch Prometheus and promtool for tests by apt, unless they are in PATH
 	@if ! { command -v prometheus && command -v promtool; } >/dev/null && [ ! -x .cache/prometheus/promtool ]; then \
 		echo "fetching Prometheus"; \
-		rm -rf .cache/prometheus .cache/prometheus.new; \
+		rm -rf .cache/prometheus .cache/promtool .cache/prometheus.new; \
 		mkdir -p .cache/prometheus.new; \
 		scripts/unpack.sh .cache/prometheus.new prometheus; \
 		mv .cache/prometheus.new/usr/bin .cache/prometheus; \

@@ -30,10 +30,10 @@ func fileImports(t *testing.T, file, library string) bool {
 	return false
 }
 
-// TestOnlyTestsFalsifyVerdicts: no program sets election.Config.Falsify.
-func TestOnlyTestsFalsifyVerdicts(t *testing.T) {
-	t.Parallel()
-	seen := false
+// programs returns the texts of all Go files but tests, by path.
+func programs(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
 	for _, file := range goFiles(t) {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
@@ -42,7 +42,17 @@ func TestOnlyTestsFalsifyVerdicts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), "Falsify") {
+		texts[file] = string(text)
+	}
+	return texts
+}
+
+// TestOnlyTestsFalsifyVerdicts: no program sets election.Config.Falsify.
+func TestOnlyTestsFalsifyVerdicts(t *testing.T) {
+	t.Parallel()
+	seen := false
+	for file, text := range programs(t) {
+		if !strings.Contains(text, "Falsify") {
 			continue
 		}
 		if filepath.Dir(file) != "election" {
@@ -60,16 +70,9 @@ func TestOnlyTestsFalsifyVerdicts(t *testing.T) {
 func TestRollbacksDoNotWaitForever(t *testing.T) {
 	t.Parallel()
 	rollbacks := 0
-	for _, file := range goFiles(t) {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		rollbacks += strings.Count(string(text), ".Rollback(")
-		if strings.Contains(string(text), ".Rollback(context.") {
+	for file, text := range programs(t) {
+		rollbacks += strings.Count(text, ".Rollback(")
+		if strings.Contains(text, ".Rollback(context.") {
 			t.Errorf("%s rolls back with a context that cannot end: use that of the transaction, or one with a timeout", file)
 		}
 	}
