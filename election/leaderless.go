@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -230,7 +231,7 @@ func (r *resource) readLocked(now time.Duration) reading {
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
 		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
-		return reading{state: Contested, since: r.mu.leaderlessSince, why: errUngranted}
+		return reading{state: Contested, since: r.mu.leaderlessSince, why: cmp.Or(all.ungranted, errUngranted)}
 	case r.mu.holder != nil, r.mu.observation.State == Held:
 		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.ungranted}
 	case all.waits && all.unserved != nil:

@@ -2,6 +2,7 @@ package election
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -105,10 +106,12 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 	if s.held.lease == lease {
 		s.held = holding{}
 	}
-	if err != nil {
-		c.failedLocked("release the lease", err)
-	}
-	if !again && lease.Index != 0 {
+	switch {
+	case err != nil:
+		c.log.Warn("could not release the lease: it ends when it expires, and nobody else leads before that",
+			zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why), zap.Error(err))
+		c.event(Event{Kind: EventFailed, Err: fmt.Errorf("release the lease: %w", err)})
+	case !again && lease.Index != 0:
 		c.log.Info("released", zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why))
 		c.event(Event{Kind: EventReleased, Reason: why})
 	}

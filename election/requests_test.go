@@ -93,6 +93,22 @@ func TestStrayAwardIsOneOfAnUncertainAcquire(t *testing.T) {
 	}
 }
 
+// TestAReleaseThatFailedIsNotReportedAsOne: nobody else leads before the lease has expired.
+func TestAReleaseThatFailedIsNotReportedAsOne(t *testing.T) {
+	t.Parallel()
+	now := time.Minute
+	for err, want := range map[error]EventKind{nil: EventReleased, context.DeadlineExceeded: EventFailed} {
+		r, c := resourceElsewhere("w", &now)
+		var events []Event
+		r.e.cfg.Observe = func(e Event) { events = append(events, e) }
+		c.mu.requests.begin(requestRelease, nil)
+		c.released(&Lease{Index: 7}, ReasonLeft, err)
+		if len(events) != 1 || events[0].Kind != want || !errors.Is(events[0].Err, err) {
+			t.Errorf("a release that ended with %v: %v", err, events)
+		}
+	}
+}
+
 func TestWhatAReleaseLeaves(t *testing.T) {
 	t.Parallel()
 	awarded, unknown := &Lease{Index: 7}, &Lease{}

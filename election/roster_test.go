@@ -221,6 +221,22 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 	}
 }
 
+// TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries: what keeps a worker here from its epoch explains more than that
+// whoever has the lease since has none either.
+func TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries(t *testing.T) {
+	t.Parallel()
+	full := errors.New("the disk is full")
+	now := time.Minute
+	r, c := resourceElsewhere("w", &now)
+	c.mu.members[nil] = &member{campaigns: true}
+	c.mu.ungranted = full
+	r.mu.record.Incarnation = "former"
+	r.followLocked(1)
+	if got := r.readLocked(2); got.state != Contested || !errors.Is(got.why, full) {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestWhoSharesATokenHidesNoLeader: the leader of a token is at another proxy, and a worker here that brings the same
 // token has not been granted a share in its epoch, because of an order for example.
 func TestWhoSharesATokenHidesNoLeader(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/shadow"
@@ -312,7 +314,8 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	err := x.tellWaiting(led)
 	switch {
 	case errors.Is(err, errOver):
-		x.log().Warn("a client that waits to lead does not read, and is disconnected")
+		x.log().Warn("a client that waits to lead does not read, and is disconnected",
+			zap.String("resource", x.member.claim.Resource), zap.String("worker", x.member.claim.Worker))
 		stop()
 		<-led
 		return err

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/handover"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -398,5 +400,23 @@ func TestALeaderWritesItsGuardedTable(t *testing.T) {
 	var stamps string
 	if err := rows.QueryRow(t.Context(), "SELECT string_agg(DISTINCT coalesce(fence_epoch::text, '-'), ' ') FROM public.invoices").Scan(&stamps); err != nil || stamps != "- 1 2" {
 		t.Errorf("the stamps are %q, want - 1 2: %v", stamps, err)
+	}
+}
+
+// TestAHandOverSaysHowLongNobodyCouldWrite, when both proxies have said so in time.
+func TestAHandOverSaysHowLongNobodyCouldWrite(t *testing.T) {
+	t.Parallel()
+	stopped := time.Now()
+	var out strings.Builder
+	h := handingOver{
+		t: terminal{stdout: &out}, database: "shop", order: &fencing.Order{Resource: "billing", Worker: "b"},
+		state: handover.State{From: 1, Former: "a", Epoch: 2, Holder: "b", Stopped: stopped, Taken: stopped.Add(40 * time.Millisecond)},
+	}
+	if err := h.ended(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	const want = "database shop: worker b leads resource billing with epoch 2; before, worker a had epoch 1; no transaction could begin to write for 40ms\n"
+	if out.String() != want {
+		t.Errorf("it said %q", out.String())
 	}
 }

@@ -1,16 +1,19 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/migrations"
 )
@@ -445,5 +448,58 @@ func TestAGrantIsDatedFromWhenItHasDrained(t *testing.T) {
 	}
 	if at := ask[time.Time](h, "SELECT granted_at FROM fencepost.grants WHERE epoch = 2"); !at.Equal(rec.GrantedAt) {
 		t.Errorf("the ledger says %s, and the record %s", at, rec.GrantedAt)
+	}
+}
+
+// TestAGrantThatIsNotAnsweredIsGivenUp: its connection is cut, and neither side is told. Whoever asks again is granted
+// the epoch on another connection, whether the first request arrived or not.
+func TestAGrantThatIsNotAnsweredIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for name, arrives := range map[string]bool{"the request is lost": false, "the answer is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newTestDatabase(t, pgtest.Shared(t))
+			var cut atomic.Bool // whether one grant's connection was cut
+			relay := fixture.NewRelay(t, "tcp", h.server.Addr(), func() fixture.Passing {
+				var deaf, mute atomic.Bool
+				prepared := false
+				return fixture.Passing{
+					ToServer: func(b []byte) []byte {
+						switch {
+						case deaf.Load():
+							return nil
+						case prepared && cut.CompareAndSwap(false, true): // this is the request to execute it
+							mute.Store(true)
+							if !arrives {
+								deaf.Store(true)
+								return nil
+							}
+						}
+						prepared = prepared || bytes.Contains(b, []byte("SELECT fencepost.grant("))
+						return b
+					},
+					ToClient: func(b []byte) []byte {
+						if mute.Load() {
+							return nil
+						}
+						return b
+					},
+				}
+			})
+			far := h.newFence(h.open(func(c *store.Config) { c.Address = relay.Addr }))
+			a := h.award("a")
+			_, err := far.Grant(h.ctx(), a)
+			var blocked *store.GrantBlockedError
+			if err == nil || errors.As(err, &blocked) || !strings.Contains(err.Error(), "its connection does not respond") {
+				t.Fatalf("the first grant: %v", err)
+			}
+			record, err := h.fence.Record(h.ctx())
+			if err != nil || record.Epoch != 0 != arrives {
+				t.Errorf("after the first grant: %+v, %v", record, err)
+			}
+			if epoch, err := far.Grant(h.ctx(), a); err != nil || epoch != 1 {
+				t.Errorf("the second grant: epoch %d, %v", epoch, err)
+			}
+		})
 	}
 }

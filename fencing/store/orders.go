@@ -107,7 +107,7 @@ var (
 // unlessAnswered returns err, or, if the connection was lost after the statement was sent, unknown with it.
 func unlessAnswered(err, unknown error) error {
 	var network net.Error
-	if err != nil && !pgconn.SafeToRetry(err) && (errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)) {
+	if err != nil && !pgconn.SafeToRetry(err) && (errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errUnanswered) || errors.As(err, &network)) {
 		return fmt.Errorf("%w: %w", unknown, err)
 	}
 	return err

@@ -23,12 +23,18 @@ const (
 	cancelWait = 2 * time.Second
 )
 
-// standbyPatience is how long the standbys may take to confirm a grant before that is reported,
-// and the time from one look to the next.
-const standbyPatience = time.Second
+// lookEvery is when a watch first looks at what the backend of its grant does, and the time from
+// one look to the next. It is how long the standbys may take to confirm a grant before that is reported.
+const lookEvery = time.Second
 
-// standbysSQL returns the setting if the backend $1 waits for it.
-const standbysSQL = `SELECT current_setting('synchronous_standby_names') FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'`
+// backendSQL returns what the backend $1 does: since when it has had no statement, NULL if it has one, and the
+// setting by which it waits for standbys, NULL if it does not.
+const backendSQL = `SELECT CASE WHEN state = 'idle' THEN state_change::text END,
+	CASE WHEN wait_event = 'SyncRep' THEN current_setting('synchronous_standby_names') END FROM pg_stat_activity WHERE pid = $1`
+
+// errUnanswered means that the server has received nothing of a statement, or has done with it, and that no answer
+// has come: the connection is cut, and neither side was told.
+var errUnanswered = errors.New("its connection does not respond, although its server waits for a statement: it has not received this one, or its answer was lost")
 
 // errYielded means that a grant has left the queue for another resource's grant.
 var errYielded = errors.New("the turn was given to another grant")
@@ -41,6 +47,7 @@ type watch struct {
 	pid      uint32             // the backend that runs the grant
 	stop     context.CancelFunc // aborts the grant's connection
 	done     chan struct{}      // closed when the grant has returned
+	idle     string             // since when the backend had no statement at the last look; "" if it had one
 	log      *zap.Logger
 }
 
@@ -48,7 +55,7 @@ type watch struct {
 // watch cancelled the grant.
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
-	asked := began // whether it waits for a standby
+	looked := began
 	tick := time.NewTimer(pollSoon)
 	defer tick.Stop()
 	limit := time.NewTimer(w.fence.limit())
@@ -69,9 +76,13 @@ func (w *watch) run(ctx context.Context) error {
 				w.cancel(ctx)
 				return err
 			}
-			if time.Since(asked) >= standbyPatience {
-				w.confirmation(ctx)
-				asked = time.Now()
+			if time.Since(looked) >= lookEvery {
+				if err := w.look(ctx); err != nil {
+					w.stop() // there is nothing to cancel
+					<-w.done
+					return err
+				}
+				looked = time.Now()
 			}
 			tick.Reset(w.nextPoll())
 		}
@@ -151,23 +162,35 @@ func (w *watch) stuck(ctx context.Context) error {
 	return &GrantBlockedError{Resource: w.fence.resource, Holders: []string{line}}
 }
 
-// confirmation reports a grant that has its epoch, but waits for a synchronous standby to confirm it.
-// Nothing is to be ended then, and the grant goes on to wait.
-func (w *watch) confirmation(ctx context.Context) {
+// look looks at what the backend of the grant does. It returns errUnanswered if the backend has had no statement, the
+// same at two looks: an answer that is on its way arrives meanwhile.
+//
+// It reports a grant that has its epoch, but waits for a synchronous standby to confirm it. Nothing is to be ended
+// then, and the grant goes on to wait.
+func (w *watch) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	var names string
-	err := w.fence.store.watches.QueryRow(ctx, standbysSQL, int32(w.pid)).Scan(&names)
+	var idle, standbys *string
+	err := w.fence.store.watches.QueryRow(ctx, backendSQL, int32(w.pid)).Scan(&idle, &standbys)
+	before := w.idle
+	w.idle = ""
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
+		w.idle = "ended"
 	case err != nil:
 		w.blockers.pollFailed(ctx, err)
-	default:
+	case idle != nil:
+		w.idle = *idle
+	case standbys != nil:
 		what := "the grant"
 		if w.fence.id == 0 {
 			what = "what was written"
 		}
 		w.blockers.tell("takeover waits for a synchronous standby", []string{fmt.Sprintf(
-			"no standby of synchronous_standby_names = '%s' confirms %s: start one, or change the setting", names, what)})
+			"no standby of synchronous_standby_names = '%s' confirms %s: start one, or change the setting", *standbys, what)})
 	}
+	if w.idle != "" && w.idle == before {
+		return errUnanswered
+	}
+	return nil
 }
