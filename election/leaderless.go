@@ -1,7 +1,6 @@
 package election
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -169,6 +168,14 @@ type standings struct {
 	ungranted error
 }
 
+// ungrantedElsewhere says why nobody is granted an epoch while somebody at another proxy has the lease.
+func (s standings) ungrantedElsewhere() error {
+	if s.ungranted == nil {
+		return errUngranted
+	}
+	return fmt.Errorf("%w; %w", s.ungranted, errUngranted)
+}
+
 // servedWithin is how long the lease service may fail to serve a candidacy before the state of the resource says so.
 const servedWithin = 5 * time.Second
 
@@ -231,7 +238,7 @@ func (r *resource) readLocked(now time.Duration) reading {
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
 		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
-		return reading{state: Contested, since: r.mu.leaderlessSince, why: cmp.Or(all.ungranted, errUngranted)}
+		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.ungrantedElsewhere()}
 	case r.mu.holder != nil, r.mu.observation.State == Held:
 		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.ungranted}
 	case all.waits && all.unserved != nil:

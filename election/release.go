@@ -108,7 +108,7 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 	}
 	switch {
 	case err != nil:
-		c.log.Warn("could not release the lease: it ends when it expires, and nobody else leads before that",
+		c.log.Warn("could not release the lease: unless it is over, it ends when it expires",
 			zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why), zap.Error(err))
 		c.event(Event{Kind: EventFailed, Err: fmt.Errorf("release the lease: %w", err)})
 	case !again && lease.Index != 0:

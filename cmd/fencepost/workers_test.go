@@ -127,8 +127,8 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	r := startServing(t, s, func(c *config.Config) {
-		c.StartupWait = config.Duration(6 * time.Second) // enough to get the lease, even on a busy machine
-		c.Lease.Grace = config.Duration(8 * time.Second) // connecting waits for 5 s more than startup_wait
+		c.StartupWait = config.Duration(6 * time.Second)         // enough to get the lease, even on a busy machine
+		c.Lease.Grace = config.Duration(6500 * time.Millisecond) // connecting waits for 5 s more than startup_wait
 	})
 	admin := s.Connect(t, pgtest.Superuser, db)
 	dying, _ := wiretest.Connect(t, r.listeners[0].Addr().String(), "user", pgtest.App, "database", db,

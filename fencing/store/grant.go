@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strings"
 	"time"
 
@@ -110,14 +111,13 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	pg := conn.Conn().PgConn()
 	forgetNotices(pg)
 
-	// The caller's cancellation goes through the watch, which cancels the statement in
-	// an orderly way; stop is for a server that does not respond.
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	w := &watch{fence: f, blockers: clear, pid: pg.PID(), stop: stop, done: make(chan struct{}), log: f.store.log}
+	// The caller's cancellation goes through the watch, which cancels the statement in an orderly way, and closes
+	// the connection if the server does not respond.
+	w := &watch{fence: f, blockers: clear, pid: pg.PID(), stop: func() { abort(pg) }, done: make(chan struct{}), log: f.store.log}
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()
 
+	running := context.WithoutCancel(ctx)
 	err = conn.QueryRow(running, sql, args...).Scan(into...)
 	close(w.done)
 	cancelled := <-over
@@ -127,17 +127,38 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	if cancelled != nil && codeOf(err) != codeCancelled {
 		// The cancel request may still be in flight. It must not hit somebody else's
 		// statement on this connection.
-		defer func() { _ = conn.Conn().Close(context.WithoutCancel(ctx)) }()
+		defer func() {
+			closing, done := context.WithTimeout(running, cancelWait)
+			defer done()
+			_ = conn.Conn().Close(closing)
+		}()
 	}
 	switch {
 	case unconfirmed(pg):
 		return ErrUnconfirmed
 	case err == nil:
 		return nil
-	case cancelled != nil:
+	case cancelled == nil:
+		return err
+	case codeOf(err) != "" || !pg.IsClosed(): // it has been answered
 		return cancelled
+	case errors.Is(cancelled, errYielded), errors.Is(cancelled, errUnanswered): // it may not be sent a second time
+		return errUnanswered
 	}
-	return err
+	return fmt.Errorf("%w: %w", cancelled, errUnanswered)
+}
+
+// abort closes a connection at once. Nothing that was not sent is sent after that, and pgx does not wait for the server
+// to close it, too, for which it would keep the connection in its pool.
+func abort(pg *pgconn.PgConn) {
+	conn := pg.Conn()
+	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = secured.NetConn()
+	}
+	if sends, ok := conn.(interface{ SetLinger(sec int) error }); ok {
+		_ = sends.SetLinger(0)
+	}
+	_ = conn.Close()
 }
 
 // blame converts the error of a grant into one that callers can distinguish.

@@ -32,9 +32,9 @@ const lookEvery = time.Second
 const backendSQL = `SELECT CASE WHEN state = 'idle' THEN state_change::text END,
 	CASE WHEN wait_event = 'SyncRep' THEN current_setting('synchronous_standby_names') END FROM pg_stat_activity WHERE pid = $1`
 
-// errUnanswered means that the server has received nothing of a statement, or has done with it, and that no answer
-// has come: the connection is cut, and neither side was told.
-var errUnanswered = errors.New("its connection does not respond, although its server waits for a statement: it has not received this one, or its answer was lost")
+// errUnanswered means that the server has not received a statement, or has done with it, or has ended, and that no answer
+// has come. Mostly the connection is cut, and neither side was told.
+var errUnanswered = errors.New("its connection does not respond: the request or its answer was lost")
 
 // errYielded means that a grant has left the queue for another resource's grant.
 var errYielded = errors.New("the turn was given to another grant")
@@ -44,10 +44,10 @@ var errYielded = errors.New("the turn was given to another grant")
 type watch struct {
 	fence    *Fence
 	blockers *blockers
-	pid      uint32             // the backend that runs the grant
-	stop     context.CancelFunc // aborts the grant's connection
-	done     chan struct{}      // closed when the grant has returned
-	idle     string             // since when the backend had no statement at the last look; "" if it had one
+	pid      uint32        // the backend that runs the grant
+	stop     func()        // aborts the grant's connection
+	done     chan struct{} // closed when the grant has returned
+	idle     string        // since when the backend had no statement at the last look; "" if it had one
 	log      *zap.Logger
 }
 
@@ -163,15 +163,15 @@ func (w *watch) stuck(ctx context.Context) error {
 }
 
 // look looks at what the backend of the grant does. It returns errUnanswered if the backend has had no statement, the
-// same at two looks: an answer that is on its way arrives meanwhile.
+// same at two looks, or has ended: an answer that is on its way arrives meanwhile.
 //
 // It reports a grant that has its epoch, but waits for a synchronous standby to confirm it. Nothing is to be ended
 // then, and the grant goes on to wait.
 func (w *watch) look(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	var idle, standbys *string
-	err := w.fence.store.watches.QueryRow(ctx, backendSQL, int32(w.pid)).Scan(&idle, &standbys)
+	err := w.fence.store.watches.QueryRow(asking, backendSQL, int32(w.pid)).Scan(&idle, &standbys)
 	before := w.idle
 	w.idle = ""
 	switch {

@@ -1,8 +1,6 @@
 package failover
 
 import (
-	"context"
-	"errors"
 	osexec "os/exec"
 	"strings"
 	"testing"
@@ -174,7 +172,7 @@ func TestLeversAtTwoPrimaries(t *testing.T) {
 	atC := h.join(h.proxy("FENCEPOST_UPSTREAM_ADDRESS="+c+", "+h.a.Addr()+", "+b), "C")
 	run := func(code int, stdout, stderr string, args ...string) (out string) {
 		t.Helper()
-		got, out, warned := h.streams(append(args, "--database", h.db)...)
+		got, out, warned := h.execute(nil, append(args, "--database", h.db)...)
 		if got != code || !strings.Contains(out, stdout) || !strings.Contains(warned, stderr) {
 			t.Errorf("fencepost %v: code %d, want %d, %q on stdout and %q on stderr:\n%s\n%s", args, got, code, stdout, stderr, out, warned)
 		}
@@ -203,22 +201,6 @@ func TestLeversAtTwoPrimaries(t *testing.T) {
 	if err := exec(atC, "INSERT INTO work VALUES ('paused')"); errorOf(err).Code != "ZF001" {
 		t.Errorf("the worker whose resource was paused: %v", err)
 	}
-}
-
-// streams runs the program, and returns its exit code and what it has written to each stream.
-func (h *pair) streams(args ...string) (code int, stdout, stderr string) {
-	h.t.Helper()
-	program := process.Program(h.t) // it may have to be built
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	var out, warned strings.Builder
-	cmd := osexec.CommandContext(ctx, program, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = process.Environment(h.settings()...), &out, &warned
-	var exit *osexec.ExitError
-	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		h.t.Fatalf("run fencepost %v: %v", args, err)
-	}
-	return cmd.ProcessState.ExitCode(), out.String(), warned.String()
 }
 
 // awaitReplay waits until standbys have what the primary has now.

@@ -90,11 +90,17 @@ func (h *pair) proxy(settings ...string) *process.Server {
 // may not answer in the time that it is given; unless the command has had its effect by then, it runs again.
 func (h *pair) command(args ...string) (code int, out string) {
 	h.t.Helper()
+	return h.commandWith(nil, args...)
+}
+
+// undisturbed runs a command, again if it has found that a host does not answer which is not frozen, as on a busy
+// machine. run returns what the command has said.
+func (h *pair) undisturbed(run func() string) {
 	for began := time.Now(); ; {
-		code, out = h.commandWith(nil, args...)
+		out := run()
 		again := strings.Count(out, "no answer within") > h.frozen() && !strings.Contains(out, "has had its effect")
 		if !again || time.Since(began) > process.Patience {
-			return code, out
+			return
 		}
 	}
 }
@@ -110,19 +116,30 @@ func (h *pair) frozen() (n int) {
 }
 
 // commandWith is command with more settings.
-func (h *pair) commandWith(settings []string, args ...string) (int, string) {
+func (h *pair) commandWith(settings []string, args ...string) (code int, out string) {
+	h.t.Helper()
+	code, out, warned := h.execute(settings, args...)
+	return code, out + warned
+}
+
+// execute runs the program, and returns its exit code and what it has written to each stream.
+func (h *pair) execute(settings []string, args ...string) (code int, stdout, stderr string) {
 	h.t.Helper()
 	program := process.Program(h.t) // it may have to be built
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	cmd := osexec.CommandContext(ctx, program, args...)
-	cmd.Env = process.Environment(append(h.settings(), settings...)...)
-	out, err := cmd.CombinedOutput()
-	var exit *osexec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		h.t.Fatalf("run fencepost %v: %v", args, err)
-	}
-	return cmd.ProcessState.ExitCode(), string(out)
+	h.undisturbed(func() string {
+		ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+		defer cancel()
+		var out, warned strings.Builder
+		cmd := osexec.CommandContext(ctx, program, args...)
+		cmd.Env, cmd.Stdout, cmd.Stderr = process.Environment(append(h.settings(), settings...)...), &out, &warned
+		var exit *osexec.ExitError
+		if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+			h.t.Fatalf("run fencepost %v: %v", args, err)
+		}
+		code, stdout, stderr = cmd.ProcessState.ExitCode(), out.String(), warned.String()
+		return stdout + stderr
+	})
+	return code, stdout, stderr
 }
 
 // tryJoin connects a worker that waits to lead.

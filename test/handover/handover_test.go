@@ -211,7 +211,7 @@ func TestTheLeadersProxyHangs(t *testing.T) {
 			h.join(two, "c")
 			h.known("b", "c")
 			one.Freeze(h)
-			if _, out := h.command("handover", resource, "--to", "b", "--for", c.length); !strings.Contains(out, c.want) {
+			if _, out := h.command("handover", resource, "--to", "b", "--for", c.length, "--timeout", ample); !strings.Contains(out, c.want) {
 				h.Errorf("the command said %q", out)
 			}
 			process.Eventually(h, process.Patience, "somebody to lead", func() bool { return strings.HasPrefix(h.granted(), "a ") })
@@ -279,7 +279,7 @@ func TestTheDatabaseFailsDuringAHandover(t *testing.T) {
 	}
 	ended := make(chan result, 1)
 	go func() {
-		code, out := h.command("handover", resource, "--to", "b", "--for", ample)
+		code, out := h.command("handover", resource, "--to", "b", "--for", ample, "--timeout", ample)
 		ended <- result{code, out}
 	}()
 	one.Await(h, "handing over", "to", "b") // the transaction, which has written, keeps the grant waiting

@@ -155,7 +155,7 @@ func TestAWorkerThatPromisesHeartbeatsIsMissedSoon(t *testing.T) {
 	h.join(two, "successor", "resource", "frozen", "campaign", "wait").must("INSERT INTO work VALUES ('successor')")
 	took := one.Await(t, "released", "worker", "frozen", "reason", "silence").At(t).Sub(since)
 	t.Logf("missed after %s", took)
-	if watch.late(t, took, 7*time.Second) || took < 6*time.Second {
+	if watch.late(t, took, 7*time.Second) || took < 5*time.Second { // its last heartbeat may have been late
 		t.Errorf("the frozen worker was missed after %s, want about 6.6 s", took)
 	}
 	frozen.tell(order{Do: "simple", Text: "INSERT INTO work VALUES ('stale')"})
