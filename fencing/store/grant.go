@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -37,7 +37,7 @@ func (f *Fence) Number(ctx context.Context, source, marker string) error {
 // cannot be used, or its check cannot run; ZF006 if the award is not newer than the recorded one; ZF007 if the
 // award's lease service instance has no number (see Number). If an operator's order forbids
 // the grant, the error is a *fencing.Barred. After a GrantBlockedError
-// the old epoch stays in force. After any other error, including ErrUnconfirmed, ask
+// the old epoch stays in force, unless the connection did not respond either. After any other error, including ErrUnconfirmed, ask
 // again with the same award. fencing.ErrReplaced is a ZF004 as well.
 func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
 	if a.Resource != f.resource {
@@ -113,7 +113,9 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 
 	// The caller's cancellation goes through the watch, which cancels the statement in an orderly way, and closes
 	// the connection if the server does not respond.
-	w := &watch{fence: f, blockers: clear, pid: pg.PID(), stop: func() { abort(pg) }, done: make(chan struct{}), log: f.store.log}
+	aborted := false
+	w := &watch{fence: f, blockers: clear, pid: pg.PID(), done: make(chan struct{}), log: f.store.log}
+	w.stop = func() { aborted = true; abort(pg.Conn()) }
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()
 
@@ -124,41 +126,39 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	for _, b := range endedBackends(pg) {
 		clear.logEnded(b)
 	}
-	if cancelled != nil && codeOf(err) != codeCancelled {
+	if aborted || cancelled != nil && codeOf(err) != codeCancelled {
 		// The cancel request may still be in flight. It must not hit somebody else's
 		// statement on this connection.
-		defer func() {
-			closing, done := context.WithTimeout(running, cancelWait)
-			defer done()
-			_ = conn.Conn().Close(closing)
-		}()
+		defer f.discard(conn, aborted)
 	}
 	switch {
 	case unconfirmed(pg):
 		return ErrUnconfirmed
 	case err == nil:
 		return nil
-	case cancelled == nil:
+	}
+	answered := codeOf(err) != "" || !pg.IsClosed()
+	switch lost := errors.Is(cancelled, errUnanswered); {
+	case cancelled == nil, lost && answered:
 		return err
-	case codeOf(err) != "" || !pg.IsClosed(): // it has been answered
+	case answered:
 		return cancelled
-	case errors.Is(cancelled, errYielded), errors.Is(cancelled, errUnanswered): // it may not be sent a second time
+	case lost, errors.Is(cancelled, errYielded): // what may have been done is not asked for again
 		return errUnanswered
 	}
 	return fmt.Errorf("%w: %w", cancelled, errUnanswered)
 }
 
-// abort closes a connection at once. Nothing that was not sent is sent after that, and pgx does not wait for the server
-// to close it, too, for which it would keep the connection in its pool.
-func abort(pg *pgconn.PgConn) {
-	conn := pg.Conn()
-	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = secured.NetConn()
+// discard closes a connection. One that was aborted leaves its pool, because pgx keeps it for up to 15 s, in which it
+// waits for the server to close it, too.
+func (f *Fence) discard(conn *pgxpool.Conn, aborted bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), cancelWait)
+	defer cancel()
+	closes := conn.Conn()
+	if aborted {
+		closes = conn.Hijack()
 	}
-	if sends, ok := conn.(interface{ SetLinger(sec int) error }); ok {
-		_ = sends.SetLinger(0)
-	}
-	_ = conn.Close()
+	_ = closes.Close(ctx)
 }
 
 // blame converts the error of a grant into one that callers can distinguish.

@@ -32,6 +32,9 @@ func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orde
 		}
 		w := &blockers{fence: f, log: s.log, unless: f.unread}
 		id, err := f.advanceClearing(ctx, w, removeSQL, []any{f.id, force, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience})
+		if errors.Is(err, errUnanswered) { // even if it was to be given up, for which there is a refusal
+			return 0, fmt.Errorf("%w: %v", errOutcomeUnknown, err)
+		}
 		var refusal *fencing.Refusal
 		if !errors.As(err, &refusal) || refusal.SQLState != fencing.StateInUse {
 			return id, unlessAnswered(err, errOutcomeUnknown)

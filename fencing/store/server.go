@@ -81,6 +81,24 @@ func (t tenured) Close() error {
 	return t.Conn.Close()
 }
 
+// NetConn returns the connection that the tenure closes, as that of a tls.Conn does.
+func (t tenured) NetConn() net.Conn { return t.Conn }
+
+// abort closes a connection at once, and sends nothing more of what was written to it.
+func abort(conn net.Conn) {
+	for {
+		outer, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = outer.NetConn()
+	}
+	if sends, ok := conn.(interface{ SetLinger(sec int) error }); ok {
+		_ = sends.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
 // hostAndPort returns what pgx needs of an address. The host of a Unix socket is its
 // directory, and its name ends with the port.
 func hostAndPort(address string) (host string, port uint16, err error) {

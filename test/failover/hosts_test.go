@@ -172,7 +172,7 @@ func TestTheMigrationThatIsSuggestedFindsThePrimary(t *testing.T) {
 	empty := h.a.EmptyDatabase(t)
 	cfg := h.configuration(h.b.Addr(), h.a.Addr())
 	nothing := func(context.Context, *store.Store, io.Writer) error { return nil }
-	aim := hosts.Aim{Notes: t.Output(), Warnings: t.Output(), Out: t.Output()}
+	aim := hosts.Aim{Reads: true, Notes: t.Output(), Warnings: t.Output(), Out: t.Output()}
 	act := func() (err error) {
 		h.undisturbed(func() string {
 			err = hosts.Act(t.Context(), cfg, empty, aim, nothing)
