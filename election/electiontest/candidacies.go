@@ -132,6 +132,7 @@ var candidacyCases = []testCase{
 	{"a dead proxy's lease is followed when it ends", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
+		a.eventuallyLeads(soon)
 		b := q.first("b")
 		p.link.Cut()
 		b.eventuallyLeads(w.service.Death + soon)
@@ -145,7 +146,7 @@ var candidacyCases = []testCase{
 	{"two proxies of one name cost a lease and no order", func(w *testEnv) {
 		p := w.proxy("one", w.expiring)
 		a := p.first("a")
-		a.mustLead()
+		a.eventuallyLeads(soon)
 		q := w.proxy("one", w.expiring)
 		b := q.join("b")
 		if err := b.AwaitFirst(w.Context(), patience); err != nil {
@@ -177,7 +178,7 @@ var candidacyCases = []testCase{
 	{"the deadline counts from before the request was sent", func(w *testEnv) {
 		p := w.proxy("one", w.expiring)
 		a := p.first("a")
-		a.mustLead()
+		a.eventuallyLeads(soon)
 		candidacy := a.Candidacy.(*election.Candidacy)
 		trust := w.service.TTL - w.service.TTL/10
 		if until := candidacy.Term().TrustedUntil; until > election.Boottime()+trust {
@@ -205,7 +206,7 @@ var candidacyCases = []testCase{
 	{"a lease that cannot be confirmed lapses at its deadline, and its epoch is kept", func(w *testEnv) {
 		p := w.proxy("one", w.expiring)
 		a := p.first("a")
-		epoch := a.mustLead()
+		epoch := a.eventuallyLeads(soon)
 		candidacy := a.Candidacy.(*election.Candidacy)
 		mend := p.provider.hang()
 		watch := stopwatch.Start(w.T)
@@ -267,7 +268,7 @@ var candidacyCases = []testCase{
 	{"a superseded candidacy is over for good", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
-		old := a.mustLead()
+		old := a.eventuallyLeads(soon)
 		p.link.Cut() // so that the other proxy takes over
 		b := q.join("b")
 		b.eventuallyLeads(w.service.Death + soon)

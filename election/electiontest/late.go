@@ -100,7 +100,7 @@ var lateCases = []testCase{
 	{"a renewal whose answer was lost costs the leader nothing", func(w *testEnv) {
 		p := w.proxy("one", w.expiring)
 		a := p.first("a")
-		epoch := a.mustLead()
+		epoch := a.eventuallyLeads(soon)
 		for _, fault := range []func(call) *fault{p.provider.lose, p.provider.fail} {
 			renewed := p.count(election.EventRenewed)
 			w.happened(fault(renew))

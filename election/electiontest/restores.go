@@ -37,7 +37,7 @@ var restoreCases = []testCase{
 	{"a service that was restored grants no epoch twice, and goes on after a bump", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two", w.expiring)
 		a := p.first("a")
-		a.mustLead()
+		a.eventuallyLeads(soon)
 		a.leaves()
 		restore := w.service.Backup(w.T)
 		for _, worker := range []string{"b", "c"} {

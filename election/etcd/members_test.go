@@ -39,7 +39,7 @@ func TestAMemberThatStandsStillCostsNoLease(t *testing.T) {
 	lease := acquire(t, p, bid("a", long))
 	cluster.Pause(t, (cluster.Leader(t)+1)%3)
 	for i := range 8 {
-		if err := p.Renew(within(t, 8*time.Second), lease); err != nil {
+		if err := p.Renew(within(t, patience), lease); err != nil {
 			t.Errorf("renewal %d ended with %v", i, err)
 		}
 	}

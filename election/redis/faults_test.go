@@ -309,7 +309,7 @@ func TestADeadConnectionCostsNoLease(t *testing.T) {
 	lease := acquire(t, p, bid("a", long))
 	held := link.Hold(t, lease.Handle)
 	began := time.Now()
-	if err := p.Renew(within(t, 6*time.Second), lease); err != nil {
+	if err := p.Renew(within(t, patience), lease); err != nil {
 		t.Errorf("after %v the renewal ended with %v", time.Since(began), err)
 	}
 	held.Await()
