@@ -253,7 +253,7 @@ func (a *Agent) run() error {
 func (a *Agent) launch() error {
 	cmd := exec.Command(a.binary, append([]string{"agent", "-hcl", a.config()}, a.args...)...)
 	cmd.Stdout, cmd.Stderr = a.log, a.log
-	child.Server(cmd, syscall.SIGKILL)
+	child.OwnSession(cmd, syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", a.binary, err)
 	}

@@ -331,7 +331,7 @@ func (c *Cluster) run() error {
 		}
 		cmd := exec.Command(binary, m.args...)
 		cmd.Stdout, cmd.Stderr = m.log, m.log
-		child.Server(cmd, syscall.SIGKILL)
+		child.OwnSession(cmd, syscall.SIGKILL)
 		if err := cmd.Start(); err != nil {
 			return fmt.Errorf("start %s: %w", binary, err)
 		}

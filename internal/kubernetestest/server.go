@@ -250,7 +250,7 @@ func (s *Server) run() error {
 		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", "--v=1",
 	)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	child.Server(s.cmd, syscall.SIGKILL)
+	child.OwnSession(s.cmd, syscall.SIGKILL)
 	if err := s.cmd.Start(); err != nil {
 		s.cmd = nil
 		return fmt.Errorf("start %s: %w", binary, err)

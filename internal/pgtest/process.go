@@ -24,7 +24,7 @@ type process struct {
 // startProcess runs the command until it ends. The server dies with this process: it
 // gets SIGQUIT, which is an immediate shutdown.
 func startProcess(cmd *exec.Cmd) (*process, error) {
-	child.Server(cmd, syscall.SIGQUIT)
+	child.OwnSession(cmd, syscall.SIGQUIT)
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {

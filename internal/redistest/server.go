@@ -295,7 +295,7 @@ func (s *Server) run() error {
 	cmd := exec.Command(binary, s.args...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	cmd.Env = append(os.Environ(), s.env...)
-	child.Server(cmd, syscall.SIGKILL)
+	child.OwnSession(cmd, syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", binary, err)
 	}

@@ -47,7 +47,7 @@ func (s *server) start() error {
 	}
 	cmd := exec.Command(program, s.config)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
-	child.Server(cmd, syscall.SIGKILL)
+	child.OwnSession(cmd, syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", program, err)
 	}

@@ -4,4 +4,6 @@ package child
 
 import "syscall"
 
+func setDeathSignal(*syscall.SysProcAttr, syscall.Signal) {}
+
 func setSession(*syscall.SysProcAttr) {}

@@ -1,5 +1,0 @@
-package child
-
-import "syscall"
-
-func setDeathSignal(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdeathsig = signal }
