@@ -1,20 +1,25 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
@@ -89,6 +94,51 @@ func TestATransactionThatEndsWithinTheGraceCommits(t *testing.T) {
 	}
 	if got := ask[int](h, "SELECT count(*) FROM public.entries"); got != 1 {
 		t.Errorf("%d rows, want the one that was committed in time", got)
+	}
+}
+
+// TestAGrantThatHasReturnedDoesNotWaitForAPoll: the connection that reads what the grant waits for is cut, and neither
+// side is told.
+func TestAGrantThatHasReturnedDoesNotWaitForAPoll(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	polled := make(chan struct{}, 100)
+	relay := fixture.NewRelay(t, "tcp", h.server.Addr(), func() fixture.Passing {
+		var mute atomic.Bool
+		return fixture.Passing{
+			ToServer: func(b []byte) []byte {
+				if bytes.Contains(b, []byte("JOIN pg_locks h")) {
+					mute.Store(true)
+					polled <- struct{}{}
+				}
+				return b
+			},
+			ToClient: func(b []byte) []byte {
+				if mute.Load() {
+					return nil
+				}
+				return b
+			},
+		}
+	})
+	core, logged := observer.New(zap.WarnLevel)
+	far := h.newFence(h.open(func(c *store.Config) { c.Address, c.Grace, c.Logger = relay.Addr, time.Minute, zap.New(core) }))
+	tx := h.worker(h.grant("a")).begin(h.ctx(), t, "")
+	result := make(chan error, 1)
+	next := h.award("b")
+	go func() {
+		_, err := far.Grant(h.ctx(), next)
+		result <- err
+	}()
+	<-polled
+	if err := tx.Commit(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	if lines := logged.FilterMessage("could not read what a grant waits for").All(); len(lines) != 0 {
+		t.Errorf("the grant waited until the poll failed: %v", lines[0].ContextMap())
 	}
 }
 

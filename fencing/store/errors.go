@@ -33,7 +33,8 @@ func (unconfirmedError) BlockedBy() []string {
 }
 
 // GrantBlockedError means that a grant was given up because something blocked it. The
-// old epoch stays in force, unless the connection did not respond either. It does not wrap a server error.
+// old epoch stays in force, unless the connection did not respond either. It does not
+// wrap a server error.
 type GrantBlockedError struct {
 	Resource string
 	// Holders describes the obstacles, one line each.

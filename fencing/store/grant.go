@@ -34,11 +34,12 @@ func (f *Fence) Number(ctx context.Context, source, marker string) error {
 //
 // Refusals are *fencing.Refusal: ZF001 if another candidacy was granted an epoch since
 // this one held its own; ZF004 if the fence is older than what was seen before, or
-// cannot be used, or its check cannot run; ZF006 if the award is not newer than the recorded one; ZF007 if the
-// award's lease service instance has no number (see Number). If an operator's order forbids
-// the grant, the error is a *fencing.Barred. After a GrantBlockedError
-// the old epoch stays in force, unless the connection did not respond either. After any other error, including ErrUnconfirmed, ask
-// again with the same award. fencing.ErrReplaced is a ZF004 as well.
+// cannot be used, or its check cannot run; ZF006 if the award is not newer than the
+// recorded one; ZF007 if the award's lease service instance has no number (see Number).
+// If an operator's order forbids the grant, the error is a *fencing.Barred. After a
+// GrantBlockedError the old epoch stays in force, unless the connection did not respond
+// either. After any other error, including ErrUnconfirmed, ask again with the same
+// award. fencing.ErrReplaced is a ZF004 as well.
 func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
 	if a.Resource != f.resource {
 		return 0, fmt.Errorf("grant on resource %q: the award is for %q", f.resource, a.Resource)
@@ -114,14 +115,15 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	// The caller's cancellation goes through the watch, which cancels the statement in an orderly way, and closes
 	// the connection if the server does not respond.
 	aborted := false
-	w := &watch{fence: f, blockers: clear, pid: pg.PID(), done: make(chan struct{}), log: f.store.log}
+	running := context.WithoutCancel(ctx)
+	watched, returned := context.WithCancel(running)
+	w := &watch{fence: f, blockers: clear, pid: pg.PID(), running: watched, log: f.store.log}
 	w.stop = func() { aborted = true; abort(pg.Conn()) }
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()
 
-	running := context.WithoutCancel(ctx)
 	err = conn.QueryRow(running, sql, args...).Scan(into...)
-	close(w.done)
+	returned()
 	cancelled := <-over
 	for _, b := range endedBackends(pg) {
 		clear.logEnded(b)
@@ -129,7 +131,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	if aborted || cancelled != nil && codeOf(err) != codeCancelled {
 		// The cancel request may still be in flight. It must not hit somebody else's
 		// statement on this connection.
-		defer f.discard(conn, aborted)
+		defer discard(conn, aborted)
 	}
 	switch {
 	case unconfirmed(pg):
@@ -151,7 +153,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 
 // discard closes a connection. One that was aborted leaves its pool, because pgx keeps it for up to 15 s, in which it
 // waits for the server to close it, too.
-func (f *Fence) discard(conn *pgxpool.Conn, aborted bool) {
+func discard(conn *pgxpool.Conn, aborted bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), cancelWait)
 	defer cancel()
 	closes := conn.Conn()

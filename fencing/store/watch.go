@@ -44,10 +44,10 @@ var errYielded = errors.New("the turn was given to another grant")
 type watch struct {
 	fence    *Fence
 	blockers *blockers
-	pid      uint32        // the backend that runs the grant
-	stop     func()        // aborts the grant's connection
-	done     chan struct{} // closed when the grant has returned
-	idle     string        // since when the backend had no statement at the last look; "" if it had one
+	pid      uint32          // the backend that runs the grant
+	stop     func()          // aborts the grant's connection
+	running  context.Context // ends when the grant has returned
+	idle     string          // since when the backend had no statement at the last look; "" if it had one
 	log      *zap.Logger
 }
 
@@ -62,7 +62,7 @@ func (w *watch) run(ctx context.Context) error {
 	defer limit.Stop()
 	for {
 		select {
-		case <-w.done:
+		case <-w.running.Done():
 			return nil
 		case <-ctx.Done():
 			w.cancel(ctx)
@@ -79,7 +79,7 @@ func (w *watch) run(ctx context.Context) error {
 			if time.Since(looked) >= lookEvery {
 				if err := w.look(ctx); err != nil {
 					w.stop() // there is nothing to cancel
-					<-w.done
+					<-w.running.Done()
 					return err
 				}
 				looked = time.Now()
@@ -98,11 +98,14 @@ func (w *watch) nextPoll() time.Duration {
 	return min(max(w.fence.store.cfg.Grace-w.blockers.oldest(), pollSoon), pollLate)
 }
 
-// poll removes what blocks a grant that waits for its sequence.
+// poll removes what blocks a grant that waits for its sequence. A grant that has returned does not wait for the answer.
 func (w *watch) poll(ctx context.Context, mayYield bool) error {
-	all, err := w.fence.store.polls.ask(ctx, w.fence.id)
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(w.running, cancel)()
+	all, err := w.fence.store.polls.ask(asking, w.fence.id)
 	if err != nil {
-		w.blockers.pollFailed(ctx, err)
+		w.blockers.pollFailed(asking, err)
 		return nil
 	}
 	waits := false
@@ -136,10 +139,10 @@ func (w *watch) cancel(ctx context.Context) {
 		w.log.Warn("could not cancel a grant", zap.String("resource", w.fence.resource), zap.Error(err))
 	}
 	select {
-	case <-w.done:
+	case <-w.running.Done():
 	case <-free.Done():
 		w.stop()
-		<-w.done
+		<-w.running.Done()
 	}
 }
 
