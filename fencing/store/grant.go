@@ -131,7 +131,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	if aborted || cancelled != nil && codeOf(err) != codeCancelled {
 		// The cancel request may still be in flight. It must not hit somebody else's
 		// statement on this connection.
-		defer discard(conn, aborted)
+		defer f.store.discard(conn, aborted)
 	}
 	switch {
 	case unconfirmed(pg):
@@ -151,14 +151,14 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	return fmt.Errorf("%w: %w", cancelled, errUnanswered)
 }
 
-// discard closes a connection. One that was aborted leaves its pool, because pgx keeps it for up to 15 s, in which it
-// waits for the server to close it, too.
-func discard(conn *pgxpool.Conn, aborted bool) {
+// discard closes a connection. One that was aborted leaves its pool at once, and what has cut it has probably cut others.
+func (s *Store) discard(conn *pgxpool.Conn, aborted bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), cancelWait)
 	defer cancel()
 	closes := conn.Conn()
 	if aborted {
 		closes = conn.Hijack()
+		s.closeConnections()
 	}
 	_ = closes.Close(ctx)
 }

@@ -10,16 +10,20 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 	"github.com/fencepost/fencepost/upstream"
 )
 
@@ -145,6 +149,96 @@ func TestEndedConnectionsAreNotNoticed(t *testing.T) {
 			t.Error("there was no connection to end")
 		}
 		time.Sleep(store.TrustedIdle) // until then the connection is used without a ping
+	}
+}
+
+// cutConnections is a store whose connections can all be cut, without either side being told.
+func (h *testDatabase) cutConnections(change ...func(*store.Config)) (far *store.Store, cut func()) {
+	h.t.Helper()
+	var mu sync.Mutex
+	var all []*atomic.Bool
+	relay := fixture.NewRelay(h.t, "tcp", h.server.Addr(), func() fixture.Passing {
+		dead := new(atomic.Bool)
+		mu.Lock()
+		all = append(all, dead)
+		mu.Unlock()
+		pass := func(b []byte) []byte {
+			if dead.Load() {
+				return nil
+			}
+			return b
+		}
+		return fixture.Passing{ToServer: pass, ToClient: pass}
+	})
+	far = h.open(append(change, func(c *store.Config) { c.Address = relay.Addr })...)
+	return far, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, dead := range all {
+			dead.Store(true)
+		}
+	}
+}
+
+// fill opens as many connections of a pool as there may be.
+func (h *testDatabase) fill(pool *pgxpool.Pool) (all []*pgxpool.Conn) {
+	h.t.Helper()
+	for range store.DefaultPoolSize {
+		conn, err := pool.Acquire(h.ctx())
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		all = append(all, conn)
+	}
+	return all
+}
+
+// TestOneDeadConnectionCondemnsAll: a grant finds that the connection it takes is dead, and nobody has to find that out
+// of the others, one after the other.
+func TestOneDeadConnectionCondemnsAll(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	far, cut := h.cutConnections()
+	fence := h.newFence(far)
+	if _, err := fence.Grant(h.ctx(), h.award("a")); err != nil {
+		t.Fatal(err)
+	}
+	for _, conn := range h.fill(far.Pool()) {
+		conn.Release()
+	}
+	cut()
+	time.Sleep(store.TrustedIdle)
+	if _, err := fence.Grant(h.ctx(), h.award("b")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the idle connections of another pool are closed", func() bool { return far.Pool().Stat().TotalConns() == 0 })
+}
+
+// TestADeadConnectionLeavesItsPool although nobody answers that its statement is cancelled.
+func TestADeadConnectionLeavesItsPool(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	far, cut := h.cutConnections()
+	all := h.fill(far.Pool())
+	cut()
+	var statements sync.WaitGroup
+	for _, conn := range all {
+		statements.Go(func() {
+			ctx, cancel := context.WithTimeout(h.ctx(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := conn.Exec(ctx, "SELECT"); err == nil {
+				t.Error("a statement on a dead connection was answered")
+			}
+			conn.Release()
+		})
+	}
+	statements.Wait()
+	began, watch := time.Now(), stopwatch.Start(t)
+	if _, err := far.Pool().Exec(h.ctx(), "SELECT"); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); watch.Late(t, took, 5*time.Second) {
+		t.Errorf("a new connection after %s", took)
 	}
 }
 

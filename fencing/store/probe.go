@@ -172,7 +172,7 @@ func Look(ctx context.Context, cfg Config, look func(*pgx.Conn) error) error {
 // once calls do with a store that has a single connection.
 func once(ctx context.Context, cfg Config, do func(s *Store) error) error {
 	cfg = cfg.withDefaults()
-	pool, err := newPool(ctx, cfg, 1, finish)
+	pool, err := newPool(ctx, cfg, 1, finish, func() {})
 	if err == nil {
 		defer closePools(pool)
 		err = do(&Store{cfg: cfg, log: cfg.Logger, free: pool})

@@ -26,7 +26,12 @@ const (
 
 const (
 	connectTimeout = 5 * time.Second
-	idleTime       = time.Minute
+	// pingTimeout bounds the question whether an idle connection is still there.
+	pingTimeout = 2 * time.Second
+	// leaveTimeout is how long a connection that was given up keeps its place in its pool while
+	// pgx cancels its statement and waits for the server to close it.
+	leaveTimeout = time.Second
+	idleTime     = time.Minute
 	// closeWait bounds how long the end of a Store waits for a server that does not answer.
 	closeWait = time.Second
 	// trustedIdle is how long a pooled connection may be idle before it is pinged on
@@ -137,7 +142,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		pool **pgxpool.Pool
 		size int
 	}{{&s.free, cfg.PoolSize}, {&s.grants, cfg.PoolSize}, {&s.reads, readPoolSize}, {&s.watches, watchPoolSize}} {
-		if *p.pool, err = newPool(ctx, cfg, p.size, s.begin); err != nil {
+		if *p.pool, err = newPool(ctx, cfg, p.size, s.begin, s.closeConnections); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
 		}
@@ -177,8 +182,7 @@ func (s *Store) Close() {
 }
 
 // closePools closes those of the pools that are not nil. After closeWait it returns, and what
-// is left closes by itself: for a connection whose statement was cancelled, pgx waits up to
-// 15 s for the server.
+// is left closes by itself.
 func closePools(pools ...*pgxpool.Pool) {
 	var closing sync.WaitGroup
 	for _, pool := range pools {
@@ -203,8 +207,9 @@ func closePools(pools ...*pgxpool.Pool) {
 const anywhere = "postgres://localhost:5432/postgres?sslmode=disable"
 
 // newPool returns a pool whose connections depend neither on the environment nor on
-// defaults of the role or the database. Each begins with begin.
-func newPool(ctx context.Context, cfg Config, size int, begin func(context.Context, *pgx.Conn) error) (*pgxpool.Pool, error) {
+// defaults of the role or the database. Each begins with begin. When one has turned out to be dead, dead is called:
+// what has cut it, without either side being told, has probably cut others, too.
+func newPool(ctx context.Context, cfg Config, size int, begin func(context.Context, *pgx.Conn) error, dead func()) (*pgxpool.Pool, error) {
 	pc, err := pgxpool.ParseConfig(anywhere)
 	if err != nil {
 		return nil, fmt.Errorf("build the connection configuration: %w", err)
@@ -218,7 +223,7 @@ func newPool(ctx context.Context, cfg Config, size int, begin func(context.Conte
 		return server.direct(c)
 	}
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
-	pc.PingTimeout = connectTimeout
+	pc.PingTimeout = pingTimeout
 	pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error { // the pool's context ends with the pool only
 		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
@@ -227,7 +232,26 @@ func newPool(ctx context.Context, cfg Config, size int, begin func(context.Conte
 	pc.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > trustedIdle && !unpinged.Marked(ctx)
 	}
+	pc.BeforeClose = func(c *pgx.Conn) {
+		if c.IsClosed() && !left(c) {
+			dead()
+		}
+	}
 	return pgxpool.NewWithConfig(ctx, pc)
+}
+
+// left waits until a connection that was given up is closed, for at most leaveTimeout, and aborts it then. It reports
+// whether the server has closed it in time.
+func left(c *pgx.Conn) bool {
+	timer := time.NewTimer(leaveTimeout)
+	defer timer.Stop()
+	select {
+	case <-c.PgConn().CleanupDone():
+		return true
+	case <-timer.C:
+		abort(c.PgConn().Conn())
+		return false
+	}
 }
 
 // settings are what the statements of a Store rely on. A connection begins with them, which counts
