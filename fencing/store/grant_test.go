@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -459,31 +460,42 @@ func TestAGrantIsDatedFromWhenItHasDrained(t *testing.T) {
 // the epoch on another connection, whether the first request arrived or not.
 func TestAGrantThatIsNotAnsweredIsGivenUp(t *testing.T) {
 	t.Parallel()
-	for name, arrives := range map[string]bool{"the request is lost": false, "the answer is lost": true} {
-		t.Run(name, func(t *testing.T) {
+	const syncLength = 5
+	for _, c := range []struct {
+		name    string
+		arrives func(request []byte) []byte // what the server gets
+		granted bool
+		setting string
+	}{
+		{"the request is lost", func([]byte) []byte { return nil }, false, ""},
+		{"the answer is lost", func(b []byte) []byte { return b }, true, ""},
+		{"the end of the request is lost", func(b []byte) []byte { return b[:len(b)-syncLength] }, false, ""},
+		{"the server tells no activities", func([]byte) []byte { return nil }, false, "track_activities = off"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			h := newTestDatabase(t, pgtest.Shared(t))
+			if c.setting != "" {
+				h.server.Exec(t, pgtest.Superuser, h.db, fmt.Sprintf("ALTER DATABASE %s SET %s", h.db, c.setting))
+			}
 			var cut atomic.Bool // whether one grant's connection was cut
 			relay := fixture.NewRelay(t, "tcp", h.server.Addr(), func() fixture.Passing {
-				var deaf, mute atomic.Bool
+				var dead atomic.Bool
 				prepared := false
 				return fixture.Passing{
 					ToServer: func(b []byte) []byte {
 						switch {
-						case deaf.Load():
+						case dead.Load():
 							return nil
 						case prepared && cut.CompareAndSwap(false, true): // this is the request to execute it
-							mute.Store(true)
-							if !arrives {
-								deaf.Store(true)
-								return nil
-							}
+							dead.Store(true)
+							return c.arrives(b)
 						}
 						prepared = prepared || bytes.Contains(b, []byte("SELECT fencepost.grant("))
 						return b
 					},
 					ToClient: func(b []byte) []byte {
-						if mute.Load() {
+						if dead.Load() {
 							return nil
 						}
 						return b
@@ -498,13 +510,55 @@ func TestAGrantThatIsNotAnsweredIsGivenUp(t *testing.T) {
 				t.Fatalf("the first grant: %v", err)
 			}
 			record, err := h.fence.Record(h.ctx())
-			if err != nil || record.Epoch != 0 != arrives {
+			if err != nil || record.Epoch != 0 != c.granted {
 				t.Errorf("after the first grant: %+v, %v", record, err)
 			}
 			if epoch, err := far.Grant(h.ctx(), a); err != nil || epoch != 1 {
 				t.Errorf("the second grant: epoch %d, %v", epoch, err)
 			}
 		})
+	}
+}
+
+// TestWhatWasGivenUpIsNotDoneLater: the order to evict a leader arrives when it has been given up, and before the request
+// to cancel it.
+func TestWhatWasGivenUpIsNotDoneLater(t *testing.T) {
+	t.Parallel()
+	const cancelLength = 16
+	h := newTestDatabase(t, pgtest.Shared(t))
+	sent, arrives, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(sent) })
+	relay := fixture.NewRelay(t, "tcp", h.server.Addr(), func() fixture.Passing {
+		prepared := false
+		return fixture.Passing{ToServer: func(b []byte) []byte {
+			switch {
+			case len(b) == cancelLength:
+				<-over
+			case prepared:
+				once()
+				<-arrives
+			}
+			prepared = bytes.Contains(b, []byte("SELECT fencepost.evict("))
+			return b
+		}}
+	})
+	t.Cleanup(func() { close(over) })
+	h.grant("a")
+	far := h.open(func(c *store.Config) { c.Address = relay.Addr })
+	ordered := make(chan error, 1)
+	go func() {
+		_, err := far.Evict(h.ctx(), resource, "", 0, store.Orderer{AskedBy: "test"})
+		ordered <- err
+	}()
+	<-sent
+	pid := ask[int](h, "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT fencepost.evict(%'")
+	if err := <-ordered; err == nil || !strings.Contains(err.Error(), "may have been given") {
+		t.Errorf("the order that has not arrived: %v", err)
+	}
+	close(arrives)
+	eventually(t, "the backend is gone", func() bool { return !ask[bool](h, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", pid) })
+	if record, err := h.fence.Record(h.ctx()); err != nil || record.Worker != "worker-a" {
+		t.Errorf("after the order has arrived: %+v, %v", record, err)
 	}
 }
 

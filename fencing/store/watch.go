@@ -27,13 +27,14 @@ const (
 // one look to the next. It is how long the standbys may take to confirm a grant before that is reported.
 const lookEvery = time.Second
 
-// backendSQL returns what the backend $1 does: since when it has had no statement, NULL if it has one, and the
-// setting by which it waits for standbys, NULL if it does not.
-const backendSQL = `SELECT CASE WHEN state = 'idle' THEN state_change::text END,
+// backendSQL returns what the backend $1 does: since when it has been waiting for a message of its client, NULL if it has
+// not, and the setting by which it waits for standbys, NULL if it does not. Without track_activities there is no
+// state_change.
+const backendSQL = `SELECT CASE WHEN wait_event = 'ClientRead' THEN concat(backend_start, ' ', state_change) END,
 	CASE WHEN wait_event = 'SyncRep' THEN current_setting('synchronous_standby_names') END FROM pg_stat_activity WHERE pid = $1`
 
-// errUnanswered means that the server has not received a statement, or has done with it, or has ended, and that no answer
-// has come. Mostly the connection is cut, and neither side was told.
+// errUnanswered means that the server has not received a statement or not all of it, or has done with it, or has ended,
+// and that no answer has come. Mostly the connection is cut, and neither side was told.
 var errUnanswered = errors.New("its connection does not respond: the request or its answer was lost")
 
 // errYielded means that a grant has left the queue for another resource's grant.
@@ -47,7 +48,7 @@ type watch struct {
 	pid      uint32          // the backend that runs the grant
 	stop     func()          // aborts the grant's connection
 	running  context.Context // ends when the grant has returned
-	idle     string          // since when the backend had no statement at the last look; "" if it had one
+	reading  string          // since when the backend waited for its client at the last look; "" if it did not
 	log      *zap.Logger
 }
 
@@ -78,8 +79,7 @@ func (w *watch) run(ctx context.Context) error {
 			}
 			if time.Since(looked) >= lookEvery {
 				if err := w.look(ctx); err != nil {
-					w.stop() // there is nothing to cancel
-					<-w.running.Done()
+					w.end(ctx) // there is nothing to cancel
 					return err
 				}
 				looked = time.Now()
@@ -141,9 +141,20 @@ func (w *watch) cancel(ctx context.Context) {
 	select {
 	case <-w.running.Done():
 	case <-free.Done():
-		w.stop()
-		<-w.running.Done()
+		w.end(ctx)
 	}
+}
+
+// end aborts the connection of the grant, and waits until the grant has returned. It also ends the backend, which may be
+// frozen, or may get the grant later: it must not do that when nobody counts on it any more.
+func (w *watch) end(ctx context.Context) {
+	w.stop()
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+	defer cancel()
+	if _, err := w.fence.store.watches.Exec(ending, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1", int32(w.pid)); err != nil {
+		w.log.Warn("could not end the backend of a grant that was given up", zap.String("resource", w.fence.resource), zap.Error(err))
+	}
+	<-w.running.Done()
 }
 
 // stuck returns an error that says what the grant waits for if that is not its
@@ -165,7 +176,7 @@ func (w *watch) stuck(ctx context.Context) error {
 	return &GrantBlockedError{Resource: w.fence.resource, Holders: []string{line}}
 }
 
-// look looks at what the backend of the grant does. It returns errUnanswered if the backend has had no statement, the
+// look looks at what the backend of the grant does. It returns errUnanswered if the backend waits for its client, the
 // same at two looks, or has ended: an answer that is on its way arrives meanwhile.
 //
 // It reports a grant that has its epoch, but waits for a synchronous standby to confirm it. Nothing is to be ended
@@ -173,17 +184,17 @@ func (w *watch) stuck(ctx context.Context) error {
 func (w *watch) look(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	var idle, standbys *string
-	err := w.fence.store.watches.QueryRow(asking, backendSQL, int32(w.pid)).Scan(&idle, &standbys)
-	before := w.idle
-	w.idle = ""
+	var reading, standbys *string
+	err := w.fence.store.watches.QueryRow(asking, backendSQL, int32(w.pid)).Scan(&reading, &standbys)
+	before := w.reading
+	w.reading = ""
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		w.idle = "ended"
+		w.reading = "ended"
 	case err != nil:
 		w.blockers.pollFailed(ctx, err)
-	case idle != nil:
-		w.idle = *idle
+	case reading != nil:
+		w.reading = *reading
 	case standbys != nil:
 		what := "the grant"
 		if w.fence.id == 0 {
@@ -192,7 +203,7 @@ func (w *watch) look(ctx context.Context) error {
 		w.blockers.tell("takeover waits for a synchronous standby", []string{fmt.Sprintf(
 			"no standby of synchronous_standby_names = '%s' confirms %s: start one, or change the setting", *standbys, what)})
 	}
-	if w.idle != "" && w.idle == before {
+	if w.reading != "" && w.reading == before {
 		return errUnanswered
 	}
 	return nil
