@@ -122,19 +122,15 @@ func (m *Machine) copyDone() {
 	}
 }
 
-// removeIgnored takes out what was sent among the data of a COPY that was read to its end.
+// removeIgnored takes out what was sent among the data of a COPY that was read to its end, and that end.
 func (m *Machine) removeIgnored() {
-	for i := 1; i < m.pendingReplies.len(); {
-		switch e := m.pendingReplies.at(i); {
-		case e.kind == copyEnd:
-			m.pendingReplies.remove(i)
-			return
-		case e.maybe() && (e.kind == syncing || e.malformedFlush()):
-			m.pendingReplies.remove(i)
-		default:
-			i++
-		}
+	replies, end := &m.pendingReplies, 1
+	for end < replies.len() && replies.at(end).kind != copyEnd {
+		end++
 	}
+	replies.remove(min(end+1, replies.len()), func(e *reply) bool {
+		return e.kind == copyEnd || e.maybe() && (e.kind == syncing || e.malformedFlush())
+	})
 }
 
 // firstOfClient is the type of the first message of the client's that the entries from

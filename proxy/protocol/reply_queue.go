@@ -231,15 +231,7 @@ func (r *replyQueue) hasSync() bool {
 
 // removeEarly takes out the Syncs that came between a COPY and its data, and reports whether there were any.
 func (r *replyQueue) removeEarly() (found bool) {
-	for i := 0; i < r.n; {
-		if e := r.at(i); e.early && e.maybe() {
-			found = true
-			r.remove(i)
-		} else {
-			i++
-		}
-	}
-	return found
+	return r.remove(r.n, func(e *reply) bool { return e.early && e.maybe() }) > 0
 }
 
 // answersSyncs: no COPY has read the Syncs that are pending, so the server answers them.
@@ -345,18 +337,28 @@ func (r *replyQueue) rests(inBlock bool) {
 	r.had |= hadBegin
 }
 
-// remove takes the i-th entry from the front out, order kept.
-func (r *replyQueue) remove(i int) {
-	if i >= r.asked {
-		r.asked++ // pop takes it back
+// remove takes out those of the first n entries for which unwanted says so, and returns how many. The order of the rest
+// is kept. It takes each entry in hand once, because a client can make thousands pending.
+func (r *replyQueue) remove(n int, unwanted func(*reply) bool) (removed int) {
+	asked, call, to := r.asked, r.call, n
+	for i := n - 1; i >= 0; i-- {
+		if unwanted(r.at(i)) {
+			removed++
+			if i >= asked {
+				r.asked++ // pop takes it back
+			}
+			if i >= call {
+				r.call++
+			}
+			continue
+		}
+		to--
+		*r.at(to), *r.at(i) = *r.at(i), *r.at(to)
 	}
-	if i >= r.call {
-		r.call++
+	for range removed { // they are in front now
+		r.pop()
 	}
-	for ; i > 0; i-- {
-		*r.at(i), *r.at(i - 1) = *r.at(i - 1), *r.at(i)
-	}
-	r.pop()
+	return removed
 }
 
 // replyText is the text of a Query: what was put into it, and how far it was answered.

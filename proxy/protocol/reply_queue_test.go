@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -39,26 +40,44 @@ func TestRepliesAreAFIFOThatGrows(t *testing.T) {
 
 func TestRepliesRemoveKeepsTheOrderOfTheRest(t *testing.T) {
 	t.Parallel()
-	for removed := range 20 {
-		var r replyQueue
-		for range 12 { // so that the ring is wrapped around
-			r.push(syncing, fromClient)
-			r.pop()
-		}
-		for i := range 20 {
-			r.push(query, fromClient).sql.done = i
-		}
-		r.remove(removed)
-		if r.len() != 19 {
-			t.Fatalf("%d entries after one of 20 was removed", r.len())
-		}
-		for i := range 19 {
-			want := i
-			if i >= removed {
-				want++
+	for _, c := range []struct {
+		name     string
+		unwanted func(i int) bool
+	}{
+		{"none", func(int) bool { return false }},
+		{"all", func(int) bool { return true }},
+		{"the first", func(i int) bool { return i == 0 }},
+		{"one", func(i int) bool { return i == 7 }},
+		{"every other", func(i int) bool { return i%2 == 1 }},
+		{"the last", func(i int) bool { return i == 19 }},
+	} {
+		for looked := range 21 {
+			var r replyQueue
+			for range 12 { // so that the ring is wrapped around
+				r.push(syncing, fromClient)
+				r.pop()
 			}
-			if got := r.at(i).sql.done; got != want {
-				t.Errorf("without %d, entry %d is %d, want %d", removed, i, got, want)
+			var want []int
+			asked := 0
+			for i := range 20 {
+				r.push(parse, fromClient).sql.done = i
+				if i == 10 {
+					r.ask()
+				}
+				if i < looked && c.unwanted(i) {
+					continue
+				}
+				if want = append(want, i); i <= 10 {
+					asked++
+				}
+			}
+			removed := r.remove(looked, func(e *reply) bool { return c.unwanted(e.sql.done) })
+			var got []int
+			for i := range r.len() {
+				got = append(got, r.at(i).sql.done)
+			}
+			if !slices.Equal(got, want) || removed != 20-len(want) || r.asked != asked {
+				t.Errorf("%s of %d: %d removed, %v left, %d of them asked for; want %v, %d", c.name, looked, removed, got, r.asked, want, asked)
 			}
 		}
 	}
@@ -118,7 +137,7 @@ func TestOnlyWhatWasAskedForIsOwed(t *testing.T) {
 	m.pendingReplies.ask()
 	owes(true, "after a Flush")
 	m.pendingReplies.push(execute, fromClient)
-	m.pendingReplies.remove(2)
+	m.pendingReplies.remove(3, func(e *reply) bool { return e.kind == execute })
 	m.pendingReplies.pop()
 	owes(true, "when one of two was answered")
 	m.pendingReplies.push(execute, fromClient)
@@ -135,7 +154,7 @@ func TestOnlyWhatWasAskedForIsOwed(t *testing.T) {
 	m.pendingReplies.ask()
 	owes(false, "after an end of COPY that nothing answers")
 	m.pendingReplies.push(query, fromClient)
-	m.pendingReplies.remove(0)
+	m.pendingReplies.remove(1, func(*reply) bool { return true })
 	owes(true, "after a Query")
 	m.copy.begin(false)
 	owes(false, "when it wants COPY data")
