@@ -127,7 +127,7 @@ func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOption
 			return err
 		}
 		if err := evictTokens(ctx, out, st, cfg, o.database, number); err != nil {
-			return fmt.Errorf("generation %d of tokens has begun, but a worker of an earlier one still leads (run this again): %w", number, err)
+			return fmt.Errorf("generation %d of tokens has begun, but a worker of an earlier one may still lead (run this again): %w", number, err)
 		}
 		fmt.Fprintf(out, "database %s: generation %d of tokens has begun\n", o.database, number)
 		return nil

@@ -19,6 +19,9 @@ import (
 // ErrNoResource means that the database has no resource of that name.
 var ErrNoResource = errors.New("there is no such resource")
 
+// ErrUnread means that an order was given, and that what it did could not be read then.
+var ErrUnread = errors.New("it was given, and could not be read back: see fencepost status and fencepost resource list")
+
 // Orderer says who gives an order, and why. Both are kept with the order.
 type Orderer struct {
 	AskedBy string
@@ -87,7 +90,7 @@ func (s *Store) Handover(ctx context.Context, resource, worker string, d time.Du
 
 // order runs a statement that gives an order to the resource's fence, its parameter $1. The
 // statement returns the id of the order, 0 for none. If the fence is removed meanwhile, the
-// order goes to the one that has taken its place.
+// order goes to the one that has taken its place. After ErrUnread the order was given.
 func (s *Store) order(ctx context.Context, resource, sql string, args ...any) (*fencing.Order, error) {
 	return s.orderBy(ctx, resource, func(f *Fence) (int64, error) {
 		id, err := f.advance(ctx, sql, append([]any{f.id}, args...)...)
@@ -125,6 +128,17 @@ func (s *Store) orderBy(ctx context.Context, resource string, give func(f *Fence
 	if id == 0 {
 		return nil, nil
 	}
+	o, err := s.given(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("order %d to resource %q: %w: %v", id, resource, ErrUnread, err) // err may be a refusal, and this was not refused
+	}
+	return o, nil
+}
+
+// given reads an order that has been given.
+func (s *Store) given(ctx context.Context, id int64) (*fencing.Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
 	st, err := s.Orders(ctx, id-1)
 	if err != nil {
 		return nil, err
@@ -134,7 +148,7 @@ func (s *Store) orderBy(ctx context.Context, resource string, give func(f *Fence
 			return &st.Orders[i], nil
 		}
 	}
-	return nil, fmt.Errorf("order %d to resource %q is gone: was the database replaced?", id, resource)
+	return nil, errors.New("it is gone: was the database replaced?")
 }
 
 // tryOrder gives an order to the fence that the resource has now, and returns the order's id.

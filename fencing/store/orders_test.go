@@ -1,9 +1,11 @@
 package store_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -379,6 +382,53 @@ func TestAnOrderWhoseOutcomeIsUnknownSaysSo(t *testing.T) {
 			s.Crash(t)
 			mustContain(t, <-given, c.says, "fencepost status")
 		})
+	}
+}
+
+// TestAnOrderThatCannotBeReadBackWasGiven: the connection that reads it is cut without either side being told, or the
+// server refuses to.
+func TestAnOrderThatCannotBeReadBackWasGiven(t *testing.T) {
+	t.Parallel()
+	reading := []byte("fencepost.orders o ON")
+	for name, refused := range map[string]bool{"cut": false, "refused": true} {
+		for _, kind := range []string{fencing.OrderEvict, fencing.OrderRemove} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				h := newTestDatabase(t, pgtest.Shared(t))
+				relay := fixture.NewRelay(t, "tcp", h.server.Addr(), func() fixture.Passing {
+					var mute atomic.Bool
+					return fixture.Passing{
+						ToServer: func(b []byte) []byte {
+							if refused {
+								return bytes.ReplaceAll(b, reading, []byte("fencepost.nobody o ON"))
+							}
+							mute.Store(mute.Load() || bytes.Contains(b, reading))
+							return b
+						},
+						ToClient: func(b []byte) []byte {
+							if mute.Load() {
+								return nil
+							}
+							return b
+						},
+					}
+				})
+				far := h.open(func(c *store.Config) { c.Address = relay.Addr })
+				h.grant("a")
+				ctx, err := h.ctx(), error(nil)
+				if kind == fencing.OrderEvict {
+					_, err = far.Evict(ctx, resource, "", 0, operator)
+				} else {
+					_, err = far.Remove(ctx, resource, true, operator)
+				}
+				var refusal *fencing.Refusal
+				if !errors.Is(err, store.ErrUnread) || errors.As(err, &refusal) || ctx.Err() != nil {
+					t.Errorf("the order ended with %v, and its context with %v", err, ctx.Err())
+				}
+				id := ask[int64](h, "SELECT o.id FROM fencepost.orders o WHERE o.kind = $1 AND o.resource = $2", kind, resource)
+				mustContain(t, err, fmt.Sprintf("order %d to resource %q: it was given", id, resource), "see fencepost status")
+			})
+		}
 	}
 }
 
