@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,7 +29,7 @@ func Add(ctx context.Context, conn *pgx.Conn, o Options) (g Guard, changed bool,
 		g, err = build(ctx, tx, o)
 		return err
 	})
-	if err != nil { // forget what was not built
+	if err != nil && !errors.Is(err, errOutcomeUnknown) { // forget what was not built
 		undo := inTransaction(context.WithoutCancel(ctx), conn, func(ctx context.Context, tx pgx.Tx) error {
 			t, err := find(ctx, tx, o.Table)
 			if err == nil {
@@ -37,7 +38,7 @@ func Add(ctx context.Context, conn *pgx.Conn, o Options) (g Guard, changed bool,
 			return err
 		})
 		if undo != nil {
-			return g, false, fmt.Errorf("%w (and the table stays recorded as guarded, until fencepost guard remove: %w)", err, undo)
+			return g, false, fmt.Errorf("%w (and the table may stay recorded as guarded: see fencepost guard list: %w)", err, undo)
 		}
 	}
 	return g, err == nil, err

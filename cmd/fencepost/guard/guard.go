@@ -104,6 +104,9 @@ func List(ctx context.Context, conn *pgx.Conn) ([]Guard, error) {
 		list = append(list, lost...)
 		return err
 	})
+	if errors.Is(err, errOutcomeUnknown) { // it has changed nothing, and everything has been read
+		err = nil
+	}
 	return list, err
 }
 

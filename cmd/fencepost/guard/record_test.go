@@ -1,14 +1,19 @@
 package guard_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -90,6 +95,97 @@ func TestAddThatWasKilledIsListed(t *testing.T) {
 	if got := d.listed(); got != "" || d.guarded() != 0 {
 		t.Errorf("the guards are %s, and %d are recorded", got, d.guarded())
 	}
+}
+
+// TestACommitWithoutAnAnswerMayHaveBeenDone: the connection breaks, or the command is interrupted, when the server has
+// committed, and the answer is lost.
+func TestACommitWithoutAnAnswerMayHaveBeenDone(t *testing.T) {
+	t.Parallel()
+	add := func(ctx context.Context, conn *pgx.Conn) error {
+		_, _, err := guard.Add(ctx, conn, guard.Options{Resource: "billing", Table: "public.invoices"})
+		return err
+	}
+	for name, c := range map[string]struct {
+		nth   int32 // commit
+		do    func(ctx context.Context, conn *pgx.Conn) error
+		after string
+	}{
+		"add, when it has recorded the table": {1, add, "public.invoices?"},
+		"add":                                 {2, add, "public.invoices"},
+		"remove": {1, func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := guard.Remove(ctx, conn, "public.invoices")
+			return err
+		}, ""},
+		"list": {1, func(ctx context.Context, conn *pgx.Conn) error { // which changes nothing
+			_, err := guard.List(ctx, conn)
+			return err
+		}, ""},
+	} {
+		for _, interrupted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, interrupted %v", name, interrupted), func(t *testing.T) {
+				t.Parallel()
+				d := newDatabase(t, pgtest.Shared(t), invoices)
+				if name == "remove" {
+					d.add(guard.Options{Table: "public.invoices"})
+				}
+				conn, committed := d.losing(c.nth)
+				ctx, interrupt := context.WithCancel(d.ctx())
+				defer interrupt()
+				ended, pid := make(chan error, 1), conn.PgConn().PID()
+				go func() { ended <- c.do(ctx, conn) }()
+				<-committed
+				if interrupted {
+					interrupt()
+				} else {
+					d.s.Exec(t, pgtest.Superuser, d.name, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+				}
+				err := <-ended
+				switch {
+				case name == "list":
+					if err != nil {
+						t.Error(err)
+					}
+				case err == nil || !strings.Contains(err.Error(), "this may have been done: see fencepost guard list") || strings.Contains(err.Error(), "recorded"):
+					t.Errorf("the error is %v", err)
+				}
+				if got := d.listed(); got != c.after {
+					t.Errorf("the guards are %q, want %q", got, c.after)
+				}
+			})
+		}
+	}
+}
+
+// losing connects as the superuser. The connection loses what the server answers from the nth COMMIT on, and committed
+// is closed when that is answered.
+func (d *database) losing(nth int32) (conn *pgx.Conn, committed chan struct{}) {
+	d.t.Helper()
+	committed = make(chan struct{})
+	answered := sync.OnceFunc(func() { close(committed) })
+	relay := fixture.NewRelay(d.t, "tcp", d.s.Addr(), func() fixture.Passing {
+		var commits atomic.Int32
+		return fixture.Passing{
+			ToServer: func(b []byte) []byte {
+				if bytes.Contains(b, []byte("commit\x00")) {
+					commits.Add(1)
+				}
+				return b
+			},
+			ToClient: func(b []byte) []byte {
+				if commits.Load() < nth {
+					return b
+				}
+				answered()
+				return nil
+			},
+		}
+	})
+	conn, err := pgx.Connect(d.ctx(), strings.Replace(d.s.DSN(pgtest.Superuser, d.name), d.s.Addr(), relay.Addr, 1))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn, committed
 }
 
 // TestTablesGuardedAtOnceAreAllCounted also removes some at the same time.

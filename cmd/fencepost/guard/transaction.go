@@ -28,10 +28,16 @@ const rollbackTimeout = 5 * time.Second
 // errInterrupted means that the caller has cancelled what was being done.
 var errInterrupted = errors.New("interrupted before it was done: the table was not changed")
 
+// errOutcomeUnknown means that the connection was lost after a COMMIT was sent.
+var errOutcomeUnknown = errors.New("the connection was lost, and this may have been done: see fencepost guard list before anything else")
+
 // retry runs do in a transaction, again and again while a table is in use, until ctx ends.
 func retry(ctx context.Context, conn *pgx.Conn, do func(context.Context, pgx.Tx) error) error {
 	for inUse := false; ; inUse = true {
 		err := inTransaction(ctx, conn, do)
+		if errors.Is(err, errOutcomeUnknown) { // even if it was interrupted
+			return err
+		}
 		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 			return errInterrupted
 		}
@@ -52,7 +58,7 @@ func retry(ctx context.Context, conn *pgx.Conn, do func(context.Context, pgx.Tx)
 }
 
 // inTransaction runs do in a transaction that does not depend on the session's defaults. It
-// ends with an error if the server does not answer.
+// ends with an error if the server does not answer, errOutcomeUnknown if that was to the COMMIT.
 func inTransaction(ctx context.Context, conn *pgx.Conn, do func(context.Context, pgx.Tx) error) error {
 	return bounded(ctx, answerTimeout, func(ctx context.Context) error {
 		tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
@@ -71,10 +77,14 @@ func inTransaction(ctx context.Context, conn *pgx.Conn, do func(context.Context,
 		if err := do(ctx, tx); err != nil {
 			return explain(err)
 		}
-		if err := tx.Commit(ctx); err != nil {
-			return fmt.Errorf("commit: %w", err)
+		err = tx.Commit(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case conn.IsClosed(): // otherwise the server has answered
+			err = fmt.Errorf("%w: %w", errOutcomeUnknown, err)
 		}
-		return nil
+		return fmt.Errorf("commit: %w", err)
 	})
 }
 
