@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -72,12 +73,36 @@ func (x *session) auditShadow() {
 	}
 }
 
+// postpones reports whether r, which ends the session, is audited when both pumps have ended: nothing
+// that is known of may write, and the up pump holds more of the client's. The session's mu is held.
+func (x *session) postpones(r *fencing.Rejection) bool {
+	if r.Write || !x.m.Is(protocol.Holding) {
+		return false
+	}
+	x.life.postponed = r
+	return true
+}
+
+// auditPostponed audits what was postponed. held is what the up pump has not taken.
+func (x *session) auditPostponed(held []byte) {
+	r := x.life.postponed // which nobody else uses any more
+	if r == nil {
+		return
+	}
+	x.mu.Lock()
+	if tried := x.m.Attempt(held); tried.Write || r.Statement == "" {
+		r.Statement, r.Write = strings.Clone(tried.Text), tried.Write
+	}
+	x.mu.Unlock()
+	x.audit(*r)
+}
+
 // audit records the statements that the last step refused. It is called when the client has
 // what that step relays, or has gone.
 func (d *downPump) audit() {
 	for i := range d.events {
-		if e := &d.events[i]; e.Kind == protocol.EventRefused {
-			d.x.audit(*e.Rejection)
+		if r := d.events[i].Rejection; r != nil {
+			d.x.audit(*r)
 		}
 	}
 }

@@ -131,19 +131,20 @@ func (x *session) end(reason error) {
 	}
 }
 
-// endSuperseded ends the session because its candidacy is over, and audits the statement that
-// the client tried, unless text is empty. write says whether that statement may write.
-func (x *session) endSuperseded(text string, write bool) {
+// endSuperseded ends the session because its candidacy is over, and audits what the client
+// has tried.
+func (x *session) endSuperseded(tried protocol.Attempt) {
 	r := x.supersededRefusal()
 	x.mu.Lock()
-	audit := text != "" && x.life.claimAudit()
+	audit := tried.Sent && x.life.claimAudit()
 	var rejection fencing.Rejection
 	if audit {
-		rejection = x.m.Rejection(r, text, write)
+		rejection = x.m.Rejection(r, tried)
 		rejection.Time = time.Now()
 		if s := x.member.over.Load(); s != nil {
 			rejection.Resource, rejection.Incarnation, rejection.Held = s.resource, s.candidacy().Incarnation(), s.candidacy().Status().Epoch
 		}
+		audit = !x.postpones(&rejection)
 	}
 	x.mu.Unlock()
 	x.member.ended().endsSuperseded()
@@ -158,12 +159,14 @@ func (x *session) endSuperseded(text string, write bool) {
 func (x *session) hangUp() {
 	x.stopReading(nil)
 	x.mu.Lock()
-	reason := x.life.reason
+	reason, last := x.life.reason, x.life.postponed
 	x.mu.Unlock()
 	if reason != nil {
 		x.end(reason)
 	}
-	_ = x.client.CloseWrite()
+	if last == nil { // else it is audited before the end of the stream
+		_ = x.client.CloseWrite()
+	}
 	_ = x.client.SetReadDeadline(aLongTimeAgo)
 }
 
@@ -231,15 +234,15 @@ func (x *session) serverEnded() {
 	}
 	x.mu.Lock()
 	quiet := x.m.Is(protocol.Quiet)
-	text, write := "", false
+	var tried protocol.Attempt
 	if !quiet {
-		text, write = x.m.InFlight()
+		tried = x.m.InFlight()
 	}
 	x.mu.Unlock()
 	if quiet {
 		return
 	}
-	x.endSuperseded(text, write)
+	x.endSuperseded(tried)
 	x.hangUp()
 }
 

@@ -57,6 +57,8 @@ type lifecycle struct {
 	// audited: the statement that a superseded client tried is in the audit log, or will
 	// be as soon as the client has the error.
 	audited bool
+	// postponed is what is audited when both pumps have ended, or nil.
+	postponed *fencing.Rejection
 }
 
 // phase may be called without the session's mu.

@@ -186,6 +186,10 @@ func (d *downPump) takeAndUnlock() {
 		switch d.events[i].Kind {
 		case protocol.EventSuperseded:
 			x.life.claimTelling() // the plan tells the client
+			d.events[i].Rejection.Time = time.Now()
+			if !x.life.claimAudit() || x.postpones(d.events[i].Rejection) {
+				d.events[i].Rejection = nil
+			}
 		case protocol.EventUnregister:
 			x.registration.beginDelete()
 		}

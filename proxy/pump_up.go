@@ -76,19 +76,22 @@ type upStep struct {
 
 // up relays the client's bytes until the client or the server has gone. early holds the bytes
 // that the startup has read ahead. orderly says that the client has sent Terminate.
-func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool) {
+// held is what it has not taken.
+func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool, held []byte) {
 	u := &upPump{x: x, waiting: x.start.rest}
 	u.in.have = rest(early, u.in.room())
 	if u.in.have > 0 {
 		x.active.reads.Add(1)
+	} else if u.settle(); u.read() != nil { // a superseded client is not told before it has sent anything
+		return false, u.left()
 	}
 	for {
 		done, orderly := u.process(ctx)
 		if done {
-			return orderly
+			return orderly, u.left()
 		}
 		if err := u.read(); err != nil {
-			return false
+			return false, u.left()
 		}
 	}
 }
@@ -208,6 +211,9 @@ func (u *upPump) serve() (stay bool) {
 	return true
 }
 
+// left is what is in the buffer and not finished.
+func (u *upPump) left() []byte { return u.in.bytes()[u.off:] }
+
 // take gives the machine what is in the buffer, and records the step. It reports false, and
 // does nothing, if the session is superseded.
 func (u *upPump) take() bool {
@@ -217,7 +223,7 @@ func (u *upPump) take() bool {
 
 // takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
 func (u *upPump) takeAndUnlock() bool {
-	x, in := u.x, u.in.bytes()[u.off:]
+	x, in := u.x, u.left()
 	if x.isSuperseded() {
 		x.mu.Unlock()
 		return false
@@ -262,9 +268,8 @@ func (u *upPump) observe() error {
 func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	x := u.x
 	for {
-		in := u.in.bytes()[u.off:]
 		if !u.taken && !u.take() {
-			u.refuseSuperseded(in)
+			u.refuseSuperseded()
 			return true, false
 		}
 		u.taken = false
@@ -272,10 +277,10 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		if need.Kind != protocol.NeedNothing && need.Kind != protocol.NeedMore {
 			u.since()
 		}
-		if err := u.toServer(); err != nil {
-			return u.ends(err, in)
-		}
 		u.off += u.step.n
+		if err := u.toServer(); err != nil {
+			return u.ends(err)
+		}
 		switch {
 		case err != nil:
 			x.log().Info("session closed", zap.String("side", "client"), zap.Error(err))
@@ -291,9 +296,9 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			u.keep()
 			return false, false
 		case need.Kind == protocol.NeedRoom:
-			rest := u.in.bytes()[u.off:]
+			rest := u.left()
 			if err := x.awaitRoom(len(rest) > 0 && rest[0] == 'X'); err != nil {
-				return u.ends(err, rest)
+				return u.ends(err)
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
 			x.choose(ctx, need.Join, u.since())
@@ -302,10 +307,10 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 				x.log().Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()
-				return u.serverGone(u.in.bytes()[u.off:])
+				return u.serverGone()
 			}
 		case !x.meet(ctx, need): // the session is being closed
-			return u.serverGone(u.in.bytes()[u.off:])
+			return u.serverGone()
 		}
 	}
 }
@@ -380,11 +385,10 @@ func (u *upPump) keep() {
 	}
 }
 
-// ends ends the pump because nothing more can be sent to the server. in is what the client has
-// sent.
-func (u *upPump) ends(err error, in []byte) (done, orderly bool) {
+// ends ends the pump because nothing more can be sent to the server.
+func (u *upPump) ends(err error) (done, orderly bool) {
 	if err != errClientGone {
-		return u.serverGone(in)
+		return u.serverGone()
 	}
 	u.x.log().Info("session closed: its client ended it while the server was busy", zap.String("side", "client"))
 	return true, false
@@ -393,24 +397,24 @@ func (u *upPump) ends(err error, in []byte) (done, orderly bool) {
 // serverGone ends the session when the server accepts no more bytes. The down pump relays
 // what the server has still sent, which may contain its reason. Only when the down pump has
 // ended is it known whether the session is superseded, so serverGone waits for that before
-// the membership ends. in is what the client has sent.
-func (u *upPump) serverGone(in []byte) (done, orderly bool) {
+// the membership ends.
+func (u *upPump) serverGone() (done, orderly bool) {
 	u.x.stopReading(nil)
 	<-u.x.downGone
 	if u.x.isSuperseded() {
-		u.refuseSuperseded(in)
+		u.refuseSuperseded()
 	}
 	return true, false
 }
 
 // refuseSuperseded tells the client that its candidacy is over, when it uses the connection
-// again. in is what the client has sent. A Terminate gets no answer.
-func (u *upPump) refuseSuperseded(in []byte) {
-	if len(in) > 0 && in[0] == 'X' {
-		return
-	}
+// again. A Terminate gets no answer.
+func (u *upPump) refuseSuperseded() {
+	left := u.left()
 	u.x.mu.Lock()
-	text, write := u.x.m.Attempt(in)
+	tried := u.x.m.Attempt(left)
 	u.x.mu.Unlock()
-	u.x.endSuperseded(text, write)
+	if tried.Sent || len(left) == 0 && u.step.need.Kind != protocol.NeedTerminal {
+		u.x.endSuperseded(tried)
+	}
 }

@@ -123,11 +123,12 @@ func (x *session) run(ctx context.Context) {
 		defer close(x.downGone)
 		x.down(ctx, read.fromServer)
 	}()
-	orderly := x.up(ctx, read.fromClient)
+	orderly, held := x.up(ctx, read.fromClient)
 	x.stopReading(nil)
 	x.leave(orderly)
 	x.endInput(orderly)
 	<-x.downGone
+	x.auditPostponed(held)
 	x.auditShadow()
 	linger(x.client)
 }

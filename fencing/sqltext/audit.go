@@ -25,7 +25,7 @@ type Audit struct {
 	// UTF-8 of at most 4 KiB. It is empty if Unparsable.
 	Statement string
 	// Fingerprint is the same for statements that differ only in literals. It is empty
-	// if Unparsable.
+	// if Unparsable, and for FunctionCall.
 	Fingerprint string
 	// Tables are the relations named in the text, in the order of their first mention,
 	// qualified as in the text.
@@ -35,9 +35,15 @@ type Audit struct {
 	Unparsable bool
 }
 
-// AuditOf describes sql for the audit log. It parses sql, so it should only be called
-// when a statement is refused.
+// FunctionCall stands in the audit log for a fast path call, which has no text. It is not one of SQL.
+const FunctionCall = "FunctionCall"
+
+// AuditOf describes sql, or FunctionCall, for the audit log. It parses sql, so it should only be
+// called when a statement is refused.
 func AuditOf(sql string) Audit {
+	if sql == FunctionCall {
+		return Audit{Statement: sql}
+	}
 	statement, ok := withoutLiterals(sql)
 	if !ok || unreadable(sql, DefaultSettings) != "" {
 		return Audit{Unparsable: true}

@@ -32,6 +32,9 @@ func TestAuditShowsNoLiteral(t *testing.T) {
 
 func TestAuditShowsNothingOfWhatItCannotRead(t *testing.T) {
 	t.Parallel()
+	if got := AuditOf(FunctionCall); got.Statement != FunctionCall || got.Unparsable {
+		t.Errorf("a fast path call is %+v", got)
+	}
 	for _, sql := range []string{
 		"SELEC 'secret'", "INSERT INTO t VALUES ('secret", `INSERT INTO t VALUES ('a\', secret, \'b')`, `INSERT INTO t VALUES (N'a\' || 'secret')`,
 		"INSERT INTO t VALUES ($$secret)", "/* secret", "SELECT 1\x00", "SELECT " + strings.Repeat("(", 100000), "INSERT INTO t VALUES ('" + strings.Repeat("x", parsedTextMax) + "')",

@@ -218,6 +218,8 @@ const (
 	// AtRest: the session can end without losing anything. It is Quiet, and no transaction is
 	// open.
 	AtRest
+	// Holding: FromClient has not taken all that the client has sent.
+	Holding
 	// InsideReply: a message of the server was sent to the client in part.
 	InsideReply
 	// Working: the server is known to be working for the client.
@@ -239,6 +241,8 @@ func (m *Machine) Is(c Condition) bool {
 		return m.pendingReplies.empty() && !m.up.partial && !m.up.phase.muted()
 	case AtRest:
 		return m.txn.AtRest() && !m.up.partial
+	case Holding:
+		return m.up.partial
 	case InsideReply:
 		return m.down.body.inside()
 	case Working:

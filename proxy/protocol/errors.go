@@ -394,9 +394,7 @@ func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		m.foundStale()
 		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, m.findingOf(pe.Detail))
 	case over:
-		m.down.phase.mute()
-		m.down.happens(Event{Kind: EventSuperseded, Resource: resourceOf(st)})
-		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, found)
+		m.superseded(e, st, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, found)
 	case mine && st == nil && pe.Code == fencing.StateNotLeader && m.config.Tables && !m.config.Status().CanWrite():
 		r := fencing.GuardedRefusal(pe.Message, m.config.Resource, m.config.Worker, m.config.Incarnation, m.config.Status())
 		m.refused(e, r, m.findingOf(r.Detail))
@@ -429,8 +427,6 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		m.foundStale()
 	case pe.Code == fencing.StateSuperseded:
 		severity = "FATAL"
-		m.down.phase.mute()
-		m.down.happens(Event{Kind: EventSuperseded, Resource: resourceOf(st)})
 	case pe.Code == fencing.StateStartOver && m.epochs.choices.shown != nil:
 		m.expect(st, m.findingOf(pe.Detail).Current)
 	case pe.Code == fencing.StateStartOver:
@@ -462,7 +458,11 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		return m.down.refusal(r)
 	}
 	r := m.explainedFor(st, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint})
-	m.refused(e, r, m.findingOf(pe.Detail))
+	if found := m.findingOf(pe.Detail); severity != "" {
+		m.superseded(e, st, r, found)
+	} else {
+		m.refused(e, r, found)
+	}
 	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		switch {
 		case field == 'M':

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -168,12 +169,12 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) NeedKind {
 	case need != NeedNothing:
 		return need
 	case by.refusal != nil:
-		m.sendRefusal(by.refusal, unknownStatement, p)
+		m.auditedCall(m.sendRefusal(by.refusal, unknownStatement, p))
 	case by.sql != "":
-		m.replaceFunction(by.sql, p)
+		m.auditedCall(m.replaceFunction(by.sql, p))
 	default:
 		m.gate.Pass(p, n, n+avail, more, r)
-		m.push(function, fromClient)
+		m.auditedCall(m.push(function, fromClient))
 		m.chain.follow(unknownStatement)
 		m.endBatch()
 		return NeedNothing
@@ -182,12 +183,18 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) NeedKind {
 	return NeedNothing
 }
 
+// auditedCall keeps what an audit line would say of a fast path call.
+func (m *Machine) auditedCall(e *reply) {
+	m.audited(e, unknownStatement, bytesOf(sqltext.FunctionCall))
+}
+
 // replaceFunction sends a Query of sql and of what always fails.
-func (m *Machine) replaceFunction(sql string, p *gate.Plan) {
+func (m *Machine) replaceFunction(sql string, p *gate.Plan) *reply {
 	at := len(m.scratch)
 	m.scratch = wire.AppendQuery(m.scratch, []byte(sql+";"+raiseSQL))
 	p.Own(m.scratch[at:])
 	e := m.pushQuery()
 	e.announced = m.held()
 	e.sql.inserts = []insertion{{index: 0, n: len(sql) + 1, check: fullCheck}, {index: 1, n: len(raiseSQL), check: refusal, refuse: fencing.RetryRefusal}}
+	return e
 }

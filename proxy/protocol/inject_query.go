@@ -154,9 +154,8 @@ func (by *queryInjector) send(r gate.Reason) {
 		e := m.sendPrefixed(by.prefix, by.injected, by.n, by.avail, by.p, r)
 		if e.announced = by.announced; by.injected == noCheck {
 			m.announceBy(e, s)
-		} else {
-			m.audited(e, s, by.text)
 		}
+		m.audited(e, s, by.text)
 		if by.announced != 0 && !s.known {
 			m.forget(s) // the check refuses, but it is one that could pass
 		}

@@ -27,7 +27,9 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 		by.one.info.MentionsKeptText = true  // so that the checks are closed when it is sent
 		return m.queryOne(by)
 	case len(by.insert) == 0:
-		m.sendQuery(n, avail, p, r).sql.ends = by.ends
+		e := m.sendQuery(n, avail, p, r)
+		m.auditedText(e, t, text)
+		e.sql.ends = by.ends
 		return NeedNothing
 	}
 	at := len(m.scratch)
@@ -43,13 +45,18 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 	binary.BigEndian.PutUint32(m.scratch[at+1:], uint32(len(m.scratch)-at-1))
 	m.gate.PassText(p, m.scratch[at:], r)
 	e := m.pushQuery()
+	m.auditedText(e, t, text)
+	e.sql.inserts, e.sql.ends = by.insert, by.ends
+	e.announced, e.first = m.checks.built.held, by.insert[0].index == 0 && m.retry.first()
+	return NeedNothing
+}
+
+// auditedText keeps what an audit line would say of a Query of several statements.
+func (m *Machine) auditedText(e *reply, t *sqltext.Text, text []byte) {
 	m.pendingReplies.keepText(e, text)
 	if onlyReads(t) {
 		e.class = isRead
 	}
-	e.sql.inserts, e.sql.ends = by.insert, by.ends
-	e.announced, e.first = m.checks.built.held, by.insert[0].index == 0 && m.retry.first()
-	return NeedNothing
 }
 
 // onlyReads reports whether a text holds nothing but reads.

@@ -118,7 +118,7 @@ type inHand struct {
 // Event is something the shell does after a plan was made.
 type Event struct {
 	Kind      EventKind
-	Rejection *fencing.Rejection // of EventRefused
+	Rejection *fencing.Rejection // of EventRefused and EventSuperseded
 	Resource  string             // of EventSuperseded, EventStale, EventDiscarded and EventUnclaimed; "" is that of the startup
 	Resources []string           // of EventChosen; none if it is that of the startup
 	Err       wire.ServerError   // of EventEnded

@@ -26,7 +26,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 		return NeedNothing
 	}
 	if r, ok := gate.Inert('Q', body); ok {
-		m.sendQuery(n, avail, p, r)
+		m.sendQuery(n, avail, p, r).class = isRead
 		return NeedNothing
 	}
 	by := m.newQueryInjector(text, n, avail, p)
@@ -35,7 +35,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 		return m.queryOne(by)
 	}
 	if r, empty := gate.Empty(many); empty {
-		m.sendQuery(n, avail, p, r)
+		m.sendQuery(n, avail, p, r).class = isRead
 		return NeedNothing
 	}
 	return m.queryMany(many, text, n, avail, p)

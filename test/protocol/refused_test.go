@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -152,6 +153,92 @@ func TestRefusalsWithExitOnError(t *testing.T) {
 		}
 		if audited := s.Proxy.Audited(t, s.DB); len(audited) != 1 || audited[0].SQLState != "ZF004" {
 			t.Errorf("recorded %+v, want ZF004", audited)
+		}
+	})
+}
+
+// tries are what a superseded worker sends after open, which has n replies, and what is recorded of that.
+var tries = []struct {
+	name       string
+	open, late []byte
+	n          int
+	text       string // the start of what is recorded
+	write      bool
+	known      bool // only if the proxy knows that the worker is superseded, something is refused
+}{
+	{name: "Query", late: Q(staleSQL), text: staleSQL, write: true},
+	{name: "messages", late: Batch(Run(staleSQL)), text: staleSQL, write: true},
+	{name: "long Query", late: Q(longStaleSQL), text: longStaleSQL[:4<<10], write: true},
+	{name: "long Parse", late: Batch(Run(longStaleSQL)), text: longStaleSQL[:4<<10], write: true},
+	{name: "behind Close", late: Batch(Shut('S', "old"), Run(staleSQL)), text: staleSQL, write: true},
+	{name: "behind Describe", late: Batch(Desc('S', "old"), Run(staleSQL)), text: staleSQL, write: true},
+	{name: "behind Sync", late: Cat(Sync(), Batch(Run(staleSQL))), text: staleSQL, write: true},
+	{name: "fast path call", late: fnCall(715), text: "FunctionCall", write: true},
+	{name: "behind BEGIN", late: Batch(Run("BEGIN"), Run(staleSQL)), text: staleSQL, write: true},
+	{name: "behind Query BEGIN", late: Cat(Q("BEGIN"), Batch(Run(staleSQL))), text: staleSQL, write: true},
+	{name: "behind a read", late: Batch(Run("select 1"), Run(staleSQL)), text: staleSQL, write: true},
+	{name: "behind a Query that reads", late: Cat(Q("select 1"), Q(staleSQL)), text: staleSQL, write: true},
+	{name: "long, behind a read", late: Cat(Q("select 1"), Q(longStaleSQL)), text: staleSQL, write: true},
+	{name: "prepared before", open: Batch(Parse("s", staleSQL)), n: 1, late: Batch(Bind("", "s"), Exec("", 0)), text: staleSQL, write: true},
+	{name: "portal of before", open: Cat(Q("begin"), Batch(Parse("", "insert into t (v) values ('stale') returning v"), Bind("p", ""))), n: 2, late: Batch(Exec("p", 0)), text: "insert into t (v) values ('stale') returning v", write: true, known: true},
+	{name: "other portal than before", open: Batch(Run(staleSQL)), n: 1, late: Batch(Run("select 1")), text: "select 1"},
+	{name: "part of a Query", late: Q(staleSQL)[:20], text: staleSQL[:15], write: true, known: true},
+	{name: "part of a batch", late: Cat(Run("select 1"), Parse("", staleSQL)[:20]), text: staleSQL[:14], write: true, known: true},
+	{name: "part of a header", late: Q(staleSQL)[:2], write: true, known: true},
+	{name: "part of before", open: Cat(Q("select 1"), Q(staleSQL)[:20]), n: 1, text: staleSQL[:15], write: true, known: true},
+	{name: "COPY of before", open: Cat(Q("copy t (v) from stdin"), wiretest.CopyData("stale\n")), text: "copy t (v) from stdin", write: true, known: true},
+	{name: "a read", late: Q("select 1"), text: "select 1"},
+	{name: "reads", late: Batch(Run("select 1"), Run("select 2")), text: "select 1"},
+	{name: "BEGIN", late: Batch(Run("BEGIN")), text: "BEGIN", known: true},
+	{name: "Sync", late: Sync(), known: true},
+}
+
+const staleSQL = "insert into t (v) values ('stale')"
+
+var longStaleSQL = staleSQL + strings.Repeat(", ('stale')", 20_000)
+
+// TestEachRefusalOfTheSupersededIsRecorded: one line names the first text that may write, whether the proxy knows
+// already that the worker is superseded or its check finds that.
+func TestEachRefusalOfTheSupersededIsRecorded(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		for i, c := range tries {
+			for _, known := range []bool{true, false} {
+				if c.known && !known {
+					continue
+				}
+				w := fmt.Sprint("w", i, known)
+				conn := s.Leader(w)
+				conn.Send(c.open)
+				for range c.n {
+					conn.Until('Z')
+				}
+				if c.open != nil && c.n == 0 {
+					conn.Until('G')
+				}
+				s.Proxy.Audit.Forget()
+				candidacy := s.Candidacy(s.DB, "r", w)
+				if known {
+					st := *candidacy.Status()
+					st.Role = fencing.Superseded
+					candidacy.SetStatus(&st)
+				} else {
+					s.Supersede()
+				}
+				conn.Send(c.late)
+				all := conn.Rest()
+				if last := all[len(all)-1].Fields(); last['C'] != fencing.StateSuperseded || last['V'] != "FATAL" {
+					t.Errorf("%s, known %t: %v, want FATAL ZF001", c.name, known, all)
+				}
+				got := s.Proxy.Audited(t, s.DB)
+				if len(got) != 1 || got[0].Write != c.write || !strings.HasPrefix(got[0].Statement, c.text) || c.text == "" && got[0].Statement != "" {
+					t.Errorf("%s, known %t: recorded %+v, want one with %.100q, write %t", c.name, known, got, c.text, c.write)
+				}
+			}
+		}
+		if n := s.Rows("stale"); n != 2 { // those of leaders
+			t.Errorf("%d rows were written", n)
 		}
 	})
 }
