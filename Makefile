@@ -20,14 +20,14 @@ WORDS ?= true
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 CONSUL_MODULE := internal/consultest/agent
 KUBERNETES_MODULE := internal/kubernetestest/server
-MAJORS := 14 15 16 17 18
+MAJORS := 15 16 17 18
 # For make test-matrix: the versions and the packages.
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/postgres ./proxy ./test/...
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-race test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build test test-race test-unfenced test-mutations model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,10 @@ test-unfenced: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-dri
 
 test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern, LIMIT=10m for as many as that allows)
 	go run -buildvcs=false ./scripts/mutations $(if $(RUN),-run '$(RUN)') $(if $(filter-out 0,$(LIMIT)),-limit $(LIMIT))
+
+model: ## Search the model of registered backends, and show that it notices each mutation (RUN=pattern, TRACE=mutation)
+	@scripts/setup.sh cc spin
+	@proof/check.sh $(if $(TRACE),trace '$(TRACE)',$(if $(RUN),'$(RUN)'))
 
 # With the tag, test/system has one more lease service, and other packages have tests of their own.
 test-kubernetes: setup kubernetes ## Run the tests of Kubernetes leases on a real kube-apiserver (built once, several minutes)
@@ -84,7 +88,7 @@ drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql,
 	@scripts/drivers.sh versions
 	go test -race -count=1 -timeout 40m -v ./test/drivers
 
-test-matrix: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 14 to 18 (MATRIX="14 18")
+test-matrix: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 15 to 18 (MATRIX="16 18")
 	@failed=; for major in $(MATRIX); do \
 		echo "== PostgreSQL $$major"; \
 		FENCEPOST_TEST_PG_BIN=$$(scripts/postgres-version.sh $$major) \
@@ -147,7 +151,7 @@ compose-test: setup consul prometheus ## Play docker-compose.yml on Docker; stan
 bench-takeover: setup kubernetes consul etcd redis zookeeper ## Measure takeovers with each lease service, and write docs/electors.md (half an hour)
 	go run -buildvcs=false ./scripts/takeover
 
-lint: ## Check format, vet, sizes, who imports whom, and that the planted faults apply
+lint: ## Check format, vet, who imports whom, and that the planted faults apply
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee -a /dev/stderr)"
 	go vet ./...
 	go vet -tags fencepost_unfenced ./...
@@ -204,7 +208,7 @@ postgres-18:
 fetch-drivers:
 	@scripts/drivers.sh
 
-postgres-versions: ## Fetch PostgreSQL 14 to 18 for tests
+postgres-versions: ## Fetch PostgreSQL 15 to 18 for tests
 	for major in $(MAJORS); do scripts/postgres-version.sh $$major; done
 
 clean: ## Remove what was built and fetched

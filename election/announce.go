@@ -83,10 +83,7 @@ func (c *Candidacy) announce() {
 		return
 	}
 	over := c.overLocked()
-	members := make([]fencing.Member, 0, len(c.mu.members))
-	for m := range c.mu.members {
-		members = append(members, m)
-	}
+	members := c.membersLocked()
 	c.mu.Unlock()
 	if over {
 		c.r.forget(c)
@@ -95,6 +92,21 @@ func (c *Candidacy) announce() {
 	for _, m := range members {
 		m.StatusChanged()
 	}
+}
+
+// allMembers returns the members, who may be called without a lock.
+func (c *Candidacy) allMembers() []fencing.Member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.membersLocked()
+}
+
+func (c *Candidacy) membersLocked() []fencing.Member {
+	members := make([]fencing.Member, 0, len(c.mu.members))
+	for m := range c.mu.members {
+		members = append(members, m)
+	}
+	return members
 }
 
 // event reports e under the candidacy's names. c.mu is held.

@@ -208,6 +208,9 @@ type Backend struct {
 	InForce InForce
 	// Handovers, if not nil, is asked after each order, and told who campaigns.
 	Handovers Handovers
+	// FollowDrains, if not nil, calls told for each grant of any proxy that waits for backends which are registered under
+	// the epoch or an older one. It returns when ctx has ended or the connection is lost.
+	FollowDrains func(ctx context.Context, told func(resource string, e fencing.Epoch)) error
 	// Presence, if not nil, lets a worker take its own lease away from a proxy that is gone.
 	Presence Presence
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a

@@ -7,8 +7,15 @@
 // candidacy at a time and orders its awards. The fence table decides who leads: a grant
 // records a higher epoch there, in the order of the awards. This package only connects
 // the two, and reports each candidacy's status to the proxy. No error in it can let a
-// stale write pass: the check inside the write's own transaction is the guarantee, and
-// all deadlines below only stop a worker early.
+// stale write pass: the grant ends the backends that are registered under an older epoch
+// before it records the next one, and all deadlines below only stop a worker early.
+//
+// # Drains
+//
+// A grant that waits for registered backends says so, in this process (Elections.Draining) and by a
+// notification to the other proxies (Backend.FollowDrains). Their candidacies then tell their members
+// (Member.EpochEnds), which end their sessions at rest. Nothing depends on that: the grant ends what
+// did not hear of it. drains.go has this.
 //
 // # The candidacy
 //
@@ -87,7 +94,7 @@
 // resource read the record, so that even an idle leader is superseded and its lease
 // released. A candidacy whose grant an order forbids releases the lease, and tries again
 // when the bar ends, after half a minute, or at the next order, whichever is first.
-// Callers of AwaitLeader are told of the bar; the check tells it to writes. A candidacy
+// Callers of AwaitLeader are told of the bar; the refusal tells it to writes. A candidacy
 // whose resource was removed is superseded, so that its members connect again.
 //
 // An order that hands a resource over makes an offer to one worker. Until it runs out, or there is a new
@@ -95,8 +102,8 @@
 // the time that the offer says; handover.go and package offer have the rest. The same goroutine tells
 // the database who campaigns here, from whom an operator chooses.
 //
-// The same statement says which resources guard tables, so that a leader's checks claim its
-// epoch although no guard has refused it.
+// The same statement says which resources guard tables, so that the checks of a leader whose backend
+// is not registered claim its epoch although no guard has refused it.
 //
 // # No lease without a leader
 //

@@ -130,7 +130,7 @@ func (e *Elections) handovers(database string) Handovers {
 	return b.Handovers
 }
 
-// handOverLocked releases the lease for the worker to whom it is offered. Transactions that were checked
+// handOverLocked releases the lease for the worker to whom it is offered. Transactions of registered backends
 // go on; the grant to that worker waits for them. Others wait at the proxy, as they do whenever a
 // lease is not confirmed.
 func (c *Candidacy) handOverLocked() {

@@ -12,6 +12,7 @@ type idle struct{ n int }
 
 func (*idle) Activity() (uint64, bool) { return 0, false }
 func (*idle) StatusChanged()           {}
+func (*idle) EpochEnds(fencing.Epoch)  {}
 
 func membersOf(all ...member) membership {
 	s := newMembership()

@@ -68,6 +68,10 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	unseen := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read the fences", 0)
 	handovers := e.newHandoverPoll(name, b.Handovers)
 	defer e.leaveHandovers(handovers)
+	following, stop := context.WithCancel(ctx)
+	var drains sync.WaitGroup
+	drains.Go(func() { e.followDrains(following, name, b) })
+	defer func() { stop(); drains.Wait() }()
 	var answered time.Duration // when the database last answered
 	for n := 1; ; n++ {
 		if !failing {

@@ -51,6 +51,7 @@ type conn struct {
 
 func (c *conn) Activity() (uint64, bool) { return c.reads.Load(), false }
 func (c *conn) StatusChanged()           {}
+func (c *conn) EpochEnds(fencing.Epoch)  {}
 
 func TestSimulatedCandidacies(t *testing.T) {
 	t.Parallel()

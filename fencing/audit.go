@@ -77,9 +77,6 @@ const (
 	// KindDiscarded: the statement is a stale write that was not executed, and was answered
 	// as one that changes nothing. KindOf does not return it.
 	KindDiscarded
-	// KindRegistered: in shadow, the statement would have run with its backend registered. It
-	// would not have been refused, and has no SQLSTATE. KindOf does not return it.
-	KindRegistered
 )
 
 // KindOf returns the kind of a refusal with this SQLSTATE, on a connection for this
@@ -88,7 +85,7 @@ func KindOf(resource, sqlstate string) RejectionKind {
 	switch {
 	case resource == "":
 		return KindUnfenced
-	case sqlstate == StateSuperseded, sqlstate == StateStartOver, sqlstate == StateOldSnapshot:
+	case sqlstate == StateSuperseded, sqlstate == StateStartOver:
 		return KindStale
 	case sqlstate == StateNotLeader:
 		return KindNotLeader
@@ -112,8 +109,6 @@ func (k RejectionKind) String() string {
 		return "unfenced"
 	case KindDiscarded:
 		return "discarded"
-	case KindRegistered:
-		return "registered"
 	default:
 		return "unchecked"
 	}
@@ -137,14 +132,12 @@ func (k RejectionKind) Summary(write bool) string {
 		return what + " refused: unfenced"
 	case KindDiscarded:
 		return "stale " + what + " discarded"
-	case KindRegistered:
-		return what + " would run with its backend registered"
 	default:
 		return what + " refused: the fence cannot be checked"
 	}
 }
 
-// Finding is what a check found in the database when it failed. Nobody but the database
+// Finding is what a refused registration has found in the database. Nobody but the database
 // knows it at that moment.
 type Finding struct {
 	Epoch    Epoch  // the worker's own, as far as the connection, the proxy or the ledger knows

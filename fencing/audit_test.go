@@ -12,7 +12,6 @@ func TestOnlyStaleWritesAreCalledStale(t *testing.T) {
 	}{
 		{"r", "ZF001", "stale", "stale write rejected", "stale read rejected"},
 		{"r", "ZF003", "stale", "stale write rejected", "stale read rejected"},
-		{"r", "40001", "stale", "stale write rejected", "stale read rejected"},
 		{"r", "ZF002", "not_leader", "write refused: not the leader", "read refused: not the leader"},
 		{"r", "ZF005", "unfenceable", "write refused: cannot be fenced", "read refused: cannot be fenced"},
 		{"r", "ZF004", "unchecked", "write refused: the fence cannot be checked", "read refused: the fence cannot be checked"},
@@ -34,13 +33,12 @@ func TestFindingIsReadOnlyFromTheCheck(t *testing.T) {
 		want   Finding
 		ok     bool
 	}{
-		"of the check":       {`{"resource":"r","worker":"a","incarnation":"i","epoch":3,"current_epoch":7,"current_worker":"b"}`, Finding{3, 7, "b", "r"}, true},
-		"without a holder":   {`{"resource":"r","worker":null,"incarnation":"i","epoch":0,"current_epoch":7,"current_worker":null}`, Finding{0, 7, "", "r"}, true},
-		"of the proxy":       {SupersededRefusal("r", "a", "i", st).Detail, Finding{3, 7, "wörker", "r"}, true},
-		"nothing":            {"", Finding{}, false},
-		"of a refusal":       {TwoPhaseRefusal.Detail, Finding{}, false},
-		"of another failure": {UncheckedRefusal("42P01", "no such table").Detail, Finding{}, false},
-		"of a conflict":      {"Reason code: Canceled on identification as a pivot.", Finding{}, false},
+		"of the database":  {`{"resource":"r","worker":"a","incarnation":"i","epoch":3,"current_epoch":7,"current_worker":"b"}`, Finding{3, 7, "b", "r"}, true},
+		"without a holder": {`{"resource":"r","worker":null,"incarnation":"i","epoch":0,"current_epoch":7,"current_worker":null}`, Finding{0, 7, "", "r"}, true},
+		"of the proxy":     {SupersededRefusal("r", "a", "i", st).Detail, Finding{3, 7, "wörker", "r"}, true},
+		"nothing":          {"", Finding{}, false},
+		"of a refusal":     {TwoPhaseRefusal.Detail, Finding{}, false},
+		"of a conflict":    {"Reason code: Canceled on identification as a pivot.", Finding{}, false},
 	} {
 		got, ok := DecodeFinding(c.detail)
 		if got != c.want || ok != c.ok {

@@ -50,10 +50,10 @@ type Status struct {
 	// Holder is the latest grant that this proxy knows of.
 	Holder Record
 	// Fault, if not nil, says why the fence cannot be used (schema missing, database
-	// restored). Every checked statement then fails with ZF004 and this text.
+	// restored). Every write then fails with ZF004 and this text.
 	Fault error
 	// Barred, if not nil, says which order of an operator keeps this candidacy from
-	// leading: it is a ZF002. The check says the same to each write.
+	// leading: it is a ZF002, which each write gets.
 	Barred *Refusal
 }
 
@@ -124,6 +124,9 @@ type Member interface {
 	// the value has been stored. When the candidacy is superseded, the member ends its
 	// server backend at once and tells its client at the next use.
 	StatusChanged()
+	// EpochEnds says that a grant waits for the backends that are registered under e or an older epoch. A member
+	// whose backend is one of them ends as soon as it is at rest, and tells its client at the next use.
+	EpochEnds(e Epoch)
 }
 
 // Candidates starts and joins candidacies. election.Elections implements it.
@@ -189,7 +192,7 @@ type Candidacy interface {
 	CampaignOnDemand(ctx context.Context)
 	// Advanced asks the database whether another candidacy has been granted an epoch
 	// since this one held it, and updates the status. The proxy calls it when the
-	// server has ended a backend (57P01) or when a check has failed with ZF001.
+	// server has ended a backend (57P01) or when a registration was refused with ZF001.
 	Advanced(ctx context.Context) bool
 	// Leave ends m's membership. When the last member leaves, the candidacy ends. If
 	// orderly is true, the client sent Terminate, and the lease is kept for
@@ -201,14 +204,11 @@ type Candidacy interface {
 type RegisterRequest struct {
 	PID         uint32 // process id of the backend
 	Started     string // when its server was started: timestamptz_send of pg_postmaster_start_time, in hexadecimal digits
+	Begun       string // when the backend was: timestamptz_send of its backend_start
 	Worker      string
 	Incarnation string
 	Announced   Epoch // the epoch announced to the connection
 	Held        Epoch // the epoch that its candidacy holds now, 0 for none
-	// Flushed makes RegisterBackend return only when the registration's commit is on
-	// disk. Without it, VACUUM would not mark pages all-visible, because Postgres does
-	// not rely on commits of about the same age until they have been flushed.
-	Flushed bool
 }
 
 // Registration identifies one entry of the registry.
@@ -234,13 +234,12 @@ type FenceRow struct {
 type Fence interface {
 	// ID is fencepost.fence.id.
 	ID() int32
-	// RegisterBackend verifies what the injected check verifies and records, in one
-	// transaction on the control connection, that the backend may write outside the
-	// check. A grant ends the registered backends. The error is a *Refusal if the
+	// RegisterBackend verifies that the candidacy holds the fence's epoch and records, in one
+	// transaction on the control connection, that the backend may write for as long as it
+	// lives. A grant ends the registered backends. The error is a *Refusal if the
 	// connection may not write, or if its backend is not at the server of the control
-	// connection. After any other error the entry may or may not exist,
-	// so the returned Registration must be passed to UnregisterBackend in that case
-	// too.
+	// connection. After any other error the entry may or may not exist: the backend does not
+	// count as registered, and a grant may end it.
 	RegisterBackend(ctx context.Context, e RegisterRequest) (Registration, error)
 	// MayEnd returns a *Refusal if the control role could not end the backend, because
 	// the backend belongs to a superuser and the control role is not one. Such a worker
@@ -248,6 +247,10 @@ type Fence interface {
 	MayEnd(ctx context.Context, pid uint32) error
 	// UnregisterBackend deletes the entry n and no other.
 	UnregisterBackend(ctx context.Context, n Registration) error
+	// Unregistered returns those of the entries, by their ids, that the registry of the database does not have. They
+	// are of backends of the server that was started at this time, in the form of RegisterRequest.Started; at another
+	// server, none is missing.
+	Unregistered(ctx context.Context, started string, entries []int64) ([]int64, error)
 	// WaitFor returns those backends in waiting that wait, directly or through other
 	// backends, for a lock that one of the backends in holding has.
 	WaitFor(ctx context.Context, waiting, holding []uint32) ([]uint32, error)

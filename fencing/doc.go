@@ -1,12 +1,12 @@
 // Package fencing is the domain of Fencepost: its vocabulary, the interfaces through
-// which its parts interact, the SQL text of the check, and the errors that a client
+// which its parts interact, and the errors that a client
 // sees. It depends on nothing but the standard library.
 //
 // # The promise
 //
 // A worker connects to Fencepost as if it were Postgres. Fencepost holds a lease for
-// the worker, gives it an epoch, and lets its writes through only while that epoch is
-// the highest one recorded in the fence table.
+// the worker and gives it an epoch, and Postgres lets only backends write that are registered
+// under the highest epoch recorded in the fence table: a grant of the next epoch ends them.
 //
 //   - G1, fencing. Once a grant of epoch e' on a resource has returned, no transaction
 //     that wrote through Fencepost under e < e' commits any more; every one that did
@@ -15,17 +15,17 @@
 //     service awarded the lease.
 //   - G3, announcement. A connection writes only under the epoch that was last
 //     announced to it, and only in a transaction that began under that epoch.
-//   - G4, fail closed. What cannot be checked is refused, with its own SQLSTATE. Safety
+//   - G4, fail closed. What cannot be fenced is refused, with its own SQLSTATE. Safety
 //     never depends on guessing what a statement does.
 //
 // Not promised: writes that do not pass through the proxy; effects outside this
-// Postgres, including notifications; what a process or its pool carries in memory from
-// one connection to the next; drivers that pipeline a write before reading the previous
-// response; a user who deliberately attacks the check from inside the server; a grant
-// lost in an asynchronous failover of Postgres.
+// Postgres, including notifications; snapshots that a client imports; what a process or its
+// pool carries in memory from one connection to the next; drivers that pipeline a write before
+// reading the previous response; a superuser, or a user who deliberately attacks the fence from
+// inside the server; a grant lost in an asynchronous failover of Postgres.
 //
 // Time (TTLs, deadlines, timeouts) only decides who may try to lead, and stops a worker
-// early. The check inside the write's own transaction is the guarantee.
+// early. The registry, and that a grant ends what is in it, are the guarantee.
 //
 // # Glossary
 //
@@ -47,7 +47,7 @@
 //   - epoch: the fencing token of a resource, a bigint. It grows with each grant; 0 means
 //     none.
 //   - grant: to record a new epoch for an award. Afterwards no transaction of an older
-//     epoch commits. The ledger keeps all grants.
+//     epoch commits, because their backends are gone. The ledger keeps all grants.
 //   - hold: to have a lease that was awarded, or an epoch that was granted.
 //   - fence: the row and the sequence of a resource that hold its epoch. The rows are the
 //     fence table.
@@ -61,14 +61,19 @@
 //     connection, and its worker, have then been told.
 //   - stale: below the highest recorded epoch. A worker whose epoch is stale is
 //     superseded.
-//   - check: the statement that the proxy injects into a transaction, and that fails
-//     unless the announced epoch is the current one. A transaction's coverage is what
-//     was injected into it: nothing, read-only mode, or the check.
-//   - verdict: a variant of the check that reports a stale worker instead of failing, for
-//     resources whose stale writes are discarded. It makes the transaction of such a
-//     worker read-only.
-//   - backend registry: the backends that may write outside the check. A grant ends
-//     them.
+//   - registered: of a backend, that it is in the backend registry under an epoch, so that it may
+//     write and a grant of another epoch ends it. A leader's is registered once, for as long as it
+//     lives. The session registers it at rest.
+//   - at rest: of a session, that the server has answered everything, is outside a transaction,
+//     and has been sent nothing since.
+//   - relay: to pass a session's messages as they are, with nothing put in between. A session is
+//     relayed while its backend is registered for as long as it lives, or if it may write unfenced.
+//   - drain: what a grant does before it records its epoch: it asks the proxies to end their
+//     registered sessions at rest, ends the backends that are left, and waits until they are gone.
+//   - settled: of a session, that it is not relayed. The server itself keeps it read-only, and one
+//     exchange follows another.
+//   - backend registry: the backends that may write. A grant ends them. An entry names the fence, the epoch, the backend by its process id and
+//     start, and a number of its own.
 //   - life: of a lease service, the time from when it was built or restored until it is
 //     built or restored again. Its awards are ordered within one life only.
 //   - marker: the key or row in which a lease service keeps its instance id, which is
@@ -84,7 +89,7 @@
 //
 // # Layout
 //
-// Package proxy speaks the protocol and injects the check; package election holds the
+// Package proxy speaks the protocol and registers backends; package election holds the
 // leases. They do not import each other and interact through Candidates, Candidacy and
 // Member. Package fencing/store implements Fence in PostgreSQL. Package fencing/sqltext
 // analyses SQL text.

@@ -8,24 +8,15 @@ import (
 	"strings"
 )
 
-// Refusals that the proxy itself raises. Those of the check are raised by
+// Refusals that the proxy itself raises. Those of a registration are raised by
 // fencepost.refuse in the database, which knows more.
 
 // TwoPhaseRefusal is the refusal of PREPARE TRANSACTION.
 var TwoPhaseRefusal = &Refusal{
 	SQLState: StateUnfenceable,
-	Message:  "two-phase commit cannot be fenced: a prepared transaction outlives the session that was checked",
+	Message:  "two-phase commit cannot be fenced: a prepared transaction outlives the session that is registered",
 	Detail:   "{}",
 	Hint:     "Commit in one phase, or use a connection that is allowed to write unfenced.",
-}
-
-// SnapshotRefusal is the refusal of a statement that no check can precede, in a transaction
-// with an imported snapshot: only a check inside the transaction can tell how old that is.
-var SnapshotRefusal = &Refusal{
-	SQLState: StateUnfenceable,
-	Message:  "this statement cannot be fenced: its transaction may have imported a snapshot that is older than the worker's epoch",
-	Detail:   "{}",
-	Hint:     "Run a short statement such as SELECT 1 right after SET TRANSACTION SNAPSHOT: the check in front of it covers the whole transaction.",
 }
 
 // SetRefusal is the refusal of SET fencepost.<name>, or RESET of it, in a session. It would
@@ -65,6 +56,23 @@ var RegistrationStuckRefusal = &Refusal{
 	Hint:     "Connect again.",
 }
 
+// RetiredRefusal is what the client of a session is told whose backend was ended for a grant that was then given up.
+var RetiredRefusal = &Refusal{
+	SQLState: "57P01",
+	Message:  "terminating connection due to administrator command",
+	Detail:   "Another worker was about to be granted an epoch, and that was given up.",
+	Hint:     "Connect again.",
+	Verbatim: true,
+}
+
+// LostRegistrationRefusal is what the client of a session is told whose backend the registry does not know any more.
+var LostRegistrationRefusal = &Refusal{
+	SQLState: StateNoFence,
+	Message:  "the database has lost the registration of this connection, so that its writes could not be fenced",
+	Detail:   "{}",
+	Hint:     "Connect again. Nothing but Fencepost may change the tables of the schema fencepost.",
+}
+
 // UnknownServerRefusal is raised for what needs a registration, if the backend did not say at which
 // server it is.
 var UnknownServerRefusal = &Refusal{
@@ -72,14 +80,6 @@ var UnknownServerRefusal = &Refusal{
 	Message:  "the fence cannot be checked: Postgres did not report its start time when this connection was opened",
 	Detail:   "{}",
 	Hint:     "Reconnect. If it recurs, check whether this role's statement_timeout is too short even for a trivial query.",
-}
-
-// RetryRefusal is injected after a check that is expected to fail, in case it does not.
-var RetryRefusal = &Refusal{
-	SQLState: StateNotLeader,
-	Message:  "the fast path call was refused while the worker did not lead",
-	Detail:   "{}",
-	Hint:     "Retry the call.",
 }
 
 // FaultRefusal returns err if it is a Refusal, and otherwise a refusal that says that
@@ -218,8 +218,7 @@ func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusa
 	}
 }
 
-// ReadOnlyRefusal is the refusal of a write that only the server's read-only mode
-// detected, because it was hidden in a function, a view or a rule.
+// ReadOnlyRefusal is the refusal of a write of a session that may only read, under the status of its candidacy.
 func ReadOnlyRefusal(resource, worker, incarnation string, st *Status) *Refusal {
 	r := &Refusal{SQLState: StateNotLeader, Detail: statusDetail(resource, worker, incarnation, st)}
 	if st.CanWrite() {
@@ -233,19 +232,42 @@ func ReadOnlyRefusal(resource, worker, incarnation string, st *Status) *Refusal 
 		r.Message, r.Hint = st.Barred.Message, st.Barred.Hint
 		return r
 	}
-	r.Message = fmt.Sprintf("worker %s is not the leader of resource %s: it may only read; epoch %d is held by %s",
-		ASCII(worker), ASCII(resource), st.Holder.Epoch, holderText(st.Holder.Worker))
-	r.Hint = "Ask SHOW fencepost.role before writing, or connect with fencepost.campaign=wait."
+	if st.Lapsed {
+		r.Message = fmt.Sprintf("the lease of worker %s on resource %s is not confirmed now; it holds epoch %d, and nobody else was granted one",
+			ASCII(worker), ASCII(resource), st.Epoch)
+		r.Hint = "Retry the transaction."
+		return r
+	}
+	r.Message = fmt.Sprintf("worker %s does not lead resource %s: %s", ASCII(worker), ASCII(resource), heldText(st))
+	r.Hint = "Wait until this worker leads (SHOW fencepost.role), or connect with fencepost.campaign=wait."
 	return r
+}
+
+// heldText says who has the current epoch.
+func heldText(st *Status) string {
+	if st.Holder.Epoch == 0 {
+		return "no epoch was granted yet"
+	}
+	return fmt.Sprintf("the current epoch %d is held by %s", st.Holder.Epoch, holderText(st.Holder.Worker))
+}
+
+// AheadRefusal is the refusal of a write of a client that has named an epoch which was never granted.
+func AheadRefusal(resource, worker, incarnation string, named Epoch, st *Status) *Refusal {
+	return &Refusal{
+		SQLState: StateNoFence,
+		Message: fmt.Sprintf("worker %s has named epoch %d of resource %s, but the current epoch is %d",
+			ASCII(worker), named, ASCII(resource), st.Epoch),
+		Detail: statusDetail(resource, worker, incarnation, st),
+		Hint:   "If the worker did not invent its epoch, the database was restored from an older state: stop all workers of the lost epochs, and run fencepost generation bump.",
+	}
 }
 
 // GuardedRefusal is the refusal of a write by the trigger of a guarded table, which said why,
 // on a resource that leaves the writes of followers to its guards.
 func GuardedRefusal(said, resource, worker, incarnation string, st *Status) *Refusal {
 	r := ReadOnlyRefusal(resource, worker, incarnation, st)
-	if st.Barred == nil {
-		r.Message = fmt.Sprintf("worker %s is not the leader of resource %s: %s; epoch %d is held by %s",
-			ASCII(worker), ASCII(resource), ASCII(said), st.Holder.Epoch, holderText(st.Holder.Worker))
+	if st.Barred == nil && r.SQLState == StateNotLeader {
+		r.Message = fmt.Sprintf("worker %s does not lead resource %s: %s; %s", ASCII(worker), ASCII(resource), ASCII(said), heldText(st))
 	}
 	return r
 }
@@ -289,21 +311,6 @@ var PoolerRefusal = &Refusal{
 	SQLState: StateNoFence,
 	Message:  "the fence cannot be checked: Fencepost's setting upstream.address leads to a connection pooler, not to Postgres",
 	Hint:     "Let upstream.address name Postgres itself.",
-}
-
-// UncheckedRefusal replaces an error of the check itself that has this SQLSTATE and
-// message.
-func UncheckedRefusal(code, message string) *Refusal {
-	hint := "Make sure that the schema fencepost exists (fencepost migrate --dsn ...) and that this role can read it, then connect again."
-	if code == "42501" { // insufficient_privilege
-		hint = "This role may not run the check. Run fencepost migrate --dsn ..., which grants what is missing; if worker roles are recorded (--worker-role), name all of them, and this one. fencepost status --ready says what is missing."
-	}
-	return &Refusal{
-		SQLState: StateNoFence,
-		Message:  "the fence cannot be checked: " + ASCII(message),
-		Detail:   detail(map[string]any{"sqlstate": code}),
-		Hint:     hint,
-	}
 }
 
 func statusDetail(resource, worker, incarnation string, st *Status) string {

@@ -22,9 +22,6 @@ const (
 	StateNoFence = "ZF004"
 	// StateUnfenceable means that this statement cannot be fenced here.
 	StateUnfenceable = "ZF005"
-	// StateOldSnapshot is Postgres's own serialization_failure. The check raises it if
-	// the transaction's snapshot is older than the grant of the worker's own epoch.
-	StateOldSnapshot = "40001"
 	// StateCannotChange is Postgres's own cant_change_runtime_param.
 	StateCannotChange = "55P02"
 	// stateUndefinedObject is Postgres's own undefined_object.

@@ -3,27 +3,24 @@
 // The schema lives in the database whose tables it protects: a fence elsewhere protects
 // nothing. Everything in it belongs to the control role, the role that Fencepost
 // connects as.
+//
+// Each subject has a file: fence.sql, registry.sql and so on. Together they make the whole
+// schema of this release where there is none. A release that changes it edits these files, and
+// adds an upgrade, upgrade_002_words.sql, that brings a schema of the version before to the
+// same state: it changes tables, and drops what CREATE OR REPLACE cannot replace. After the
+// last upgrade, all functions and views are made anew from the files of the subjects.
 package migrations
 
 import (
-	"cmp"
 	"context"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"regexp"
-	"sort"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing/owner"
 )
-
-//go:embed *.sql
-var embedded embed.FS
 
 // DefaultControl is the default name of the control role.
 const DefaultControl = "fencepost"
@@ -39,36 +36,29 @@ type Options struct {
 	// Password, if not empty, is the password with which a missing control role is
 	// created. Without it a missing role is an error.
 	Password string
-	// WorkerRoles, if not empty, are the roles that may read the fence from now on;
-	// they replace those named before, and later migrations keep them. Everybody stands
-	// for all roles. A role that does not exist is an error.
-	WorkerRoles []string
-	// LockTimeout is how long each step waits at most for a lock that somebody holds; 0 means
-	// DefaultLockTimeout. Others who need what a step waits for may wait behind it.
+	// ClaimRoles are roles that may call fencepost.claim from now on, beside those that were named before. One that
+	// does not exist is an error.
+	ClaimRoles []string
+	// LockTimeout is how long a migration waits at most for each lock that somebody holds; 0 means
+	// DefaultLockTimeout. Others who need what it waits for may wait behind it.
 	LockTimeout time.Duration
 }
 
 // DefaultLockTimeout is the default of Options.LockTimeout.
 const DefaultLockTimeout = time.Minute
 
-func (o *Options) lockTimeout() time.Duration { return cmp.Or(o.LockTimeout, DefaultLockTimeout) }
-
-// Everybody is the worker role that stands for all roles, which is the default. No role
-// can have this name.
-const Everybody = "public"
-
 // Needed is the lowest version of the schema that this binary's proxies and commands work with. What
 // is newer adds something that they can do without.
-const Needed = 29
+const Needed = 1
 
 // State is the state of a database's schema.
 type State struct {
-	Version int // highest applied migration, 0 if the schema is missing
-	Latest  int // highest migration of this binary
+	Version int // of the schema, 0 if it is missing
+	Latest  int // that this binary makes
 	Applied []Applied
 }
 
-// Applied is a migration that has been applied to a database.
+// Applied is what brought the schema of a database to a version: the schema of a release, or an upgrade.
 type Applied struct {
 	Version int
 	Name    string
@@ -89,65 +79,18 @@ func (e *RightError) Error() string {
 	return fmt.Sprintf("role %q lacks %s; run as a superuser: %s", e.Role, e.Right, e.Fix)
 }
 
-// file is one migration of this binary.
-type file struct {
-	version int
-	name    string
-	sql     string
-}
-
-var fileName = regexp.MustCompile(`^(\d{3})_([a-z0-9_]+)\.sql$`)
-
-// list reads the migrations in order. Their numbers start at 1 without a gap, so that
-// two branches that both add one are noticed.
-func list(from fs.FS) ([]file, error) {
-	names, err := fs.Glob(from, "*.sql")
-	if err != nil {
-		return nil, fmt.Errorf("list migrations: %w", err)
-	}
-	sort.Strings(names)
-	var files []file
-	for _, name := range names {
-		parts := fileName.FindStringSubmatch(name)
-		if parts == nil {
-			return nil, fmt.Errorf("migration %s: the name must have the form 001_words.sql", name)
-		}
-		version, err := strconv.Atoi(parts[1])
-		if err != nil {
-			return nil, fmt.Errorf("migration %s: parse its number: %w", name, err)
-		}
-		if want := len(files) + 1; version != want {
-			return nil, fmt.Errorf("migration %s: the next number must be %03d, without gaps and duplicates", name, want)
-		}
-		text, err := fs.ReadFile(from, name)
-		if err != nil {
-			return nil, fmt.Errorf("read migration %s: %w", name, err)
-		}
-		files = append(files, file{version: version, name: parts[2], sql: string(text)})
-	}
-	if len(files) == 0 {
-		return nil, errors.New("this binary contains no migrations")
-	}
-	return files, nil
-}
-
-// Latest returns the highest migration of this binary.
-func Latest() (int, error) {
-	files, err := list(embedded)
-	if err != nil {
-		return 0, err
-	}
-	return files[len(files)-1].version, nil
-}
-
 // Status reads the state of the database's schema. A missing schema is version 0, not
 // an error. One that is not Fencepost's is an *owner.ForeignError. The search_path of conn must begin with pg_catalog.
 func Status(ctx context.Context, conn *pgx.Conn) (State, error) {
-	latest, err := Latest()
+	known, err := embeddedRelease()
 	if err != nil {
 		return State{}, err
 	}
-	state := State{Latest: latest}
+	return known.status(ctx, conn)
+}
+
+func (r *release) status(ctx context.Context, conn *pgx.Conn) (State, error) {
+	state := State{Latest: r.version()}
 	if _, err := owner.Mine(ctx, conn); errors.Is(err, owner.ErrNoSchema) {
 		return state, nil
 	} else if err != nil {

@@ -140,24 +140,26 @@ func TestUpIgnoresHostileDefaults(t *testing.T) {
 	}
 }
 
-func TestUpGivesBackLostGrants(t *testing.T) {
+func TestUpCorrectsGrants(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.Control, db,
 		"SELECT fencepost.register('billing')",
-		"REVOKE ALL ON SCHEMA fencepost FROM PUBLIC",
-		"REVOKE ALL ON ALL SEQUENCES IN SCHEMA fencepost FROM PUBLIC",
+		"REVOKE ALL ON fencepost.status FROM pg_monitor",
+		"GRANT USAGE ON SCHEMA fencepost TO PUBLIC",
+		"GRANT SELECT ON ALL SEQUENCES IN SCHEMA fencepost TO PUBLIC",
 		"GRANT ALL ON fencepost.running TO PUBLIC")
 	if _, err := migrations.Up(context.Background(), s.Connect(t, pgtest.Control, db), migrations.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	var reads, notes bool
-	if err := s.Connect(t, pgtest.App, db).QueryRow(context.Background(),
-		`SELECT has_sequence_privilege('fencepost.epoch_1', 'SELECT'), has_table_privilege('fencepost.running', 'DELETE')`).Scan(&reads, &notes); err != nil {
+	var uses, reads, notes, monitors bool
+	if err := s.Connect(t, pgtest.Superuser, db).QueryRow(context.Background(),
+		`SELECT has_schema_privilege('app', 'fencepost', 'USAGE'), has_sequence_privilege('app', 'fencepost.epoch_1', 'SELECT'),
+			has_table_privilege('app', 'fencepost.running', 'DELETE'), has_table_privilege('pg_monitor', 'fencepost.status', 'SELECT')`).Scan(&uses, &reads, &notes, &monitors); err != nil {
 		t.Fatal(err)
 	}
-	if !reads || notes {
-		t.Errorf("app reads the sequence: %t, writes the registry: %t", reads, notes)
+	if uses || reads || notes || !monitors {
+		t.Errorf("app uses the schema: %t, reads the sequence: %t, writes the registry: %t; pg_monitor reads the status: %t", uses, reads, notes, monitors)
 	}
 }

@@ -1,10 +1,10 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,46 +14,38 @@ import (
 // Migrated is what Up has done to a database's schema.
 type Migrated struct {
 	State             // now
-	From     int      // the highest migration before, 0 if the schema was missing
+	From     int      // the version before, 0 if the schema was missing
 	Repaired []string // the functions and views that were missing and were made again
 }
 
-// Up migrates the database that conn is connected to to this binary's version. It runs
-// one transaction per migration, each under an advisory lock: concurrent calls are
-// safe, and a second call changes nothing. It also restores grants on the schema that a
-// restore may have lost, and functions and views that are missing. It fails with a *LockedError if it has
-// waited for a lock for longer than the options say, and with an *IncompleteError if the schema lacks
-// a table or a sequence.
+// Up makes or upgrades the schema of the database that conn is connected to, to this binary's version. It is one
+// transaction under an advisory lock: concurrent calls are safe, a call that fails has changed nothing, and a
+// second call changes nothing. It also restores grants on the schema that a restore may have lost, and functions
+// and views that are missing. It fails with a *LockedError if it has waited for a lock for longer than the
+// options say, and with an *IncompleteError if the schema lacks a table or a sequence.
 //
 // conn must be connected as the control role, or as a superuser (or a member of the
 // control role that may create a schema).
 func Up(ctx context.Context, conn *pgx.Conn, opts Options) (Migrated, error) {
-	files, err := list(embedded)
+	known, err := embeddedRelease()
 	if err != nil {
 		return Migrated{}, err
 	}
-	return up(ctx, conn, opts, files)
+	return known.up(ctx, conn, opts)
 }
 
-func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (Migrated, error) {
-	done := Migrated{From: -1}
-	for more := true; more; {
-		var from int
-		var again []string
-		err := inTransaction(ctx, conn, opts.lockTimeout(), func(tx pgx.Tx) (err error) {
-			from, more, again, err = step(ctx, tx, opts, files)
+func (r *release) up(ctx context.Context, conn *pgx.Conn, opts Options) (done Migrated, err error) {
+	err = inTransaction(ctx, conn, cmp.Or(opts.LockTimeout, DefaultLockTimeout), func(tx pgx.Tx) (err error) {
+		if done.From, err = prepare(ctx, tx, opts); err != nil {
 			return err
-		})
-		if err != nil {
-			return Migrated{}, err
 		}
-		if done.From < 0 {
-			done.From = from
+		if done.Repaired, err = r.migrate(ctx, tx, done.From); err != nil {
+			return err
 		}
-		done.Repaired = append(done.Repaired, again...)
-	}
-	err := inTransaction(ctx, conn, opts.lockTimeout(), func(tx pgx.Tx) (err error) {
-		done.State, err = Status(ctx, tx.Conn())
+		if err := grants(ctx, tx, opts.ClaimRoles); err != nil {
+			return err
+		}
+		done.State, err = r.status(ctx, tx.Conn())
 		return err
 	})
 	if err != nil {
@@ -62,7 +54,7 @@ func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (Migrat
 	return done, nil
 }
 
-// LockedError means that a lock could not be had in time. The step that needed it has changed nothing.
+// LockedError means that a lock could not be had in time. The migration has changed nothing.
 type LockedError struct {
 	After time.Duration
 	Err   error // of the server
@@ -120,37 +112,46 @@ func transact(ctx context.Context, conn *pgx.Conn, wait time.Duration, do func(p
 	return nil
 }
 
-// step makes again what is missing, and applies the next missing migration to the version that it has found. It reports
-// false if none was missing; it has then only corrected the grants.
-func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (version int, more bool, repaired []string, err error) {
-	version, err = prepare(ctx, tx, opts)
-	if err != nil {
-		return 0, false, nil, err
-	}
-	latest := files[len(files)-1].version
+// migrate makes the schema, upgrades it from a version, or makes again what is missing, and returns the names
+// of that.
+func (r *release) migrate(ctx context.Context, tx pgx.Tx, from int) (repaired []string, err error) {
 	switch {
-	case version > latest:
-		return 0, false, nil, fmt.Errorf("%w: it is at version %d, but this binary knows %d; use a newer Fencepost", ErrNewer, version, latest)
-	case version == 0:
-		err = unversioned(ctx, tx)
-	default:
-		repaired, err = repair(ctx, tx, files)
+	case from > r.version():
+		return nil, fmt.Errorf("%w: it is at version %d, but this binary knows %d; use a newer Fencepost", ErrNewer, from, r.version())
+	case from == 0:
+		if err := unversioned(ctx, tx); err != nil {
+			return nil, err
+		}
+		if _, err := tx.Exec(ctx, r.sql); err != nil {
+			return nil, fmt.Errorf("make the schema: %w", explain(err))
+		}
+		return nil, record(ctx, tx, r.version(), "schema")
 	}
-	if err != nil {
-		return 0, false, nil, err
+	for _, u := range r.upgrades[from-1:] {
+		if _, err := tx.Exec(ctx, u.sql); err != nil {
+			return nil, fmt.Errorf("apply the upgrade %s: %w", u, explain(err))
+		}
+		if err := record(ctx, tx, u.version, u.name); err != nil {
+			return nil, err
+		}
 	}
-	if version == latest {
-		return version, false, repaired, grants(ctx, tx, opts.WorkerRoles)
+	upgraded := from < r.version()
+	lacked, err := r.complete(ctx, tx, upgraded)
+	if err != nil || upgraded {
+		return nil, err
 	}
-	next := files[version]
-	if _, err := tx.Exec(ctx, next.sql); err != nil {
-		return 0, false, nil, fmt.Errorf("apply migration %03d_%s: %w", next.version, next.name, explain(err))
+	for _, o := range lacked {
+		repaired = append(repaired, o.String())
 	}
-	_, err = tx.Exec(ctx, "INSERT INTO fencepost.schema_version (version, name) VALUES ($1, $2)", next.version, next.name)
-	if err != nil {
-		return 0, false, nil, fmt.Errorf("record migration %03d_%s: %w", next.version, next.name, err)
+	return repaired, nil
+}
+
+// record records what brought the schema to a version.
+func record(ctx context.Context, tx pgx.Tx, version int, name string) error {
+	if _, err := tx.Exec(ctx, "INSERT INTO fencepost.schema_version (version, name) VALUES ($1, $2)", version, name); err != nil {
+		return fmt.Errorf("record version %d of the schema: %w", version, err)
 	}
-	return version, true, repaired, nil
+	return nil
 }
 
 // prepare prepares the control role and the schema, and returns the version of the schema.
@@ -175,24 +176,15 @@ func prepare(ctx context.Context, tx pgx.Tx, opts Options) (version int, err err
 	return version, nil
 }
 
-// grants sets the grants of the schema, for workers if any are named, otherwise for the
-// recorded worker roles.
-func grants(ctx context.Context, tx pgx.Tx, workers []string) error {
-	if len(workers) > 0 {
-		roles := []string{}
-		for _, role := range workers {
-			if !strings.EqualFold(role, Everybody) {
-				roles = append(roles, role)
-			} else if len(workers) > 1 {
-				return fmt.Errorf("the worker role %s stands for all roles: name it alone", role)
-			}
-		}
-		if _, err := tx.Exec(ctx, "SELECT fencepost.set_worker_roles($1)", roles); err != nil {
-			return fmt.Errorf("record the worker roles: %w", explain(err))
-		}
-	}
+// grants sets the grants of the schema, and lets more roles call fencepost.claim.
+func grants(ctx context.Context, tx pgx.Tx, claim []string) error {
 	if _, err := tx.Exec(ctx, "SELECT fencepost.seal()"); err != nil {
 		return fmt.Errorf("set the grants of the schema: %w", err)
+	}
+	for _, role := range claim {
+		if _, err := tx.Exec(ctx, "SELECT fencepost.admit($1)", role); err != nil {
+			return fmt.Errorf("let a role call fencepost.claim: %w", explain(err))
+		}
 	}
 	return nil
 }

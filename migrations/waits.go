@@ -67,7 +67,7 @@ func (w *Waits) During(ctx context.Context, conn *pgx.Conn, do func() error) err
 	case errors.As(err, &locked) && w.locks.Last() != "":
 		return fmt.Errorf("%w; it is held by %s. Wait until that session has ended, or end it (SELECT pg_terminate_backend(...)), and run fencepost migrate again", err, w.locks.Last())
 	case err != nil && w.names != "":
-		return fmt.Errorf("%w; the last step is recorded here, and waits for a standby of synchronous_standby_names = '%s': run fencepost migrate again", err, w.names)
+		return fmt.Errorf("%w; the migration is recorded here, and waits for a standby of synchronous_standby_names = '%s': run fencepost migrate again", err, w.names)
 	case err == nil && w.cancelled:
 		return ErrUnconfirmed
 	}

@@ -19,7 +19,7 @@ import (
 // atomics, because the loop also starts renewals and must never wait for a session's lock.
 type activity struct {
 	reads   atomic.Uint64 // number of reads that returned bytes from the client
-	pending atomic.Bool   // the machine expects a reply of the server
+	pending atomic.Bool   // the session expects a reply of the server
 	// busy: the proxy itself does something for the client, for a bounded time (the startup,
 	// for example), or the up pump waits because the server accepts no more bytes or has too
 	// many replies pending.
@@ -66,7 +66,7 @@ func (x *session) activitySince(last *atomic.Uint64) (reads uint64, owed bool) {
 	return reads, !x.active.stuck.Load()
 }
 
-// updatePending is called with x.mu held whenever the machine has taken something.
+// updatePending is called with x.mu held whenever the core has taken something.
 func (x *session) updatePending() { x.active.pending.Store(x.m.Is(protocol.Working)) }
 
 // while sets a flag until the function that it returns is called.

@@ -25,7 +25,7 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
 	x := newSession(s, client, server, &startup{})
-	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Status: func() *fencing.Status { return noStatus }, Cache: sqltext.NewCache(1 << 10)})
+	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return noStatus }}, Cache: sqltext.NewCache(1 << 10)})
 	s.crews.join(x, fencing.JoinRequest{Worker: "w"})
 	defer s.crews.leave(x)
 	x.member.become(supersededCandidacy{})

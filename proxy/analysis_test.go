@@ -221,7 +221,7 @@ func percentile99(took []time.Duration) time.Duration {
 // quietProxy starts a proxy that parses all texts itself, and grants the resource to the worker
 // "leader". connect connects a worker.
 func quietProxy(tb testing.TB) (p *fixture.Proxy, connect func(worker, address string) *wiretest.Conn) {
-	p = fixture.NewProxy(tb, pgtest.SharedMajor(tb, 18), func(c *proxy.Config) { c.Observe = nil })
+	p = fixture.NewProxy(tb, pgtest.SharedMajor(tb, 18), nil)
 	db := p.PG.Database(tb)
 	connect = func(worker, address string) *wiretest.Conn {
 		parameters := []string{"user", pgtest.App, "database", db}

@@ -53,7 +53,7 @@ func (q *auditQueue) close() {
 	<-q.done
 }
 
-// audit records a refused statement, and adds what the machine does not know about the
+// audit records a refused statement, and adds what the core does not know about the
 // session.
 func (x *session) audit(r fencing.Rejection) {
 	r.Proxy, r.Session, r.Client = x.srv.cfg.ProxyID, x.id, x.client.RemoteAddr().String()

@@ -8,7 +8,7 @@ import (
 // bufferSize is the size in bytes of a pump's buffer at first, which bounds one read.
 const bufferSize = 16 << 10
 
-// maxLoopBytes bounds how many bytes the event loop gives a machine at once, so that one
+// maxLoopBytes bounds how many bytes the event loop gives a session at once, so that one
 // long message does not delay the other sessions.
 const maxLoopBytes = 4 * bufferSize
 

@@ -27,7 +27,7 @@ const (
 	refusedLimit          = "limit"          // of connections or resources, here or in Postgres
 	refusedAuthentication = "authentication" // by Postgres, for its certificate, or because the user may not campaign
 	refusedResource       = "resource"       // the resource or the worker id is not for this client
-	refusedFence          = "fence"          // it cannot be checked, or the worker was superseded
+	refusedFence          = "fence"          // it cannot be used, or the worker was superseded
 	refusedStartup        = "startup"        // the client's startup is invalid, or too slow
 	refusedUpstream       = "upstream"       // Postgres cannot be reached, or refuses for another reason
 	refusedShutdown       = "shutdown"       // of this proxy
@@ -109,13 +109,6 @@ type Config struct {
 	// Auditors receive each refused statement, in this order. Close returns when they have
 	// received all of them.
 	Auditors []fencing.Auditor
-	// Unprepared, if not nil, is called when a connection is refused because the check of its resource
-	// could not be prepared on the server, for example because the user lacks a privilege. It must not
-	// block.
-	Unprepared func(database, user, resource string)
-	// Observe returns the observer of a session's traffic with the server. It is for tests
-	// and for debugging; nil means that sessions are not observed.
-	Observe func(Observed) Observer
 }
 
 func (c *Config) setDefaults() error {
@@ -151,9 +144,6 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
-	}
-	if c.Unprepared == nil {
-		c.Unprepared = func(string, string, string) {}
 	}
 	if c.Metrics == nil {
 		c.Metrics = noMetrics{}

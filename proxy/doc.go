@@ -1,7 +1,10 @@
 // Package proxy runs the sessions: it accepts clients, connects each one to Postgres, joins
 // the candidacy of its worker, and relays the bytes of both sides. Package protocol decides
-// what is sent to either side; this package does the input and output, waits, and reads the
-// clock.
+// what is sent to either side; this package does the input and output, waits, and reads the clock.
+//
+// The backend of a session whose worker leads is registered for as long as it lives, and a
+// grant of another epoch ends it. Until then, its messages are relayed as they are. All other
+// sessions may only read.
 //
 // # One session
 //
@@ -9,21 +12,29 @@
 //	client ◀──plan── FromServer ◀── down ◀──bytes── server
 //
 // A session begins with the startup: startup.go reads what the client requests, handshake.go
-// relays the authentication, and join.go joins the candidacy. Then two goroutines, the up
+// relays the authentication, and join.go joins the candidacy, and registers the backend if the
+// worker leads by then. Then two goroutines, the up
 // pump and the down pump, relay the bytes of one direction each (pump_up.go, pump_down.go).
-// Each gives the bytes that it has read to the session's protocol.Machine, and carries out
-// the plan that it gets. While a pump would only wait, the event loop of package netloop
-// relays the bytes in its place. Each read is scanned in place and causes at most one write.
-// The session owns both goroutines and waits for them.
+// Each gives the bytes that it has read to the session's core (protocol.Session), and carries out the
+// plan that it gets. While a pump would only wait, the event loop of package netloop relays
+// the bytes in its place. Each read is scanned in place and causes at most one write. The
+// session owns both goroutines and waits for them.
 //
 // phase.go describes the phases of a session, and ending.go how it ends. The comment on
 // session says which lock guards which field.
 //
-// # What the machine needs
+// # What the core needs
 //
-// Where the machine needs something from outside, the up pump provides it without the
+// Where the core needs something from outside, the up pump provides it without the
 // session's lock: pump_needs.go calls the candidacy, the fence and the analysis of long
-// texts, and registration.go adds the backend to the registry, which the down pump deletes
-// again when the session is at rest. handover.go holds the points at which one pump waits for
-// the other.
+// texts, and registration.go adds the backend to the registry. A session that ends deletes
+// nothing there: its backend may still work, and the next grant has to find it. While it lives, an
+// entry is deleted only at rest: behind a transaction that has chosen resources, while the lease is
+// not confirmed, if the session brings another token, or if it discards and a grant waits. handover.go holds the points at which one pump waits for the other.
+//
+// # Grants and lost entries
+//
+// registered.go ends a registered session when a grant waits for its backend, as soon as the
+// session is at rest. Its client is told at its next use. Once a second it also compares the
+// registered sessions with the registry, and ends those whose entries are missing.
 package proxy

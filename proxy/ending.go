@@ -106,9 +106,6 @@ func (x *session) stopReading(reason *fencing.Refusal) {
 	if reason != nil {
 		x.life.reason = reason
 	}
-	if x.m != nil {
-		x.m.ClientEnded()
-	}
 	question := x.pumps.takeQuestion()
 	x.mu.Unlock()
 	if question != nil {
@@ -134,9 +131,9 @@ func (x *session) end(reason error) {
 // endSuperseded ends the session because its candidacy is over, and audits what the client
 // has tried.
 func (x *session) endSuperseded(tried protocol.Attempt) {
-	r := x.supersededRefusal()
+	r := x.overRefusal()
 	x.mu.Lock()
-	audit := tried.Sent && x.life.claimAudit()
+	audit := tried.Sent && r != fencing.RetiredRefusal && x.life.claimAudit()
 	var rejection fencing.Rejection
 	if audit {
 		rejection = x.m.Rejection(r, tried)
@@ -192,14 +189,14 @@ func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
 const advancedAgain = 50 * time.Millisecond
 
 // advanced reports whether the backend was ended because another worker was granted an
-// epoch of a resource that the transaction is checked for, or of that of the startup. While the
+// epoch of a resource that the transaction is fenced for, or of that of the startup. While the
 // worker has an epoch and its lease is not confirmed, such a grant may
 // not have returned yet: it ends the backend in order to get its lock. A worker without an
 // epoch has nothing that another worker could take over.
 func (x *session) advanced(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	seats := append([]*seat{nil}, x.checkedSeats()...) // nil is the candidacy of the startup
+	seats := append(x.checkedSeats(), nil) // nil is the candidacy of the startup, which may have been superseded before
 	for {
 		waits := false
 		for _, s := range seats {

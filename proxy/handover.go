@@ -21,7 +21,7 @@ type handover struct {
 	stopWait context.CancelFunc
 	// canceled: the client has canceled that message.
 	canceled bool
-	// room is closed by the down pump when the machine can take more from the client. It is
+	// room is closed by the down pump when the core can take more from the client. It is
 	// nil unless the up pump waits for that.
 	room chan struct{}
 }
@@ -78,7 +78,7 @@ func (a *announcement) answer(quiet bool) {
 
 // announce sends a reply that announces an epoch to the client. The epoch counts as
 // announced only if no bytes of the client are pending: every byte that arrives later was
-// then sent by a client that could know the epoch. Otherwise the machine announces the
+// then sent by a client that could know the epoch. Otherwise the core announces the
 // epoch again the next time the session is quiet.
 func (x *session) announce(out []byte) error {
 	x.mu.Lock()
@@ -103,7 +103,7 @@ func (x *session) announce(out []byte) error {
 	return x.toClient(out)
 }
 
-// wakeUpPump wakes the up pump if it can send something again, or can end a draining session.
+// wakeUpPump wakes the up pump if it can end a draining session.
 func (x *session) wakeUpPump() {
 	x.mu.Lock()
 	x.wakeUpPumpAndUnlock()
@@ -111,7 +111,7 @@ func (x *session) wakeUpPump() {
 
 // wakeUpPumpAndUnlock is wakeUpPump for a caller that holds x.mu. It releases x.mu.
 func (x *session) wakeUpPumpAndUnlock() {
-	wake := x.pumps.reading && (x.m.Is(protocol.ReplayDue) || x.life.phase() == phaseDraining && x.m.Is(protocol.AtRest))
+	wake := x.pumps.reading && x.life.phase() == phaseDraining && x.m.Is(protocol.AtRest)
 	x.mu.Unlock()
 	if wake {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
@@ -190,13 +190,4 @@ func (x *session) downHasEnded() bool {
 	default:
 		return false
 	}
-}
-
-// retries is called at the end of the client's input. It reports whether some of that
-// input must be sent again first, and waits until it can be.
-func (x *session) retries() bool {
-	x.mu.Lock()
-	repeats := x.m.Is(protocol.ReplayPending)
-	x.mu.Unlock()
-	return repeats && x.awaitRoom(false) == nil
 }

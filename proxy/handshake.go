@@ -14,7 +14,6 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/appname"
 	"github.com/fencepost/fencepost/proxy/pgtls"
-	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -132,6 +131,9 @@ func (x *session) begin(guard *startupGuard) error {
 		return errOver
 	}
 	if err := x.authenticate(); err != nil {
+		return err
+	}
+	if err := x.askAhead(policy); err != nil {
 		return err
 	}
 	if err := x.settle(); err != nil {
@@ -284,50 +286,6 @@ func (x *session) refusedByServer(msg []byte) error {
 	return errOver
 }
 
-// prepareChecks prepares the session's checks on the server. It does so during the startup,
-// so that a client whose fence cannot be checked is refused at once. A FATAL error is not
-// about the checks, but ends the connection, and the client gets it as it is.
-func (x *session) prepareChecks(m *protocol.Machine) error {
-	out := m.AppendPrepare(nil)
-	if err := x.observer.Sent(out); err != nil {
-		return err
-	}
-	if _, err := x.server.Write(out); err != nil {
-		return errOver
-	}
-	var failed *wire.ServerError
-	for {
-		typ, msg, err := x.handshake.serverMessage()
-		if err != nil {
-			return err
-		}
-		x.observer.Received(msg)
-		switch typ {
-		case '1':
-		case 'Z':
-			if r := m.Prepared(failed); r != nil {
-				if x.start.own.resource != "" {
-					x.srv.cfg.Unprepared(x.start.database, x.start.user, x.start.own.resource)
-				}
-				return r
-			}
-			return nil
-		case 'E':
-			pe, _ := wire.DecodeError(msg[wire.HeaderLen:])
-			if pe.Fatal() {
-				return x.refusedByServer(msg)
-			}
-			if failed == nil {
-				failed = &pe
-			}
-		default:
-			if _, err := x.handshake.toClient.Write(msg); err != nil {
-				return errOver
-			}
-		}
-	}
-}
-
 // greet sends the client its role and epoch, its cancel key and ReadyForQuery. The session serves
 // from just before that: if the proxy shuts down later, the session drains, and if it did
 // so before, the client is refused instead.
@@ -337,7 +295,7 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 		x.mu.Unlock()
 		return shuttingDown
 	}
-	out := x.m.AppendGreeting(nil, st, announced)
+	out := x.m.AppendGreeting(nil)
 	x.tellsOwn(announced)
 	x.mu.Unlock()
 	if b := &x.backend; b.keyPID != 0 {

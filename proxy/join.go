@@ -25,61 +25,85 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	if err != nil {
 		return nil, 0, err
 	}
-	c := protocol.Config{
-		Mode: md, Version: x.backend.version, Status: func() *fencing.Status { return noStatus },
-		Cache: x.srv.analyst.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
-	}
-	if md != protocol.ModePassing {
-		trial := ""
-		if md == protocol.ModeFenced && fencing.Checking {
-			trial = fencing.TrialSQL(policy.OnStale == DiscardStale)
-		}
-		if err := x.locate(trial); err != nil {
+	if md != passing {
+		if err := x.locate(); err != nil {
 			return nil, 0, err
 		}
 	}
+	if md == reading {
+		return noStatus, 0, x.beginReading(ctx)
+	}
+	c := protocol.Config{
+		Mode: protocol.ModePassing, Version: x.backend.version, Cache: x.srv.analyst.cache, Parameters: x.backend.parameters,
+	}
+	st = noStatus
 	switch {
-	case md == protocol.ModeFenced:
-		err = x.enter(ctx, claim, policy, &c)
+	case md == fenced:
+		c.Mode = protocol.ModeFenced
+		if err = x.enter(ctx, claim, policy, &c); err == nil {
+			st, err = x.beginFenced(ctx, &c)
+		}
 	case x.start.own.resource != "":
-		err = x.enterShadow(ctx, claim, policy, &c)
+		if err = x.enterShadow(ctx, claim, policy, &c); c.Status != nil {
+			st = c.Status()
+		}
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	if md == protocol.ModeReadOnly && !x.backend.version.KeepsReadOnly() {
-		if c.Catalog, err = x.openCatalog(ctx); err != nil {
-			return nil, 0, startupRefusal(err)
-		}
-	}
-	m := protocol.New(c)
-	x.observe(c)
-	if md != protocol.ModePassing && !x.backend.waitsForSnapshots { // to prepare a query takes a snapshot, too
-		if err := x.prepareChecks(m); err != nil {
-			return nil, 0, err
-		}
-	}
-	x.mu.Lock()
-	x.m = m // under mu, because drain may look at the session already
-	x.mu.Unlock()
-	st = c.Status()
-	return st, x.knownEpoch(st, x.start.began), nil
+	x.follows(protocol.New(c))
+	return st, c.Announced, nil
 }
 
-// enter joins the candidacy and waits for the lease, and completes the machine's configuration.
+// beginFenced registers the backend before the client may send its first statement, if its worker leads under the
+// epoch that the greeting announces. Otherwise it makes the session read-only.
+func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing.Status, error) {
+	st := c.Status()
+	c.Announced = x.knownEpoch(st, x.start.began)
+	switch {
+	case !fencing.Checking, c.Tables && c.Announced == 0 && st.Epoch == 0:
+		return st, nil
+	case c.Announced != 0:
+		_, refusal := x.register(ctx, []protocol.Told{{Epoch: c.Announced}})
+		c.Registered = refusal == nil
+	}
+	if c.Registered {
+		return st, nil
+	}
+	_, failed, err := x.ask(protocol.SetupSQL)
+	c.SetUp = failed == nil // otherwise the session tries again before the first statement
+	return st, err
+}
+
+// follows makes m the core of the session. drain may look at the session already.
+func (x *session) follows(m *protocol.Session) {
+	x.mu.Lock()
+	x.m = m
+	x.mu.Unlock()
+}
+
+// beginReading begins a connection without a resource that may only read.
+func (x *session) beginReading(ctx context.Context) error {
+	c := protocol.Config{
+		Mode: protocol.ModeReadOnly, Version: x.backend.version, Cache: x.srv.analyst.cache,
+		Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters, SetUp: x.backend.setUp,
+	}
+	if !c.Version.KeepsReadOnly() {
+		var err error
+		if c.Catalog, err = x.openCatalog(ctx); err != nil {
+			return startupRefusal(err)
+		}
+	}
+	x.follows(protocol.New(c))
+	return nil
+}
+
+// enter joins the candidacy and waits for the lease, and completes the configuration of the core.
 func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
 	x.member.discards, x.member.tellEach = policy.OnStale == DiscardStale, policy.TellEach
-	failed := x.backend.uncheckable
-	if failed != nil { // nobody should be granted an epoch for this connection
-		claim.Campaign = fencing.CampaignOff
-	}
 	cand, err := x.joinCandidacy(ctx, claim)
 	if err != nil {
 		return policy.Route.explained(startupRefusal(err))
-	}
-	if failed != nil {
-		x.srv.cfg.Unprepared(x.start.database, x.start.user, x.start.own.resource)
-		return fencing.UncheckedRefusal(failed.Code, failed.Message)
 	}
 	x.StatusChanged() // an earlier call has done nothing
 	if !x.backend.ordinary {
@@ -97,11 +121,12 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 		return x.supersededRefusal()
 	}
 	x.member.catalog = cand.Fence()
-	if policy.ProvenReads || !x.backend.version.KeepsReadOnly() {
+	if !x.backend.version.KeepsReadOnly() {
 		x.awaitCatalog(ctx)
+		c.Catalog = x.member.catalog.Catalog
 	}
-	x.describe(c)
-	c.ProvenReads, c.Discards, c.Tables = policy.ProvenReads, x.member.discards, policy.Fence == FenceTables
+	c.Candidacy, c.Worker, c.Nameless = x.describe(), x.member.claim.Worker, x.member.claim.Nameless
+	c.Discards, c.Tables = x.member.discards, policy.Fence == FenceTables
 	return nil
 }
 
@@ -125,12 +150,10 @@ func (x *session) joinCandidacy(ctx context.Context, claim fencing.JoinRequest) 
 	return cand, err
 }
 
-// describe tells the machine about the candidacy.
-func (x *session) describe(c *protocol.Config) {
-	claim, cand := &x.member.claim, x.member.candidacy()
-	c.Nameless, c.Trouble = claim.Nameless, cand.Trouble
-	c.Status, c.Catalog = cand.Status, x.member.catalog.Catalog
-	c.Fence, c.Resource, c.Worker, c.Incarnation = cand.Fence().ID(), claim.Resource, claim.Worker, cand.Incarnation()
+// describe tells the core about the candidacy.
+func (x *session) describe() protocol.Candidacy {
+	cand := x.member.candidacy()
+	return protocol.Candidacy{Resource: x.member.claim.Resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
 }
 
 // shadows reports whether the session names a resource that is in shadow.
@@ -139,7 +162,7 @@ func (x *session) shadows(policy SessionPolicy) bool {
 }
 
 // enterShadow is enter for a resource in shadow. Nothing keeps the client from Postgres: what
-// would have refused the connection is recorded, and the machine then observes nothing.
+// would have refused the connection is recorded.
 func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
 	x.member.shadow = newBeside()
 	cand, err := x.joinCandidacy(ctx, claim)
@@ -150,19 +173,19 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 		x.auditStartup(policy.Route.explained(startupRefusal(err)))
 		return nil
 	}
-	x.member.catalog = cand.Fence()
 	var refusal *fencing.Refusal
 	if err := x.awaitLease(ctx, claim.Campaign); errors.As(err, &refusal) {
 		x.auditStartup(refusal)
 	} else if err != nil {
 		return err
 	}
-	x.describe(c)
-	c.ProvenReads, c.Tables = policy.ProvenReads, policy.Fence == FenceTables
-	c.Shadow = &shadow.Watch{
-		Campaign: x.member.shadow.doing(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
-		Refresh:  x.member.shadow.doing(catalogWait, x.member.catalog.RefreshCatalog),
-	}
+	c.Candidacy, c.Worker, c.Nameless = x.describe(), claim.Worker, claim.Nameless
+	c.Shadow = shadow.New(shadow.Config{
+		Resource: claim.Resource, Worker: claim.Worker, Incarnation: cand.Incarnation(), Nameless: claim.Nameless,
+		Version: c.Version, Cache: c.Cache, Status: cand.Status, Trouble: cand.Trouble,
+		Campaign:  x.member.shadow.doing(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
+		Announced: x.knownEpoch(cand.Status(), x.start.began),
+	})
 	return nil
 }
 
@@ -199,21 +222,28 @@ func knownEpochOf(cand fencing.Candidacy, tellEach bool, st *fencing.Status, at 
 // noStatus is the status of a connection without a resource.
 var noStatus = &fencing.Status{}
 
-// chooseMode returns the mode of the session's machine.
-func (x *session) chooseMode(policy SessionPolicy) (protocol.Mode, error) {
+// mode is how the writes of a session are treated.
+type mode uint8
+
+const (
+	passing mode = iota // they pass: they are allowed unfenced, or in shadow
+	reading             // they are refused: a connection without a resource
+	fenced              // they pass while the worker leads and the backend is registered
+)
+
+// chooseMode returns the mode of the session.
+func (x *session) chooseMode(policy SessionPolicy) (mode, error) {
 	switch {
 	case x.shadows(policy):
-		return protocol.ModePassing, nil
+		return passing, nil
 	case x.start.own.resource != "":
-		return protocol.ModeFenced, nil
-	}
-	switch policy.Unfenced {
-	case UnfencedAllow:
-		return protocol.ModePassing, nil
-	case UnfencedRefuse:
+		return fenced, nil
+	case policy.Unfenced == UnfencedRefuse:
 		return 0, fencing.MissingResourceRefusal(x.start.user)
+	case policy.Unfenced == UnfencedAllow, !fencing.Checking:
+		return passing, nil
 	default:
-		return protocol.ModeReadOnly, nil
+		return reading, nil
 	}
 }
 
@@ -357,7 +387,7 @@ func (x *session) tellInStartup(notice *fencing.Refusal) error {
 	}
 	defer while(&x.active.writing)()
 	late := time.AfterFunc(x.srv.cfg.StartupTimeout, func() { _ = x.client.SetWriteDeadline(aLongTimeAgo) })
-	_, _ = x.handshake.toClient.Write(protocol.AppendNotice(nil, notice)) // the guard notices that the client has gone
+	_, _ = x.handshake.toClient.Write(appendNotice(nil, notice)) // the guard notices that the client has gone
 	_ = x.handshake.toClient.Flush()
 	if !late.Stop() {
 		return errOver

@@ -40,6 +40,11 @@ type membership struct {
 	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
 	left     sync.Once
 
+	// retires is until when the backend is ended once the session is at rest, because a grant waits for it: a time in
+	// Unix nanoseconds, 0 if none does.
+	retires atomic.Int64
+	// retiresFor is the seat because of which, nil if that is the candidacy of the startup.
+	retiresFor atomic.Pointer[seat]
 	// away: the session has chosen other resources than that of its startup.
 	away atomic.Bool
 	// over is the seat because of which standing is superseded, nil if that is the candidacy above.
@@ -211,7 +216,7 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 		x.answer(protocol.Answer{Need: protocol.NeedJoin})
 		return nil
 	}
-	x.endRegistration(ctx)
+	x.letGo(ctx)
 	x.StatusChanged() // the candidacy may not have told it yet
 	if former := m.joinedTo.Load(); former.Status().Role == fencing.Superseded {
 		former.TellsSuperseded() // more than once if SET fails
@@ -248,16 +253,14 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 	return nil
 }
 
-// rejoined tells the machine about the candidacy that the session has joined at the given time.
+// rejoined tells the core about the candidacy that the session has joined at the given time.
 func (x *session) rejoined(began time.Time) {
-	var c protocol.Config
-	x.describe(&c)
-	announced := x.knownEpoch(c.Status(), began)
-	x.observer.Rejoined(c.Fence, c.Incarnation)
+	c := x.describe()
+	c.Announced = x.knownEpoch(c.Status(), began)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.member.tellings = x.member.tellings[:0] // of the candidacy before
-	x.m.Answer(protocol.Answer{Need: protocol.NeedJoin, Joined: &c, Announced: announced})
+	x.m.Answer(protocol.Answer{Need: protocol.NeedJoin, Joined: &c})
 }
 
 // leave ends the membership. Only the first call has an effect on the candidacy. orderly

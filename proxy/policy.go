@@ -9,9 +9,6 @@ type SessionPolicy struct {
 	Unfenced UnfencedMode
 	// Identity says which worker the connection belongs to if it names none.
 	Identity Identity
-	// ProvenReads: while the worker leads, its single reads run without a check if they are
-	// proven harmless.
-	ProvenReads bool
 	// TellEach: if the worker was superseded before, its epoch is announced to each of its
 	// connections separately, and to none of them at startup. Otherwise connections that begin
 	// after it was announced to one of them are told at startup.
@@ -20,7 +17,7 @@ type SessionPolicy struct {
 	OnStale OnStale
 	// Fence says what refuses the writes of workers that have not led.
 	Fence FenceMode
-	// Shadow: the session of a resource is relayed without any check, and what a check would have
+	// Shadow: the session of a resource is relayed whether it leads or not, and what would have been
 	// refused is recorded.
 	Shadow bool
 	// NameWorker: the application_name of a connection that names a resource shows resource and
@@ -52,7 +49,7 @@ type UnfencedMode uint8
 const (
 	// UnfencedReadOnly lets it read; its writes are refused. The default.
 	UnfencedReadOnly UnfencedMode = iota
-	// UnfencedAllow relays it without any check, as migrations need it.
+	// UnfencedAllow relays it, as migrations need it.
 	UnfencedAllow
 	// UnfencedRefuse refuses it at startup.
 	UnfencedRefuse

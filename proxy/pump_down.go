@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// maxServerMessage bounds a message of the server that the machine can only take as a whole,
+// maxServerMessage bounds a message of the server that the core can only take as a whole,
 // such as an error.
 const maxServerMessage = 16 << 20
 
@@ -39,7 +39,7 @@ type downPump struct {
 	readErr error // of the last read by serve
 }
 
-// downStep is what the machine made of the bytes in the buffer: out must be sent, and n is
+// downStep is what the core made of the bytes in the buffer: out must be sent, and n is
 // how many bytes of the buffer are finished then.
 type downStep struct {
 	out []byte
@@ -52,7 +52,6 @@ type downStep struct {
 func (x *session) down(ctx context.Context, early *bufio.Reader) {
 	d := &downPump{x: x}
 	d.in.have = rest(early, d.in.room())
-	x.observer.Received(d.in.bytes())
 	for {
 		if d.in.have > 0 && !d.process(ctx) {
 			return
@@ -79,7 +78,7 @@ func (d *downPump) read() error {
 	}
 	if x.sockets == nil {
 		n, err := d.in.read(x.server)
-		if d.received(n); n > 0 {
+		if n > 0 {
 			return nil
 		}
 		return err
@@ -105,11 +104,10 @@ func (d *downPump) serve() (stay bool) {
 		return false
 	}
 	d.in.have += n
-	d.received(n)
 	if d.in.full() || d.in.have > maxLoopBytes || !x.sending.TryLock() {
 		return false
 	}
-	if !x.mu.TryLock() { // another goroutine is using the machine
+	if !x.mu.TryLock() { // another goroutine is using the core
 		x.sending.Unlock()
 		return false
 	}
@@ -133,9 +131,6 @@ func (d *downPump) serve() (stay bool) {
 	return true
 }
 
-// received shows the last n bytes in the buffer, which were read just now, to the session's observer.
-func (d *downPump) received(n int) { d.x.observer.Received(d.in.bytes()[d.in.have-n:]) }
-
 // grow doubles the buffer. It reports false, and ends the session, if a message is too long.
 func (d *downPump) grow() bool {
 	if len(d.in.memory) >= maxServerMessage {
@@ -157,9 +152,9 @@ func (d *downPump) process(ctx context.Context) bool {
 		}
 		switch {
 		case errors.Is(err, protocol.ErrSurprise):
-			d.x.endAtOnce(protocol.SurpriseRefusal)
+			d.x.endAtOnce(surpriseRefusal)
 		case errors.Is(err, protocol.ErrBug):
-			d.x.endAtOnce(protocol.BugRefusal)
+			d.x.endAtOnce(bugRefusal)
 		default:
 			d.x.abort()
 		}
@@ -168,7 +163,7 @@ func (d *downPump) process(ctx context.Context) bool {
 	return d.after(ctx)
 }
 
-// take gives the machine what is in the buffer, and records the step. The caller has locked
+// take gives the core what is in the buffer, and records the step. The caller has locked
 // x.sending, which keep unlocks. Nothing is sent if the client has been told why its session
 // ends.
 func (d *downPump) take() {
@@ -191,9 +186,12 @@ func (d *downPump) takeAndUnlock() {
 				d.events[i].Rejection = nil
 			}
 		case protocol.EventUnregister:
-			x.registration.beginDelete()
+			for _, resource := range d.events[i].Resources {
+				x.registrationOf(resource).beginDelete()
+			}
 		}
 	}
+	x.retireAtRest()
 	x.updatePending()
 	if x.pumps.room != nil && x.m.Is(protocol.Ready) {
 		x.pumps.giveRoom()
@@ -206,7 +204,7 @@ func (d *downPump) takeAndUnlock() {
 	d.taken = true
 }
 
-// keep ends the step that take began: it moves the bytes that the machine has left to the
+// keep ends the step that take began: it moves the bytes that the core has left to the
 // start of the buffer, and unlocks x.sending.
 func (d *downPump) keep() {
 	d.in.finish(d.step.n)
@@ -228,10 +226,8 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventRefused:
 			e.Rejection.Time = time.Now()
 		case protocol.EventUnregister:
-			x.unregister(ctx)
-		case protocol.EventUnclaimed:
-			x.readRecord(ctx, x.belonging(e.Resource))
-		case protocol.EventSuperseded, protocol.EventStale:
+			x.unregister(ctx, e.Resources)
+		case protocol.EventSuperseded:
 			x.learnSuperseded(ctx, x.belonging(e.Resource))
 		case protocol.EventDiscarded:
 			x.belonging(e.Resource).TellsSuperseded()

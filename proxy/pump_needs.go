@@ -15,7 +15,7 @@ import (
 // fail after ten seconds each.
 const catalogWait = 25 * time.Second
 
-// meet does what the machine needs before it can take more from the client. A cancel request
+// meet does what the core needs before it can take more from the client. A cancel request
 // of the client ends the wait for that, or is answered after it. It reports false if ctx ended first, so that nothing
 // more can be taken.
 func (x *session) meet(ctx context.Context, n protocol.Need) bool {
@@ -29,13 +29,15 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 	switch n.Kind {
 	case protocol.NeedRegister:
 		// That is not cut short: nobody would know then whether the backend is registered.
-		answer.Refusal = x.register(ctx)
+		answer.Resource, answer.Refusal = x.register(ctx, n.Register)
+	case protocol.NeedLetGo:
+		x.letGo(ctx) // nor is that
 	case protocol.NeedCatalog:
 		wait, cancel := context.WithTimeout(waiting, catalogWait)
 		x.member.catalog.RefreshCatalog(wait)
 		cancel()
 	case protocol.NeedAnalysis:
-		text, err := x.analyze(ctx, n.Text, n.Settings) // the machine cannot go on without it
+		text, err := x.analyze(ctx, n.Text, n.Settings) // the core cannot go on without it
 		if err != nil {
 			return false
 		}
@@ -53,7 +55,7 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 	return true
 }
 
-// answer tells the machine what has come of a need.
+// answer tells the core what has come of a need.
 func (x *session) answer(a protocol.Answer) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -77,7 +79,7 @@ func (x *session) cancelsWait() (deliver bool) {
 	return x.m.Is(protocol.Owed)
 }
 
-// analyze analyzes the text that the machine waits for. It does not hold the session's lock,
+// analyze analyzes the text that the core waits for. It does not hold the session's lock,
 // because a long text takes up to half a second and may have to wait for other texts. Roles
 // take turns, and within a role the leaders and the other workers, so that nobody waits for
 // all the texts of another. The error is that of ctx if it ended before it was this text's turn.
@@ -94,10 +96,10 @@ func (x *session) analyze(ctx context.Context, sql string, settings sqltext.Sett
 // cacheBytes bounds the cache of analyzed texts, which all sessions share.
 const cacheBytes = 32 << 20
 
-// analyst analyzes the texts of all sessions that are too long for their machines, some at a
+// analyst analyzes the texts of all sessions that are too long for their cores, some at a
 // time.
 type analyst struct {
-	cache   *sqltext.Cache                                            // the machines use it too
+	cache   *sqltext.Cache                                            // the cores use it too
 	analyze func(sql string, settings sqltext.Settings) *sqltext.Text // may take half a second
 	turns   *fairqueue.Queue                                          // for calls of analyze
 }

@@ -64,7 +64,7 @@ func (u *upPump) settle() {
 	}
 }
 
-// upStep is what the machine made of the bytes from off on: out and rest must be sent, and n
+// upStep is what the core made of the bytes from off on: out and rest must be sent, and n
 // is how many of the bytes are finished then. need or err say what comes next.
 type upStep struct {
 	out  []byte
@@ -111,9 +111,6 @@ func (u *upPump) read() error {
 			x.mu.Unlock()
 			x.end(adminShutdown)
 			return net.ErrClosed
-		case x.m.Is(protocol.ReplayDue):
-			x.mu.Unlock()
-			return nil
 		}
 		question := x.pumps.takeQuestion()
 		x.pumps.reading = question == nil
@@ -137,9 +134,6 @@ func (u *upPump) read() error {
 		}
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
-			if x.retries() {
-				return nil // the end of input is read again after that
-			}
 			return err
 		}
 		_ = x.client.SetReadDeadline(time.Time{})
@@ -214,7 +208,7 @@ func (u *upPump) serve() (stay bool) {
 // left is what is in the buffer and not finished.
 func (u *upPump) left() []byte { return u.in.bytes()[u.off:] }
 
-// take gives the machine what is in the buffer, and records the step. It reports false, and
+// take gives the core what is in the buffer, and records the step. It reports false, and
 // does nothing, if the session is superseded.
 func (u *upPump) take() bool {
 	u.x.mu.Lock()
@@ -224,7 +218,7 @@ func (u *upPump) take() bool {
 // takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
 func (u *upPump) takeAndUnlock() bool {
 	x, in := u.x, u.left()
-	if x.isSuperseded() {
+	if x.retireAtRest(); x.isSuperseded() {
 		x.mu.Unlock()
 		return false
 	}
@@ -243,24 +237,8 @@ func (u *upPump) takeAndUnlock() bool {
 		q.answer(false) // before anything that may block
 	}
 	u.step.out, u.step.rest, u.scratch = u.plan.Parts(u.scratch)
-	if err := u.observe(); err != nil {
-		u.step.out, u.step.rest, u.step.err = nil, nil, err
-	}
 	u.taken = true
 	return true
-}
-
-// observe shows the step to the session's observer before it is sent.
-func (u *upPump) observe() error {
-	if err := u.x.observer.Sent(u.step.out); err != nil {
-		return err
-	}
-	for _, b := range u.step.rest {
-		if err := u.x.observer.Sent(b); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // process relays what is in the buffer, as far as it is complete. done says that the pump must
@@ -286,7 +264,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			x.log().Info("session closed", zap.String("side", "client"), zap.Error(err))
 			reason := protocolError("%s", err)
 			if errors.Is(err, protocol.ErrBug) {
-				reason = protocol.BugRefusal
+				reason = bugRefusal
 			}
 			x.stopReading(reason)
 			return true, false

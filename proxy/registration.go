@@ -1,25 +1,26 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
 // registerTimeout bounds how long adding or deleting an entry of the registry takes.
 const registerTimeout = 5 * time.Second
 
-// registration is the entry of a session's backend in the registry. The up pump adds the
-// entry, and the down pump deletes it, or the up pump when the session changes its candidacy. The
-// session's mu guards it.
+// registration is the entry of a session's backend in the registry, for one resource. The up pump adds the
+// entry. Whoever has called beginDelete deletes it. The session's mu guards it.
 type registration struct {
 	state registrationState
 	// entry is set in Registered and Unregistering.
 	entry fencing.Registration
+	epoch fencing.Epoch // under which the backend is registered
 	// deleted is closed when Unregistering ends. It is nil in the other states.
 	deleted chan struct{}
 }
@@ -46,11 +47,11 @@ const (
 
 // add records the entry. It reports false if the registry already has one, or may have
 // one.
-func (r *registration) add(entry fencing.Registration) bool {
+func (r *registration) add(entry fencing.Registration, e fencing.Epoch) bool {
 	if r.state != unregistered {
 		return false
 	}
-	r.state, r.entry = registered, entry
+	r.state, r.entry, r.epoch = registered, entry, e
 	return true
 }
 
@@ -76,82 +77,139 @@ func (r *registration) endDelete(confirmed bool) {
 	}
 }
 
-// register adds the backend to the registry. It first waits until an earlier entry is deleted.
-func (x *session) register(ctx context.Context) *fencing.Refusal {
+// registrationOf returns the registration for a resource, "" for that of the startup. The session's mu is held.
+func (x *session) registrationOf(resource string) *registration {
+	r := x.registrations[resource]
+	if r == nil {
+		if x.registrations == nil {
+			x.registrations = make(map[string]*registration, 1)
+		}
+		r = &registration{}
+		x.registrations[resource] = r
+	}
+	return r
+}
+
+// register adds the backend to the registry for all of these resources, or for none. It first waits until earlier entries
+// are deleted. After an error, the registry may have an entry nevertheless: a grant then ends the backend, which costs the
+// client a connection.
+// resource is the one for which it was refused.
+func (x *session) register(ctx context.Context, all []protocol.Told) (resource string, refusal *fencing.Refusal) {
+	var made []string
+	for _, one := range all {
+		if refusal := x.registerFor(ctx, one); refusal != nil {
+			x.unregister(ctx, x.beginDelete(made))
+			return one.Resource, refusal
+		}
+		made = append(made, one.Resource)
+	}
+	return "", nil
+}
+
+// registerFor is register for one resource.
+func (x *session) registerFor(ctx context.Context, told protocol.Told) *fencing.Refusal {
+	x.awaitDeleted(told.Resource)
 	x.mu.Lock()
-	deleted := x.registration.deleted
+	state := x.registrationOf(told.Resource).state
+	x.mu.Unlock()
+	switch {
+	case state != unregistered:
+		return fencing.RegistrationStuckRefusal
+	case x.backend.started == "" || x.backend.begun == "":
+		return fencing.UnknownServerRefusal
+	}
+	cand := x.belonging(told.Resource)
+	request := fencing.RegisterRequest{
+		PID: x.backend.pid, Started: x.backend.started, Begun: x.backend.begun,
+		Worker: x.member.claim.Worker, Incarnation: cand.Incarnation(), Announced: told.Epoch, Held: cand.Status().Epoch,
+	}
+	adding, cancel := context.WithTimeout(ctx, registerTimeout)
+	entry, err := cand.Fence().RegisterBackend(adding, request)
+	cancel()
+	if err != nil {
+		x.log().Debug("registry refused", zap.Error(err))
+		refusal := fencing.FaultRefusal(err)
+		if refusal.SQLState != fencing.StateSuperseded {
+			return refusal
+		}
+		x.readRecord(ctx, cand) // the status says so, before the client is told
+		if st := cand.Status(); st.Role == fencing.Superseded {
+			return fencing.SupersededRefusal(cmp.Or(told.Resource, x.member.claim.Resource), request.Worker, request.Incarnation, st)
+		}
+		return refusal
+	}
+	x.mu.Lock()
+	x.registrationOf(told.Resource).add(entry, request.Held)
+	x.mu.Unlock()
+	return nil
+}
+
+// awaitDeleted waits until the entry for a resource is deleted, if that has begun.
+func (x *session) awaitDeleted(resource string) {
+	x.mu.Lock()
+	deleted := x.registrationOf(resource).deleted
 	x.mu.Unlock()
 	if deleted != nil {
 		<-deleted
 	}
-	x.mu.Lock()
-	state := x.registration.state
-	request := x.m.RegisterRequest()
-	request.PID, request.Started = x.backend.pid, x.backend.started
-	x.mu.Unlock()
-	if state != unregistered {
-		return fencing.RegistrationStuckRefusal
-	}
-	if request.Started == "" {
-		return fencing.UnknownServerRefusal
-	}
-	adding, cancel := context.WithTimeout(ctx, registerTimeout)
-	entry, err := x.member.candidacy().Fence().RegisterBackend(adding, request)
-	cancel()
-	if err != nil {
-		x.log().Debug("registry refused", zap.Error(err))
-		x.withdraw(ctx, entry, err)
-		return fencing.FaultRefusal(err)
-	}
-	x.mu.Lock()
-	x.registration.add(entry)
-	x.mu.Unlock()
-	x.observer.Registered(int64(request.Announced))
-	return nil
 }
 
-// withdraw deletes an entry that may have been added although an error was returned. A grant
-// would otherwise end a backend that runs nothing outside the check.
-func (x *session) withdraw(ctx context.Context, entry fencing.Registration, failure error) {
-	var refused *fencing.Refusal
-	if errors.As(failure, &refused) {
-		return // it was not added
-	}
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
-	defer cancel()
-	if err := x.member.candidacy().Fence().UnregisterBackend(ctx, entry); err != nil {
-		x.log().Warn("registry entry not deleted", zap.Error(err))
-	}
-}
-
-// endRegistration deletes the entry, if there is one, or waits until it is deleted. Nothing may be
-// under way that rests on it.
-func (x *session) endRegistration(ctx context.Context) {
+// letGo deletes all entries, or waits until they are deleted. Nothing may be under way that rests on them.
+func (x *session) letGo(ctx context.Context) {
 	x.mu.Lock()
-	x.m.Unregistered()
-	begun := x.registration.beginDelete()
-	deleted := x.registration.deleted
+	x.m.LetGo()
+	begun := x.beginDeleteAll()
 	x.mu.Unlock()
-	if begun {
-		x.unregister(ctx)
-	} else if deleted != nil {
+	x.unregister(ctx, begun)
+	x.mu.Lock()
+	var others []<-chan struct{}
+	for _, r := range x.registrations {
+		if r.deleted != nil {
+			others = append(others, r.deleted)
+		}
+	}
+	x.mu.Unlock()
+	for _, deleted := range others {
 		<-deleted
 	}
 }
 
-// unregister deletes the entry from the registry. The caller has called beginDelete.
-func (x *session) unregister(ctx context.Context) {
+// beginDeleteAll begins to delete all entries, and returns their resources. The session's mu is held.
+func (x *session) beginDeleteAll() (begun []string) {
+	for resource, r := range x.registrations {
+		if r.beginDelete() {
+			begun = append(begun, resource)
+		}
+	}
+	return begun
+}
+
+// beginDelete is beginDeleteAll for some resources, and takes the session's mu.
+func (x *session) beginDelete(resources []string) (begun []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, resource := range resources {
+		if x.registrationOf(resource).beginDelete() {
+			begun = append(begun, resource)
+		}
+	}
+	return begun
+}
+
+// unregister deletes the entries for these resources, whose deletion has begun.
+func (x *session) unregister(ctx context.Context, resources []string) {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	x.observer.Unregistered()
-	x.mu.Lock()
-	entry := x.registration.entry
-	x.mu.Unlock()
-	err := x.member.candidacy().Fence().UnregisterBackend(ctx, entry)
-	if err != nil {
-		x.log().Warn("registry entry not deleted", zap.Error(err))
+	for _, resource := range resources {
+		x.mu.Lock()
+		entry := x.registrationOf(resource).entry
+		x.mu.Unlock()
+		err := x.belonging(resource).Fence().UnregisterBackend(ctx, entry)
+		if err != nil {
+			x.log().Warn("registry entry not deleted", zap.Error(err))
+		}
+		x.mu.Lock()
+		x.registrationOf(resource).endDelete(err == nil)
+		x.mu.Unlock()
 	}
-	x.mu.Lock()
-	x.registration.endDelete(err == nil)
-	x.mu.Unlock()
 }

@@ -20,10 +20,10 @@ type seat struct {
 	tellEach bool // as in membership
 	joinedTo atomic.Pointer[belonging]
 	// base: the session has chosen the resource, so that it ends when the candidacy is superseded.
-	// A transaction that has chosen it for itself is ended by the check, or by the grant.
+	// A transaction that has chosen it for itself is ended by the grant.
 	base  atomic.Bool
 	taken atomic.Uint64 // as in activity
-	named bool          // the machine knows it; only the session's own goroutine uses it
+	named bool          // the core knows it; only the session's own goroutine uses it
 }
 
 var _ fencing.Member = (*seat)(nil)
@@ -37,6 +37,9 @@ func (s *seat) StatusChanged() {
 		s.endIfSuperseded()
 	}
 }
+
+// EpochEnds implements fencing.Member.
+func (s *seat) EpochEnds(e fencing.Epoch) { s.x.epochEnds(s.resource, s, e) }
 
 // endIfSuperseded ends the session if the seat's candidacy is superseded.
 func (s *seat) endIfSuperseded() {
@@ -87,7 +90,7 @@ func (x *session) tellsOwn(e fencing.Epoch) { x.member.tells(x.member.candidacy(
 func (x *session) checkedSeats() (seats []*seat) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, resource := range x.m.Checked() {
+	for _, resource := range x.m.Aim() {
 		if s := x.member.seats[resource]; s != nil && !slices.Contains(seats, s) {
 			seats = append(seats, s)
 		}
@@ -108,7 +111,7 @@ func (x *session) leaveSeats(orderly bool) {
 	}
 }
 
-// choose joins the candidacies of the resources that the client has chosen, and tells the machine
+// choose joins the candidacies of the resources that the client has chosen, and tells the core
 // about them. The client had sent that at the given time or before.
 func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Time) {
 	defer while(&x.active.busy)()
@@ -232,20 +235,18 @@ func (x *session) awaitFirst(ctx context.Context, seats []*seat) {
 	}
 }
 
-// described is what the machine has to know of a resource that the client has chosen. The first
+// described is what the core has to know of a resource that the client has chosen. The first
 // time, it takes the client to know its epoch as it does at startup.
-func (x *session) described(resource string, s *seat, at time.Time) protocol.Chosen {
-	c := protocol.Chosen{Resource: resource}
-	if s == nil || s.named {
-		return c
+func (x *session) described(resource string, s *seat, at time.Time) *protocol.Candidacy {
+	if s == nil {
+		return nil
 	}
 	cand := s.candidacy()
-	c.Candidacy = protocol.Candidacy{
-		Fence: cand.Fence().ID(), Resource: resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble,
+	c := &protocol.Candidacy{Resource: resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
+	if !s.named {
+		c.Announced = knownEpochOf(cand, s.tellEach, cand.Status(), at)
+		s.named = true
 	}
-	c.Announced = knownEpochOf(cand, s.tellEach, cand.Status(), at)
-	s.named = true
-	x.observer.Named(resource, c.Candidacy.Fence, c.Candidacy.Incarnation)
 	return c
 }
 

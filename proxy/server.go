@@ -48,7 +48,7 @@ type Server struct {
 		closed   bool
 	}
 	wg    sync.WaitGroup // of the connections
-	looks sync.WaitGroup // of endHanging
+	looks sync.WaitGroup // of endHanging and verifyRegistrations
 }
 
 // failures are those that may concern many clients at once.
@@ -84,6 +84,7 @@ func NewServer(cfg Config) (*Server, error) {
 	s.mu.conns = map[netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	s.looks.Go(func() { s.endHanging(ctx) })
+	s.looks.Go(func() { s.verifyRegistrations(ctx) })
 	return s, nil
 }
 

@@ -32,10 +32,9 @@ type session struct {
 	client link
 	server link
 	// sockets are client and server if neither is under TLS, and nil otherwise.
-	sockets  *socketPair
-	cancel   context.CancelFunc // ends the context of the startup and of the pumps
-	stayed   func()             // ends endWith; nil if that was not called
-	observer Observer
+	sockets *socketPair
+	cancel  context.CancelFunc // ends the context of the startup and of the pumps
+	stayed  func()             // ends endWith; nil if that was not called
 	// handshake is what is needed to read messages during the startup. It is nil after
 	// that.
 	handshake *handshake
@@ -44,16 +43,19 @@ type session struct {
 	active    activity
 	downGone  chan struct{} // made by run, and closed when the down pump has ended
 
-	// sending is held from when the machine takes bytes from the server until the result
+	// sending is held from when the core takes bytes from the server until the result
 	// has been written to the client, so that nothing else is sent to the client before that
 	// reply or inside it.
 	sending sync.Mutex
 
-	mu           sync.Mutex
-	m            *protocol.Machine // nil until the session has joined
-	life         lifecycle
-	pumps        handover
-	registration registration
+	mu    sync.Mutex
+	m     *protocol.Session // nil until the session has joined
+	life  lifecycle
+	pumps handover
+	// registrations are the entries of the backend in the registry, by their resources.
+	registrations map[string]*registration
+	// deletions delete entries while nobody waits for that.
+	deletions sync.WaitGroup
 }
 
 // link is the connection of a session with its client or its server: a netloop.Conn, or TLS
@@ -84,7 +86,7 @@ func socketsOf(client, server link) *socketPair {
 
 func newSession(s *Server, client, server link, start *startup) *session {
 	x := &session{
-		srv: s, id: randomHex(6), start: start, client: client, server: server, observer: nobody{},
+		srv: s, id: randomHex(6), start: start, client: client, server: server,
 		sockets: socketsOf(client, server), handshake: newHandshake(client, server),
 	}
 	x.active.busy.Store(true) // until the client is greeted
@@ -108,7 +110,8 @@ func (x *session) close() {
 	_ = x.server.Close()
 	_ = x.client.Close()
 	x.member.shadow.end()
-	x.leave(false)
+	x.leave(false) // nobody begins another deletion after that
+	x.deletions.Wait()
 	if x.backend.keyPID != 0 {
 		x.srv.keys.remove(x.backend.keyPID)
 	}

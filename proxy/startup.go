@@ -10,7 +10,6 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/pgtls"
-	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -246,5 +245,5 @@ func refuse(conn net.Conn, err error) {
 		return
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = conn.Write(protocol.AppendRefusal(nil, "FATAL", r)) // the connection ends either way
+	_, _ = conn.Write(appendRefusal(nil, "FATAL", r)) // the connection ends either way
 }

@@ -5,11 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -22,13 +21,10 @@ type backend struct {
 	server  upstream.Primary
 	pid     uint32 // its process id, 0 if it gave none
 	started string // when its server was started, see locateSQL; "" if it did not say
-	// waitsForSnapshots: the transactions of this session are deferrable unless they say
-	// otherwise, so that a query which begins one may have to wait for others to end.
-	waitsForSnapshots bool
-	// uncheckable is the error with which the server refuses to run any check in this session; nil if it runs
-	// them, or if that is not known.
-	uncheckable *wire.ServerError
-	version     gate.Version
+	begun   string // when the backend itself was, in the same form
+	// setUp: the text that located it has succeeded as a whole.
+	setUp   bool
+	version gate.Version
 	// ordinary: its role was no superuser when it began, so that the control role can end it.
 	ordinary bool
 	// parameters are the bodies of its ParameterStatus messages.
@@ -50,7 +46,7 @@ func (x *session) setKey(body []byte) {
 }
 
 // addParameter takes the body of a ParameterStatus message. It refuses a server that is a
-// standby, where the primary was wanted: Postgres 14 and later say so.
+// standby, where the primary was wanted, and one that is too old.
 func (b *backend) addParameter(body []byte) error {
 	name, value, ok := wire.DecodeParameterStatus(body)
 	switch {
@@ -59,12 +55,10 @@ func (b *backend) addParameter(body []byte) error {
 			return r
 		}
 	case ok && name == "server_version":
-		end := strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' })
-		digits := value
-		if end >= 0 {
-			digits = value[:end]
+		major := fencing.ServerMajor(value)
+		if r := fencing.OldServer(major); r != nil {
+			return r
 		}
-		major, _ := strconv.Atoi(digits) // 0 if there are none
 		b.version = gate.Version(major)
 	}
 	b.parameters = append(b.parameters, append([]byte(nil), body...))
@@ -72,37 +66,46 @@ func (b *backend) addParameter(body []byte) error {
 }
 
 // locateSQL asks when the server was started, to the microsecond, in a form that no setting
-// changes. That tells servers apart which have the same data, such as those of a failover. It
-// also asks whether transactions are deferrable by default. A transaction that is deferrable,
-// read-only and SERIALIZABLE waits with its first query until all other SERIALIZABLE
-// transactions have ended, which this query itself must not do. The two statements are one
-// transaction, so the first counts for the second, without a warning, and leaves no trace.
-// The last three columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
+// changes. That tells servers apart which have the same data, such as those of a failover. A
+// transaction that is deferrable, read-only and SERIALIZABLE waits with its first query until all
+// other SERIALIZABLE transactions have ended, which this query must not do. The two statements are
+// one transaction, so the first counts for the second, without a warning, and leaves no trace.
+// The next three columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
 // it unless the session has another role or another session_user, which a superuser's settings can bring about.
 const locateSQL = `SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
 	`SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex'),` +
-	` pg_catalog.current_setting('default_transaction_deferrable'),` +
-	` pg_catalog.current_setting('is_superuser'), pg_catalog.current_setting('role'), SESSION_USER`
+	` pg_catalog.current_setting('is_superuser'), pg_catalog.current_setting('role'), SESSION_USER,` +
+	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), '')`
 
-// locate asks the backend when its server was started, whether its transactions are
-// deferrable, and whether its role is a superuser. If the backend cannot tell, for example because of a short statement_timeout of
-// the client, the session's statements that need the registry are refused, and all others are
-// not. trial, if not "", is a statement that shows whether a check can run.
-func (x *session) locate(trial string) error {
-	sql := locateSQL
-	if trial != "" {
-		sql += ";" + trial
+// askAhead sends what locate reads the answer to, as soon as the server has accepted the client: the server answers
+// that right behind its first ReadyForQuery, so that it costs no round trip.
+func (x *session) askAhead(policy SessionPolicy) error {
+	md, err := x.chooseMode(policy)
+	if err != nil || md == passing { // join says what is wrong
+		return nil
 	}
-	values, failed, err := x.ask(sql)
+	sql := locateSQL
+	if md == reading {
+		sql += ";" + protocol.SetupSQL
+	}
+	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
+		return errOver
+	}
+	return nil
+}
+
+// locate reads what the backend says to askAhead: when its server and the backend itself were started, and whether its
+// role is a superuser. If the backend cannot tell, for example because of a short statement_timeout of the client, it
+// cannot be registered, so that the session may only read.
+func (x *session) locate() error {
+	values, failed, err := x.answerOf()
 	switch {
 	case err != nil:
 		return err
 	case len(values) == 5:
-		x.backend.started, x.backend.waitsForSnapshots = values[0], values[1] == "on"
-		x.backend.ordinary = values[2] == "off" && values[3] == "none" && values[4] == x.start.user
-		if failed != nil && uncheckable(failed.Code) {
-			x.backend.uncheckable = failed
-		}
+		x.backend.started, x.backend.begun = values[0], values[4]
+		x.backend.ordinary = values[1] == "off" && values[2] == "none" && values[3] == x.start.user
+		x.backend.setUp = failed == nil
 	case failed == nil:
 		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 	default:
@@ -111,22 +114,17 @@ func (x *session) locate(trial string) error {
 	return nil
 }
 
-// uncheckable reports whether an error with this SQLSTATE says that something which a check needs is missing, or
-// forbidden to the role.
-func uncheckable(code string) bool {
-	switch code {
-	case "3F000", "42883", "42501":
-		return true
-	}
-	return false
-}
-
 // ask runs a text of Fencepost's own during the startup, and returns the columns of its last row, none
 // if there is no row. failed is an error of the server that did not end the connection.
 func (x *session) ask(sql string) (values []string, failed *wire.ServerError, err error) {
 	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
 		return nil, nil, errOver
 	}
+	return x.answerOf()
+}
+
+// answerOf reads the answer to a text of Fencepost's own, as ask returns it.
+func (x *session) answerOf() (values []string, failed *wire.ServerError, err error) {
 	for {
 		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {

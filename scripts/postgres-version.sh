@@ -10,12 +10,11 @@ cd "$(dirname "$0")/.."
 
 major=${1:?usage: scripts/postgres-version.sh MAJOR}
 case $major in
-14) version=14.23.0-beta.17 ;;
 15) version=15.18.0-beta.17 ;;
 16) version=16.14.0-beta.17 ;;
 17) version=17.10.0-beta.17 ;;
 18) version=18.4.0-beta.17 ;;
-*) echo "${0##*/}: PostgreSQL $major is not supported, only 14 to 18" >&2; exit 2 ;;
+*) echo "${0##*/}: PostgreSQL $major is not supported, only 15 to 18" >&2; exit 2 ;;
 esac
 case $(uname -m) in
 x86_64) arch=linux-x64 ;;

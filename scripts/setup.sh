@@ -15,6 +15,7 @@
 #   scripts/setup.sh debootstrap what makes a Debian root directory
 #   scripts/setup.sh qemu        what runs programs for arm64
 #   scripts/setup.sh chromium    Chromium, for the test of the playground's page
+#   scripts/setup.sh spin        SPIN, which searches the model in proof
 #
 # scripts/setup.sh postgres-bin prints the directory of the server programs.
 #
@@ -145,11 +146,15 @@ setup_chromium() {
 	have chromium || install chromium
 }
 
+setup_spin() {
+	have spin || install spin
+}
+
 setup_qemu() {
 	have qemu-aarch64 || install qemu-user
 }
 
-[ $# -gt 0 ] || { sed -n '2,23s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,24s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for what in "$@"; do
 	if [ "$what" = postgres-bin ]; then
 		postgres_bin

@@ -23,14 +23,14 @@ func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	r := startServing(t, s, func(c *config.Config) { c.Lease.Grace = config.Duration(10 * time.Minute) })
 	leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=first")
 	gid := "left behind in " + db
-	s.Exec(t, pgtest.App, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1')", "PREPARE TRANSACTION '"+gid+"'")
+	s.Exec(t, pgtest.Control, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1')", "PREPARE TRANSACTION '"+gid+"'")
 	removed := false
 	t.Cleanup(func() {
 		if !removed {
-			s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED '"+gid+"'")
+			s.Exec(t, pgtest.Control, db, "ROLLBACK PREPARED '"+gid+"'")
 		}
 	})
-	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); !strings.Contains(out.stdout, gid) {
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.Control, db)); !strings.Contains(out.stdout, gid) {
 		t.Errorf("status --dsn does not name it:\n%s%s", out.stdout, out.stderr)
 	}
 	if err := leader.Close(context.Background()); err != nil {
@@ -64,7 +64,7 @@ func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	eventually(t, "/readyz to warn of prepared transactions, and to be ready", func() bool { // a busy server may not answer in time
 		return shows("/readyz", `"ready": true`) && shows("/readyz", "max_prepared_transactions is 10")
 	})
-	s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED '"+gid+"'")
+	s.Exec(t, pgtest.Control, db, "ROLLBACK PREPARED '"+gid+"'")
 	removed = true
 	if err := <-next; err != nil {
 		t.Errorf("the next leader: %v", err)
@@ -119,9 +119,11 @@ func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
 	r := startServing(t, s, nil)
 	blocked, other := s.Database(t), s.Database(t)
 	for _, db := range []string{blocked, other} {
+		s.Exec(t, pgtest.Control, db, "CREATE TABLE fencepost.said (said text)", "INSERT INTO fencepost.said VALUES ('the first warning')",
+			"CREATE OR REPLACE FUNCTION fencepost.warnings() RETURNS SETOF text LANGUAGE sql STABLE AS 'SELECT said FROM fencepost.said'")
 		r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a")
 	}
-	const public, some = "every role may read the fence", "max_prepared_transactions is 10: "
+	const first, second = "the first warning", "the second warning"
 	warned := func(of, part string) (bool, time.Duration) {
 		list, counts := r.fences.warnings(t.Context())
 		return slices.ContainsFunc(list, func(w string) bool {
@@ -130,23 +132,23 @@ func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
 	}
 	for _, db := range []string{blocked, other} {
 		eventually(t, "the warnings of database "+db, func() bool {
-			found, counts := warned(db, public)
+			found, counts := warned(db, first)
 			return found && counts == warnedFor
 		})
 	}
 	conn := s.Connect(t, pgtest.Control, blocked)
-	if err := execSQL(t, conn, "BEGIN; LOCK TABLE fencepost.worker_roles"); err != nil {
+	if err := execSQL(t, conn, "BEGIN; LOCK TABLE fencepost.said"); err != nil {
 		t.Fatal(err)
 	}
-	s.Exec(t, pgtest.Control, other, "INSERT INTO fencepost.worker_roles (role) VALUES ('"+pgtest.App+"')")
+	s.Exec(t, pgtest.Control, other, "UPDATE fencepost.said SET said = 'the second warning'")
 	eventually(t, "the new warning of the database that answers", func() bool {
-		found, counts := warned(other, some)
+		found, counts := warned(other, second)
 		if counts != partlyFor {
 			t.Errorf("the warnings count for %v while one database does not answer", counts)
 		}
 		return found
 	})
-	if found, _ := warned(blocked+", as last known", public); !found {
+	if found, _ := warned(blocked+", as last known", first); !found {
 		t.Error("the last warnings of the database that does not answer are lost")
 	}
 	r.fences.mu.Lock()
@@ -155,11 +157,11 @@ func TestADatabaseThatDoesNotAnswerHidesNoWarning(t *testing.T) {
 	if found, _ := warned(blocked, "its warnings are not known: read the warnings"); !found {
 		t.Error("nothing says that the warnings of a database are not known")
 	}
-	if err := execSQL(t, conn, "INSERT INTO fencepost.worker_roles (role) VALUES ('"+pgtest.App+"'); COMMIT"); err != nil {
+	if err := execSQL(t, conn, "UPDATE fencepost.said SET said = 'the second warning'; COMMIT"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the new warning of the other database", func() bool {
-		found, counts := warned(blocked, some)
+		found, counts := warned(blocked, second)
 		return found && counts == warnedFor
 	})
 	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+other+" WITH (FORCE)")

@@ -19,15 +19,12 @@ const explainAbout = `
 Usage: fencepost explain [--dsn DSN] SQL
        fencepost explain [--dsn DSN] -        (reads standard input)
 
-Shows for each statement of the text how Fencepost classifies it, and where the
-check of its transaction goes. Whether a statement is classified as a read matters
-only on connections that do not lead: a leader's transactions are all checked,
-except proven reads of a resource that has reads: proven.
-
-With --dsn it also shows whether the statement is proven harmless in that database,
-which means that nothing it names can run code that is not built in. On PostgreSQL
-14 and 15, connections that do not lead can run nothing else. Any role that can
-connect is sufficient.`
+Shows what becomes of each statement of the text: in the session of a worker that
+leads, and in a session that may only read (of a worker that does not lead, or of a
+connection without a resource under "unfenced: read-only"). On PostgreSQL 15, such a
+session reads only what the catalog proves harmless, which means that nothing that the
+statement names can run code that is not built in. With --dsn, it also shows whether
+the catalog of that database proves it. Any role that can connect is sufficient.`
 
 func runExplain(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("explain", flag.ContinueOnError)
@@ -53,9 +50,9 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 			return err
 		}
 	}
-	statements := sqltext.ExplainIn(sql, catalog)
+	statements := sqltext.Explain(sql, catalog)
 	if len(statements) == 0 {
-		fmt.Fprintln(t.stdout, "no statement: nothing is checked")
+		fmt.Fprintln(t.stdout, "no statement")
 	}
 	for i, s := range statements {
 		if i > 0 {
@@ -65,17 +62,13 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 		if s.Read {
 			read = "read"
 		}
-		fmt.Fprintf(t.stdout, "%s\n  kind   %s\n  taken  for a %s", strings.TrimSpace(s.SQL), s.Kind, read)
+		fmt.Fprintf(t.stdout, "%s\n  kind    %s\n  taken   for a %s", strings.TrimSpace(s.SQL), s.Kind, read)
 		if s.Reason != "" {
 			fmt.Fprintf(t.stdout, ": %s", s.Reason)
 		}
-		fmt.Fprintf(t.stdout, "\n  check  %s\n", s.Check)
-		switch {
-		case catalog == nil:
-		case s.Proven:
-			fmt.Fprintln(t.stdout, "  proven harmless")
-		default:
-			fmt.Fprintf(t.stdout, "  proven no: %s\n", s.Unproven)
+		fmt.Fprintf(t.stdout, "\n  leader  %s\n  reader  %s\n", s.Leader, s.Reader)
+		if s.On15 != s.Reader {
+			fmt.Fprintf(t.stdout, "  on 15   %s\n", s.On15)
 		}
 	}
 	return nil

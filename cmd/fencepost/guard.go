@@ -29,9 +29,9 @@ Usage: fencepost guard add --resource RESOURCE --table TABLE [--stamp COLUMN]
        fencepost guard remove --table TABLE --dsn DSN
 
 add puts triggers on a table, its partitions and its children by inheritance. From
-then on only transactions that claim the current epoch of the resource can write it:
-those of the leader, which Fencepost gives their claim, and those of a session that has
-called fencepost.claim. Everybody else is refused, whatever path the write takes. With
+then on only sessions whose backend is registered under the current epoch can write it:
+those of the leader, which Fencepost registers, and those that have called
+fencepost.claim. Everybody else is refused, whatever path the write takes. With
 --stamp, each row carries the epoch under which it was last written; a missing column
 is added, as a bigint without a default.
 

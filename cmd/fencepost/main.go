@@ -107,7 +107,7 @@ func commands() []command {
 		{name: "guard", args: "add | list | remove --table TABLE", summary: "let only the leader write a table, whatever path its writes take", run: runGuard},
 		{name: "generation", args: "bump --config FILE", summary: "accept a lease service that was rebuilt or restored", run: runGeneration},
 		{name: "raft", args: "bootstrap | add | remove NODE | status", summary: "manage the proxies that are nodes of election.provider raft", run: runRaft},
-		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},
+		{name: "explain", args: "SQL", summary: "show who may run each statement of a text", run: runExplain},
 		{name: "explain-route", args: "--user USER --client IP", summary: "show which route a connection would get, and why", run: runExplainRoute},
 		{name: "demo", args: "[--election postgres|consul|etcd|kubernetes|raft|redis|zookeeper]", summary: "show a frozen leader being fenced", run: runDemo},
 		{name: "playground", args: "[--listen ADDRESS]", summary: "show on a web page how workers compete, fail and are fenced", run: runPlayground},

@@ -156,7 +156,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	out := runCommand(t, nil, "explain", "BEGIN; UPDATE t SET x = 1; VACUUM t")
-	for _, want := range []string{"UPDATE t SET x = 1", "taken  for a write", "check  behind it"} {
+	for _, want := range []string{"kind    begin", "leader  runs", "reader  refused by Postgres", "reader  refused before it is sent"} {
 		if !strings.Contains(out.stdout, want) {
 			t.Errorf("explain does not say %q:\n%s", want, out.stdout)
 		}
@@ -179,12 +179,12 @@ func TestExplainAsksTheDatabaseWhatIsProven(t *testing.T) {
 	if out.code != exitOK {
 		t.Fatalf("exit code %d: %s", out.code, out.stderr)
 	}
-	for _, want := range []string{"proven harmless", "proven no: relation late is a view", "taken  for a write"} {
+	for _, want := range []string{"it is proven harmless", "refused before it is sent: relation late is a view", "taken   for a write"} {
 		if !strings.Contains(out.stdout, want) {
 			t.Errorf("explain does not say %q:\n%s", want, out.stdout)
 		}
 	}
-	if out := runCommand(t, nil, "explain", sql); out.code != exitOK || strings.Contains(out.stdout, "proven") {
+	if out := runCommand(t, nil, "explain", sql); out.code != exitOK || strings.Contains(out.stdout, "proven harmless") {
 		t.Errorf("without a database (exit code %d) it says what is proven:\n%s", out.code, out.stdout)
 	}
 	if out := runCommand(t, nil, "explain", "--dsn", "postgres://127.0.0.1:1/nowhere", sql); out.code != exitFailure {

@@ -7,18 +7,20 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
 )
 
 const migrateAbout = `
-Usage: fencepost migrate --dsn DSN [--control-role ROLE] [--worker-role ROLE ...]
+Usage: fencepost migrate --dsn DSN [--control-role ROLE] [--claim-role ROLE ...]
 
 Creates or updates the schema fencepost in the database that the DSN names. The
 schema is per database: run it for each database whose tables are to be fenced.
@@ -28,13 +30,13 @@ views of the schema that are missing; if a table is, it says what to do.
 The DSN's role must be a superuser or the control role itself. A missing control
 role is created if FENCEPOST_CONTROL_PASSWORD contains a password for it.
 
-Every role may read the fence unless --worker-role names those that may. The flag
-can be given several times. The roles are kept for later runs until others are
-named; --worker-role PUBLIC allows every role again.
+The roles of workers need no right on the schema. Only a job that writes guarded
+tables past the proxy calls a function of it, fencepost.claim: --claim-role lets a
+role do that, and can be given several times. REVOKE USAGE ON SCHEMA fencepost
+takes it back.
 
 If another session holds a lock that the migration needs, migrate says which one, and
-gives up after --lock-timeout. It has then changed nothing since the last step that it
-has applied; run it again.
+gives up after --lock-timeout. It has then changed nothing; run it again.
 
 Without --dsn the environment variable FENCEPOST_DSN is used.`
 
@@ -42,10 +44,13 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
 	dsn := fs.String("dsn", t.getenv("FENCEPOST_DSN"), "`DSN` of the database, e.g. postgres://user@host/db")
 	control := fs.String("control-role", migrations.DefaultControl, "`role` that owns the schema and that Fencepost connects as")
-	var workers roleList
-	fs.Var(&workers, "worker-role", "`role` that workers connect as, or are members of; PUBLIC for every role")
+	var claim roleList
+	fs.Var(&claim, "claim-role", "`role` that may call fencepost.claim, past the proxy")
 	lockTimeout := fs.Duration("lock-timeout", migrations.DefaultLockTimeout, "`duration` for which a lock is waited for that another session holds")
 	hideDefault(fs, "dsn")
+	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "worker-role") }) {
+		return usagef("--worker-role is gone: workers need no right on the schema, so leave it out. Jobs that call fencepost.claim are named by --claim-role")
+	}
 	if err := parseFlags(t, fs, migrateAbout, args, 0); err != nil {
 		return err
 	}
@@ -64,7 +69,7 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	var done migrations.Migrated
 	err = waits.During(ctx, conn, func() (err error) {
 		done, err = migrations.Up(ctx, conn, migrations.Options{
-			Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD"), WorkerRoles: workers, LockTimeout: *lockTimeout})
+			Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD"), ClaimRoles: claim, LockTimeout: *lockTimeout})
 		return err
 	})
 	if err != nil {
@@ -77,15 +82,13 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	for _, again := range done.Repaired {
 		fmt.Fprintf(t.stdout, "made the missing %s again\n", again)
 	}
-	for _, m := range done.Applied {
-		if m.Version > done.From {
-			fmt.Fprintf(t.stdout, "applied %03d_%s\n", m.Version, m.Name)
-		}
-	}
-	if done.From == done.Version {
+	switch done.From {
+	case 0:
+		fmt.Fprintf(t.stdout, "database %s: made the schema fencepost, version %d\n", database, done.Version)
+	case done.Version:
 		fmt.Fprintf(t.stdout, "database %s: the schema fencepost is already at version %d\n", database, done.Version)
-	} else {
-		fmt.Fprintf(t.stdout, "database %s: migrated the schema fencepost from version %d to %d\n", database, done.From, done.Version)
+	default:
+		fmt.Fprintf(t.stdout, "database %s: upgraded the schema fencepost from version %d to %d\n", database, done.From, done.Version)
 	}
 	fmt.Fprintf(t.stdout, "It fences the tables of database %s only: run migrate for each database.\n", database)
 	warnings, err := migrations.Warnings(ctx, conn)
@@ -158,6 +161,10 @@ func connectAs(ctx context.Context, dsn string, change func(*pgx.ConnConfig)) (*
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	if r := fencing.OldServer(fencing.ServerMajor(conn.PgConn().ParameterStatus("server_version"))); r != nil {
+		_ = conn.Close(ctx)
+		return nil, fmt.Errorf("connect to the database: %s. %s", r.Message, r.Hint)
 	}
 	return conn, nil
 }

@@ -149,7 +149,7 @@ func TestOrdersByDSN(t *testing.T) {
 			t.Errorf("resource list does not say %q: %s%s", part, out.stdout, out.stderr)
 		}
 	}
-	out = runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db))
+	out = runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.Control, db))
 	for _, part := range []string{"vacant", `order: paused by order of "`, `, because of "a\tdrill"`, `order: worker "a" may not campaign until 2`} {
 		if out.code != exitOK || !strings.Contains(out.stdout, part) || strings.Contains(out.stdout, "unknown") {
 			t.Errorf("status does not say %q: %s%s", part, out.stdout, out.stderr)
@@ -158,7 +158,7 @@ func TestOrdersByDSN(t *testing.T) {
 	run(exitFailure, "it is paused, and would not be when it is made anew. Stop its workers first. If you are sure, use --force.", "resource", "rm", "billing")
 	run(exitOK, "resource billing is not paused any more", "resume", "billing")
 	run(exitOK, "resource billing is not paused: nothing changed", "resume", "billing")
-	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); strings.Contains(out.stdout, "paused") {
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.Control, db)); strings.Contains(out.stdout, "paused") {
 		t.Errorf("status after the pause: %s", out.stdout)
 	}
 	run(exitOK, "deleted 0 grants older than 90d", "ledger", "prune", "--keep", "90d")
@@ -254,7 +254,7 @@ func TestBothStatusesShowOrders(t *testing.T) {
 		t.Helper()
 		var proxy, database string
 		eventually(t, what, func() bool {
-			proxy, database = orders("--admin="+r.admin.Addr().String()), orders("--dsn="+s.DSN(pgtest.App, db))
+			proxy, database = orders("--admin="+r.admin.Addr().String()), orders("--dsn="+s.DSN(pgtest.Control, db))
 			return proxy == database && strings.Count(proxy, "\n") == n
 		})
 	}
@@ -394,7 +394,7 @@ func TestALeaderWritesItsGuardedTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(startServing(t, s, nil).connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker=b"), "nil")
-	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); !strings.Contains(out.stdout, db+"/billing: guards 1 tables") {
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.Control, db)); !strings.Contains(out.stdout, db+"/billing: guards 1 tables") {
 		t.Errorf("status of the database: %s%s", out.stdout, out.stderr)
 	}
 	var stamps string

@@ -91,7 +91,7 @@ func startPlaygroundProxy(t terminal, o playground.ProxyOptions) (playground.Pro
 	if err != nil {
 		return playground.Proxy{}, err
 	}
-	s, err := newServingWith(cfg, logs, newWatch(t.getenv, logs.log.Named("oracle")), open)
+	s, err := newServing(cfg, logs, open)
 	if err != nil {
 		return playground.Proxy{}, err
 	}

@@ -23,7 +23,7 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 	cfg.Unfenced = config.Unfenced{Default: "refuse", Users: map[string]string{"migrator": "allow"}}
 	cfg.Worker.Identity = "client_address"
 	cfg.Upstream.ApplicationName = "worker"
-	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}, "mail": {}, "news": {OnStale: "discard"}, "new": {Enforce: "shadow"}, "queue": {Fence: "tables"}}
+	cfg.Resources = map[string]config.Resource{"billing": {Announce: "per-connection"}, "mail": {}, "news": {OnStale: "discard"}, "new": {Enforce: "shadow"}, "queue": {Fence: "tables"}}
 	for _, c := range []struct {
 		request fencing.JoinRequest
 		want    proxy.SessionPolicy
@@ -38,7 +38,7 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 		{fencing.JoinRequest{User: "app", Resource: "new"},
 			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, Shadow: true}},
 		{fencing.JoinRequest{User: "app", Resource: "billing"},
-			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, ProvenReads: true}},
+			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, TellEach: true}},
 	} {
 		if got := p.session(c.request); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.request, got, c.want)
@@ -50,7 +50,7 @@ func TestRoutesDecideWhatAConnectionLeavesOpen(t *testing.T) {
 	t.Parallel()
 	cfg := config.Default()
 	cfg.Worker.Identity = "proxy"
-	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}}
+	cfg.Resources = map[string]config.Resource{"billing": {Announce: "per-connection"}}
 	cfg.Routes = config.Routes{
 		{Match: config.Match{ApplicationName: "invoicer-*"}, Resource: "billing", Worker: "application_name", Campaign: "wait"},
 		{Match: config.Match{Database: "mail"}, Resource: "mail", Worker: "client_address", Campaign: "off"},
@@ -63,7 +63,7 @@ func TestRoutesDecideWhatAConnectionLeavesOpen(t *testing.T) {
 		request  fencing.JoinRequest
 		route    proxy.Route
 		identity proxy.Identity
-		proven   bool
+		tells    bool
 	}{
 		{fencing.JoinRequest{ApplicationName: "invoicer-7"}, proxy.Route{Name: "routes.1", Resource: "billing", Worker: "invoicer-7", Campaign: fencing.CampaignWait}, proxy.IdentityProxy, true},
 		{fencing.JoinRequest{ApplicationName: "invoicer-", Worker: "w"}, proxy.Route{Name: "routes.1", Resource: "billing", Campaign: fencing.CampaignWait}, proxy.IdentityProxy, true},
@@ -74,8 +74,8 @@ func TestRoutesDecideWhatAConnectionLeavesOpen(t *testing.T) {
 		{fencing.JoinRequest{User: "other"}, proxy.Route{}, proxy.IdentityProxy, false},
 	} {
 		got := p.session(c.request)
-		if got.Route != c.route || got.Identity != c.identity || got.ProvenReads != c.proven || got.Refusal != nil {
-			t.Errorf("%+v: %+v, want %+v, identity %d, proven %t", c.request, got, c.route, c.identity, c.proven)
+		if got.Route != c.route || got.Identity != c.identity || got.TellEach != c.tells || got.Refusal != nil {
+			t.Errorf("%+v: %+v, want %+v, identity %d, tells each %t", c.request, got, c.route, c.identity, c.tells)
 		}
 	}
 	if got := p.session(fencing.JoinRequest{ApplicationName: "invoicer-"}).Refusal; got == nil || got.SQLState != "22023" || got.Hint == "" {

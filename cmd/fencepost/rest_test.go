@@ -154,7 +154,6 @@ func foreign(t *testing.T, s *pgtest.Server, db string) (role string, sprung fun
 		"CREATE VIEW fencepost.schema_version AS SELECT trap.spring() AS version, ''::text AS name, now() AS applied_at",
 		`CREATE VIEW fencepost.status AS SELECT ''::text AS resource, ''::text AS worker, trap.spring()::bigint AS epoch, now() AS granted_at, ''::text AS state, now() AS state_since,
 			now() AS confirmed_until, ''::text AS source, ''::text AS sequence, 0::bigint AS guarded_tables, '{}'::text[] AS orders`,
-		"CREATE VIEW fencepost.worker_roles AS SELECT ''::name AS role WHERE trap.spring() > 0",
 		"CREATE VIEW fencepost.guarded_tables AS SELECT trap.spring() AS fence",
 		`CREATE TABLE fencepost.rejections (minute timestamptz, database text, resource text, worker text, login_role text, kind text, write boolean, sqlstate text, fingerprint text,
 			count bigint, first_at timestamptz, last_at timestamptz, epoch bigint, current_epoch bigint, current_worker text, client text, proxy text, statement text,
@@ -164,8 +163,8 @@ func foreign(t *testing.T, s *pgtest.Server, db string) (role string, sprung fun
 		"CREATE VIEW fencepost.guarded AS SELECT trap.spring() AS fence, 0 AS tables", "CREATE VIEW fencepost.bars AS SELECT trap.spring() AS fence",
 		`CREATE VIEW fencepost.orders AS SELECT trap.spring()::bigint AS id, ''::text AS kind, ''::text AS resource, ''::text AS worker, now() AS until, 0::bigint AS epoch,
 			''::text AS asked_by, ''::text AS role, ''::text AS reason, now() AS asked_at`,
-		"CREATE FUNCTION fencepost.current(bigint, bigint, bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM trap.spring(); RETURN true; END $$",
-		"CREATE FUNCTION fencepost.refuse(integer, bigint, text, text, bigint, boolean) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+		"CREATE FUNCTION fencepost.enter(integer, integer, text, text, bigint, text, text, bigint, bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.spring(); END $$",
+		"CREATE FUNCTION fencepost.holds(fencepost.fence, bigint, bigint, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
 		"GRANT ALL ON ALL TABLES IN SCHEMA fencepost TO PUBLIC",
 	)
 	return role, func() bool { return pgtest.Ask[bool](t, s, db, "SELECT is_called FROM trap.sprung") }

@@ -65,7 +65,7 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeLog()) }()
-	s, err := newServingWith(cfg, logs, newWatch(t.getenv, logs.log.Named("oracle")), unless(ctx, serveElector))
+	s, err := newServing(cfg, logs, unless(ctx, serveElector))
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,6 @@ type serving struct {
 	log       *zap.Logger
 	metrics   *admin.Metrics
 	audit     auditing
-	watch     *watch // nil unless sessions are observed
 	leases    electors.Service
 	elections *election.Elections
 	proxy     *proxy.Server
@@ -144,18 +143,14 @@ func unless(ctx context.Context, open opener) opener {
 	}
 }
 
-// newServing listens and wires the packages together. run must be called on the result.
-func newServing(cfg config.Config, logs loggers, w *watch) (*serving, error) {
-	return newServingWith(cfg, logs, w, serveElector)
-}
-
-// newServingWith is newServing with a lease service that is not the configured one.
-func newServingWith(cfg config.Config, logs loggers, w *watch, open opener) (_ *serving, err error) {
+// newServing listens and wires the packages together; open opens the lease service. run must be called on the
+// result.
+func newServing(cfg config.Config, logs loggers, open opener) (_ *serving, err error) {
 	log := logs.log
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{log: log, metrics: admin.NewMetrics(), watch: w, faults: faults.NewRegister(log.Named("faults"), 0)}
+	s := &serving{log: log, metrics: admin.NewMetrics(), faults: faults.NewRegister(log.Named("faults"), 0)}
 	s.audit = s.newAuditing(logs)
 	s.settings.Log, s.settings.Apply = log.Named("reload"), func(c *config.Config) { s.apply(c, logs) }
 	s.settings.Start(cfg)
@@ -198,10 +193,8 @@ func newServingWith(cfg config.Config, logs loggers, w *watch, open opener) (_ *
 
 		Logger: log.Named("proxy"),
 		// The metrics come first, so that whoever sees the line also sees the count.
-		Auditors:   []fencing.Auditor{s.metrics, auditlog.Recorders{s.audit.log, s.audit.table}},
-		Metrics:    s.metrics,
-		Unprepared: s.health.Unprepared,
-		Observe:    w.observe(),
+		Auditors: []fencing.Auditor{s.metrics, auditlog.Recorders{s.audit.log, s.audit.table}},
+		Metrics:  s.metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -282,11 +275,18 @@ func (s *serving) observe(e election.Event) {
 	s.health.Observe(e)
 }
 
+// listener is a lease service that hears all that is sent on the channel on which proxies also tell each other of grants
+// that wait.
+type listener interface {
+	FollowNotifications(ctx context.Context, heard func(payload string))
+}
+
 // openDatabase opens a database's fence and lease service when the first worker
 // connects to that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
 	st, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *store.Config) {
 		c.Blocked = func(resource string, by []string) { s.metrics.Blocked(database, resource, by) }
+		c.Draining = func(resource string, e fencing.Epoch) { s.elections.Draining(database, resource, e) }
 		c.PresenceID = rand.Text()[:16] // 80 bits
 	})
 	s.health.Examined(database, err)
@@ -299,16 +299,17 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		st.Close()
 	}
 	backend := election.Backend{
-		Fence:     newFences(st, database, s.current).open,
-		Catalog:   st,
-		Orders:    st.Orders,
-		Tokens:    token.New(st.Pool()),
-		Fences:    st.Fences,
-		InForce:   st.InForce,
-		Handovers: handover.New(st.Pool(), s.id),
-		Presence:  st,
-		CloseIdle: st.CloseIdle,
-		Close:     closed,
+		Fence:        newFences(st, database, s.current).open,
+		Catalog:      st,
+		FollowDrains: st.FollowDrains,
+		Orders:       st.Orders,
+		Tokens:       token.New(st.Pool()),
+		Fences:       st.Fences,
+		InForce:      st.InForce,
+		Handovers:    handover.New(st.Pool(), s.id),
+		Presence:     st,
+		CloseIdle:    st.CloseIdle,
+		Close:        closed,
 	}
 	if s.current().Election.Provider != electors.Postgres.Name { // leases in the database itself are not confirmed while it is silent
 		backend.Answers = st.Answers
@@ -316,6 +317,16 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 	if backend.Provider, err = s.leases.Database(database, st); err != nil {
 		closed()
 		return election.Backend{}, err
+	}
+	if leases, ok := backend.Provider.(listener); ok { // one connection listens for both
+		backend.FollowDrains = func(ctx context.Context, told func(string, fencing.Epoch)) error {
+			leases.FollowNotifications(ctx, func(payload string) {
+				if err := st.Drain(ctx, payload, told); err != nil && ctx.Err() == nil {
+					s.log.Warn("cannot follow the grants of other proxies", zap.String("database", database), zap.Error(err))
+				}
+			})
+			return context.Cause(ctx)
+		}
 	}
 	return backend, nil
 }

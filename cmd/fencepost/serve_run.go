@@ -55,7 +55,7 @@ func (s *serving) run(ctx context.Context) error {
 	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
 	stopAsking() // not before: the checks notice a database that was dropped, whose leases cannot be released
 	err = errors.Join(err, group.Wait())
-	err = errors.Join(err, s.leases.Close(), s.watch.verdict()) // when nobody uses the leases any more
+	err = errors.Join(err, s.leases.Close()) // when nobody uses the leases any more
 	s.log.Info("ended", zap.NamedError("error", err))
 	return err
 }

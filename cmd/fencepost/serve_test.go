@@ -97,7 +97,7 @@ func startServingWith(t *testing.T, s *pgtest.Server, change func(*config.Config
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.serving, err = newServingWith(cfg, logs, nil, open); err != nil {
+	if r.serving, err = newServing(cfg, logs, open); err != nil {
 		t.Fatal(err)
 	}
 	r.settings.Load = func() (config.Config, error) { return cfg, nil }
@@ -237,7 +237,7 @@ func TestServeFencesAndShowsIt(t *testing.T) {
 	if strings.Contains(metrics, "fencepost_stale_writes_rejected_total{") {
 		t.Error("/metrics counts a follower's write as a stale one")
 	}
-	out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db))
+	out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.Control, db))
 	if out.code != exitOK || !strings.Contains(out.stdout, "billing") || !strings.Contains(out.stdout, " a ") {
 		t.Errorf("status --dsn: %s%s", out.stdout, out.stderr)
 	}

@@ -129,7 +129,7 @@ func TestStatusAsJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for source, onlyHere := range map[string]bool{"--admin=" + r.admin.Addr().String(): true, "--dsn=" + server.DSN(pgtest.App, db): false} {
+	for source, onlyHere := range map[string]bool{"--admin=" + r.admin.Addr().String(): true, "--dsn=" + server.DSN(pgtest.Control, db): false} {
 		out := runCommand(t, nil, "status", source, "--json", "--resource", "billing")
 		var got struct {
 			Resources []map[string]any
@@ -205,5 +205,19 @@ func TestStatusRunsNothingOfUsers(t *testing.T) {
 	var path string
 	if err := conn.QueryRow(t.Context(), "SHOW search_path").Scan(&path); err != nil || path != "pg_catalog,pg_temp" {
 		t.Errorf("the search path is %q, %v", path, err)
+	}
+}
+
+// TestWhoMayReadTheStatus: members of pg_monitor, and nobody who was given nothing.
+func TestWhoMayReadTheStatus(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN("watcher", db)); out.code != exitOK || !strings.Contains(out.stdout, "no resources yet") {
+		t.Errorf("a member of pg_monitor: code %d: %s%s", out.code, out.stdout, out.stderr)
+	}
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); out.code != exitFailure || !strings.Contains(out.stderr, "members of pg_monitor may") {
+		t.Errorf("a worker's role: code %d: %s%s", out.code, out.stdout, out.stderr)
 	}
 }

@@ -54,7 +54,7 @@ func TestServeUnderTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	for _, sql := range []string{"INSERT INTO work VALUES (1)", "VACUUM fencepost.lease"} {
+	for _, sql := range []string{"INSERT INTO work VALUES (1)", "VACUUM work"} {
 		if err := execSQL(t, conn, sql); err != nil {
 			t.Errorf("%s: %v", sql, err)
 		}

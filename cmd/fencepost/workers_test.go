@@ -15,41 +15,39 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// TestOnlyWorkerRolesMayBeWorkers checks that once worker roles are named, a connection
-// of another role that names a resource is refused with the missing privilege, and that
-// one without a resource reads as before.
-func TestOnlyWorkerRolesMayBeWorkers(t *testing.T) {
+// TestWorkersNeedNoRight: a role that may not even use the schema leads and writes. Which jobs may call fencepost.claim
+// is said by --claim-role, and the flag that named workers is gone.
+func TestWorkersNeedNoRight(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := s.Database(t)
-			migrate := func(role string) {
-				t.Helper()
-				if out := runCommand(t, nil, "migrate", "--dsn", s.DSN(pgtest.Superuser, db), "--worker-role", role); out.code != exitOK {
-					t.Fatalf("migrate --worker-role %s: %s", role, out.stderr)
+			r := startServing(t, s, nil)
+			worker := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
+			for _, sql := range []string{"CREATE TABLE t (n int)", "INSERT INTO t VALUES (1)", "BEGIN", "UPDATE t SET n = 2", "COMMIT"} {
+				if err := execSQL(t, worker, sql); err != nil {
+					t.Errorf("%s: %v", sql, err)
 				}
 			}
-			migrate("md5_user")
-			r := startServing(t, s, nil)
-			_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=a"))
-			wantState(t, err, "ZF004")
-			if err == nil || !strings.Contains(err.Error(), "permission denied") {
-				t.Errorf("a role that is not a worker role: %v", err)
+			if may := pgtest.Ask[bool](t, s, db, "SELECT has_schema_privilege('"+pgtest.App+"', 'fencepost', 'USAGE')"); may {
+				t.Error("the role of the worker may use the schema")
 			}
-			if err := execSQL(t, r.connect(t, db, ""), "SELECT count(*) FROM pg_class"); err != nil {
-				t.Errorf("without a resource: %v", err)
+			migrate := func(flags ...string) output {
+				return runCommand(t, nil, append([]string{"migrate", "--dsn", s.DSN(pgtest.Superuser, db)}, flags...)...)
 			}
-			migrate(pgtest.App)
-			if err := execSQL(t, r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait"), "CREATE TABLE t (n int)"); err != nil {
-				t.Errorf("a worker's role: %v", err)
+			wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "42501")
+			if out := migrate("--claim-role", pgtest.App); out.code != exitOK || !strings.Contains(out.stderr, "warning: max_prepared_transactions is 10") {
+				t.Fatalf("migrate --claim-role: code %d, %s", out.code, out.stderr)
 			}
-			out := runCommand(t, nil, "migrate", "--dsn", s.DSN(pgtest.Superuser, db), "--worker-role", "nobody here")
-			if out.code != exitFailure || !strings.Contains(out.stderr, `"nobody here" does not exist`) {
+			wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "ZF004")
+			if out := migrate("--claim-role", "nobody here"); out.code != exitFailure || !strings.Contains(out.stderr, `"nobody here" does not exist`) {
 				t.Errorf("a role that does not exist: code %d, %s", out.code, out.stderr)
 			}
-			if out := runCommand(t, nil, "migrate", "--dsn", s.DSN(pgtest.Superuser, db)); !strings.Contains(out.stderr, "warning: max_prepared_transactions is 10") {
-				t.Errorf("no warning: %s", out.stderr)
+			for _, old := range [][]string{{"--worker-role", pgtest.App}, {"-worker-role=" + pgtest.App}} {
+				if out := migrate(old...); out.code != exitUsage || !strings.Contains(out.stderr, "--worker-role is gone") {
+					t.Errorf("%v: code %d, %s", old, out.code, out.stderr)
+				}
 			}
 		})
 	}

@@ -55,6 +55,7 @@ type worker struct {
 
 func (w *worker) Activity() (uint64, bool) { return w.reads.Load(), true }
 func (w *worker) StatusChanged()           {}
+func (w *worker) EpochEnds(fencing.Epoch)  {}
 
 // elections returns a proxy's Elections over the real fence.
 func elections(t *testing.T, c *kv.Client, ttl time.Duration) *election.Elections {

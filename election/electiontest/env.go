@@ -278,6 +278,7 @@ type conn struct {
 
 func (c *conn) Activity() (uint64, bool) { return c.reads.Load(), c.owed.Load() }
 func (c *conn) StatusChanged()           { c.changes.Add(1) }
+func (c *conn) EpochEnds(fencing.Epoch)  {}
 
 // hush makes the connection inactive, speak makes it active for a moment, and wake
 // permanently.

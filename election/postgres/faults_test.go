@@ -249,31 +249,6 @@ func TestALeaseDoesNotWaitForNotificationsOfOthers(t *testing.T) {
 	}
 }
 
-// TestProxiesFromBeforeNotifyByThemselves: they call functions that still do.
-func TestProxiesFromBeforeNotifyByThemselves(t *testing.T) {
-	t.Parallel()
-	server := pgtest.Shared(t)
-	db := server.Database(t)
-	listens, old := server.Connect(t, pgtest.Control, db), server.Connect(t, pgtest.Control, db)
-	if _, err := listens.Exec(t.Context(), "SELECT fencepost.lease_listen()"); err != nil {
-		t.Fatal(err)
-	}
-	for _, sql := range []string{
-		"SELECT award FROM fencepost.lease_acquire('billing', 'a', 'a-1', '1 minute', NULL, NULL)",
-		"SELECT fencepost.lease_release('billing', 0, 'a-1', 'left', NULL)::int",
-		"SELECT award FROM fencepost.lease_acquire('billing', 'b', 'b-1', '1 minute', NULL, NULL)",
-		"SELECT fencepost.lease_release('billing', 0, 'b-1', 'left')::int",
-	} {
-		var award int64
-		if err := old.QueryRow(t.Context(), sql).Scan(&award); err != nil || award == 0 {
-			t.Fatalf("%s: %d, %v", sql, award, err)
-		}
-		if note, err := listens.WaitForNotification(within(t, patience)); err != nil || note.Payload != "billing" {
-			t.Errorf("%s: %+v, %v", sql, note, err)
-		}
-	}
-}
-
 // An acquire waits in the server for the lease's row, and its sender gives up.
 func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	t.Parallel()
@@ -298,7 +273,7 @@ func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	late := make(chan error, 1)
 	conn := server.Connect(t, pgtest.Control, db)
 	go func() {
-		_, err := conn.Exec(context.Background(), "SELECT fencepost.lease_acquire($1, $2, $3, $4, NULL, NULL)",
+		_, err := conn.Exec(context.Background(), "SELECT fencepost.lease_take($1, $2, $3, $4, NULL, NULL)",
 			long.Resource, long.Worker, long.Incarnation, long.TTL)
 		late <- err
 	}()
@@ -357,10 +332,9 @@ func TestWorkersRoleMayNotTouchTheLease(t *testing.T) {
 	for _, denied := range []string{
 		"SELECT * FROM fencepost.lease", "DELETE FROM fencepost.lease", "SELECT nextval('fencepost.lease_award')",
 		"UPDATE fencepost.lease_marker SET marker = 'x'", "SELECT fencepost.lease_bump()",
-		"SELECT * FROM fencepost.lease_acquire('r', 'w', 'i', '1s', NULL, NULL)",
 		"SELECT * FROM fencepost.lease_take('r', 'w', 'i', '1s', NULL, NULL)", "SELECT fencepost.lease_end('r', 1, 'i', 'left', NULL)",
 		"SELECT fencepost.lease_notify('{r}')",
-		"SELECT fencepost.lease_renew('r', 1, 'i', '1s')", "SELECT fencepost.lease_release('r', 1, 'i', 'left')",
+		"SELECT fencepost.lease_renew('r', 1, 'i', '1s')",
 		"SELECT name FROM fencepost.lease_channel", "SELECT fencepost.lease_listen()", "SELECT fencepost.lease_tell('r')",
 		"SELECT * FROM fencepost.lease_over", "INSERT INTO fencepost.lease_over VALUES ('i')",
 	} {

@@ -77,6 +77,7 @@ type Provider struct {
 		watched  map[string]*watched   // by resource; those that the reader reads
 		down     chan struct{}         // not nil while notifications cannot be received; closed when they can again
 		seen     map[string]standstill // by resource
+		heard    func(payload string)  // nil unless somebody follows the notifications
 	}
 }
 

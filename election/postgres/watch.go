@@ -197,5 +197,27 @@ func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
 			return true, fmt.Errorf("wait for a notification: %w", err)
 		}
 		p.wake(note.Payload)
+		p.mu.Lock()
+		heard := p.mu.heard
+		p.mu.Unlock()
+		if heard != nil {
+			heard(note.Payload)
+		}
 	}
+}
+
+// FollowNotifications calls heard with each notification that is received until ctx ends, of changed leases and of
+// whatever else is sent on their channel. The provider listens meanwhile. Only one call may be under way.
+func (p *Provider) FollowNotifications(ctx context.Context, heard func(payload string)) {
+	p.begin()
+	defer p.end()
+	p.hear(heard)
+	defer p.hear(nil)
+	<-ctx.Done()
+}
+
+func (p *Provider) hear(heard func(payload string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.heard = heard
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/fencepost/fencepost/fencing/owner"
 )
 
-// version is the migration that made the ledger keep what this package reads.
-const version = 19
-
 // Grant is a row of the ledger.
 type Grant struct {
 	Resource   string
@@ -22,8 +19,8 @@ type Grant struct {
 	Generation int64  // of the lease service
 	Index      int64  // of the award within it: the token, if the source is token
 	At         time.Time
-	Xid        Xid       // of the grant, 0 if it is older than migration 019
-	Snapshot   *Snapshot // nil if it is older than migration 019
+	Xid        Xid      // of the grant
+	Snapshot   Snapshot // of that transaction, when nothing of an older epoch could commit any more
 	// Copied: the row was not written by the transaction that it names, so it came with a
 	// restored dump, and its ids are those of another server or another life of this one.
 	Copied bool
@@ -33,8 +30,7 @@ type Grant struct {
 // written by one transaction and name several have come by a copy too, also if one of the ids
 // happens to be the right one.
 const rowsOfLedger = `SELECT g.resource, g.epoch, coalesce(g.worker, ''), g.source, g.source_generation, g.source_index, g.granted_at,
-	coalesce(g.x, 0), coalesce(g.snapshot::text, ''),
-	coalesce(g.x & 4294967295 <> g.own OR min(g.x) OVER w <> max(g.x) OVER w OR count(g.x) OVER w <> count(*) OVER w, false)
+	g.x, g.snapshot::text, g.x & 4294967295 <> g.own OR min(g.x) OVER w <> max(g.x) OVER w
 	FROM (SELECT l.*, l.xid::text::bigint AS x, l.xmin::text::bigint AS own FROM fencepost.grants l) g
 	WINDOW w AS (PARTITION BY g.own) ORDER BY g.resource COLLATE "C", g.epoch`
 
@@ -49,14 +45,10 @@ func (s *Session) Ledger(ctx context.Context) (map[string][]Grant, error) {
 		var g Grant
 		var xid int64
 		var snapshot string
-		_, err = pgx.ForEachRow(rows, []any{&g.Resource, &g.Epoch, &g.Worker, &g.Source, &g.Generation, &g.Index, &g.At, &xid, &snapshot, &g.Copied}, func() error {
-			g.Xid, g.Snapshot = Xid(xid), nil
-			if snapshot != "" {
-				parsed, err := ParseSnapshot(snapshot)
-				if err != nil {
-					return err
-				}
-				g.Snapshot = &parsed
+		_, err = pgx.ForEachRow(rows, []any{&g.Resource, &g.Epoch, &g.Worker, &g.Source, &g.Generation, &g.Index, &g.At, &xid, &snapshot, &g.Copied}, func() (err error) {
+			g.Xid = Xid(xid)
+			if g.Snapshot, err = ParseSnapshot(snapshot); err != nil {
+				return err
 			}
 			ledger[g.Resource] = append(ledger[g.Resource], g)
 			return nil
@@ -92,15 +84,5 @@ func (s *Session) examine(ctx context.Context) error {
 		return err
 	}
 	s.control = by.Role
-	var at int
-	err = s.asControl(ctx, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, "SELECT coalesce(max(v.version), 0) FROM fencepost.schema_version v").Scan(&at)
-	})
-	if err != nil {
-		return fmt.Errorf("read the version of the schema fencepost: %w", err)
-	}
-	if at < version {
-		return fmt.Errorf("the schema fencepost is at version %d, and this needs %d: run fencepost migrate", at, version)
-	}
 	return nil
 }

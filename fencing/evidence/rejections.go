@@ -39,7 +39,7 @@ type Rejection struct {
 
 var (
 	// ErrNoTable means that the database has no table for rejections.
-	ErrNoTable = errors.New("the database has no table fencepost.rejections as migrations 021 and 022 make it")
+	ErrNoTable = errors.New("the database has no table fencepost.rejections")
 	// ErrUncertain means that nobody knows whether the rows were recorded.
 	ErrUncertain = errors.New("the connection broke while the rows were committed")
 )

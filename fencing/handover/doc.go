@@ -1,8 +1,7 @@
 // Package handover keeps, in one database, who campaigns through a proxy, and reads what operators
-// have ordered to be handed over. See migrations/025_handover.sql.
+// have ordered to be handed over. See migrations/handover.sql.
 //
 // Who campaigns is written as changes, in one statement for all resources of a database and at most
 // as often as Record is called. Every few seconds a statement that changes one row says that the proxy
-// is still there. Nothing waits for a disk. In a database from before the migration, there is nothing
-// to read, and nothing is written.
+// is still there. Nothing waits for a disk.
 package handover

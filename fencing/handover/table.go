@@ -7,31 +7,23 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencepost/fencepost/fencing"
 )
 
-const (
-	// beat is how often, at least, a proxy says that it is there. The database takes one that has
-	// not been seen for 15 s for gone.
-	beat = 5 * time.Second
-	// lookAgain is how long a database that lacks the migration is left alone.
-	lookAgain = time.Minute
-)
+// beat is how often, at least, a proxy says that it is there. The database takes one that has
+// not been seen for 15 s for gone.
+const beat = 5 * time.Second
 
 // Table is one database, as one proxy uses it. It is safe for concurrent use.
 type Table struct {
 	pool *pgxpool.Pool
 	name string // of the proxy
 	id   string // random, because a proxy that starts again campaigns for nobody
-
-	missing atomic.Pointer[time.Time] // until when the database is known to lack the migration; nil if it is not
 
 	mu       sync.Mutex
 	recorded map[string]fencing.Candidate // what the database has, by incarnation; nil if that is not known
@@ -51,9 +43,6 @@ func New(pool *pgxpool.Pool, proxy string) *Table {
 func (t *Table) Record(ctx context.Context, all []fencing.Candidate) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if until := t.missing.Load(); until != nil && time.Now().Before(*until) {
-		return nil
-	}
 	if len(all) == 0 {
 		return t.forget(ctx)
 	}
@@ -68,7 +57,7 @@ func (t *Table) Record(ctx context.Context, all []fencing.Candidate) error {
 	}
 	if err != nil {
 		t.recorded = nil // the outcome is unknown
-		return t.unlessMissing("record who campaigns", err)
+		return fmt.Errorf("record who campaigns: %w", err)
 	}
 	t.recorded, t.revision, t.written = make(map[string]fencing.Candidate, len(all)), revision, time.Now()
 	for _, c := range all {
@@ -129,7 +118,7 @@ func (t *Table) forget(ctx context.Context) error {
 	}
 	if _, err := t.pool.Exec(ctx, "WITH own AS (DELETE FROM fencepost.candidates c WHERE c.proxy = $1) DELETE FROM fencepost.proxies p WHERE p.id = $1", t.id); err != nil {
 		t.recorded = nil
-		return t.unlessMissing("forget who campaigned", err)
+		return fmt.Errorf("forget who campaigned: %w", err)
 	}
 	t.recorded, t.written = nil, time.Time{}
 	return nil
@@ -140,14 +129,14 @@ func (t *Table) Offers(ctx context.Context) ([]fencing.Offer, error) {
 	rows, err := t.pool.Query(ctx, `SELECT o.order_id, f.resource, o.worker, o.epoch, o.begins - c.clock, o.until - c.clock
 		FROM fencepost.offers o JOIN fencepost.fence f ON f.id = o.fence AND f.epoch = o.epoch, (SELECT clock_timestamp()) c (clock) WHERE o.until > c.clock`)
 	if err != nil {
-		return nil, t.unlessMissing("read the offers", err)
+		return nil, fmt.Errorf("read the offers: %w", err)
 	}
 	offers, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o fencing.Offer, err error) {
 		err = row.Scan(&o.Order, &o.Resource, &o.Worker, &o.Epoch, &o.Begins, &o.Left)
 		return o, err
 	})
 	if err != nil {
-		return nil, t.unlessMissing("read the offers", err)
+		return nil, fmt.Errorf("read the offers: %w", err)
 	}
 	return offers, nil
 }
@@ -156,11 +145,11 @@ func (t *Table) Offers(ctx context.Context) ([]fencing.Offer, error) {
 func (t *Table) Elsewhere(ctx context.Context, resource, worker string) ([]string, error) {
 	rows, err := t.pool.Query(ctx, "SELECT c.incarnation FROM fencepost.campaigning($1) c WHERE c.worker = $2 AND c.proxy <> $3", resource, worker, t.id)
 	if err != nil {
-		return nil, t.unlessMissing("read who campaigns", err)
+		return nil, fmt.Errorf("read who campaigns: %w", err)
 	}
 	incarnations, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, t.unlessMissing("read who campaigns", err)
+		return nil, fmt.Errorf("read who campaigns: %w", err)
 	}
 	return incarnations, nil
 }
@@ -183,18 +172,7 @@ func (t *Table) note(ctx context.Context, sql string, order int64, at time.Time)
 		return err
 	})
 	if err != nil {
-		return t.unlessMissing("note how the hand-over goes", err)
+		return fmt.Errorf("note how the hand-over goes: %w", err)
 	}
 	return nil
-}
-
-// unlessMissing returns the error of what was tried, nil if the database lacks the migration.
-func (t *Table) unlessMissing(what string, err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "42883") { // undefined_table, undefined_function
-		until := time.Now().Add(lookAgain)
-		t.missing.Store(&until)
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
 }

@@ -93,10 +93,10 @@ func candidates(workers ...string) (all []fencing.Candidate) {
 	return all
 }
 
-// waiting returns who waits, as the view that everybody may read says.
+// waiting returns who waits, as the view of the status says.
 func (d *database) waiting() (workers []string) {
 	d.Helper()
-	if err := d.server.Connect(d, pgtest.App, d.db).QueryRow(d.Context(), "SELECT waiting FROM fencepost.status WHERE resource = $1", resource).Scan(&workers); err != nil {
+	if err := d.server.Connect(d, pgtest.Control, d.db).QueryRow(d.Context(), "SELECT waiting FROM fencepost.status WHERE resource = $1", resource).Scan(&workers); err != nil {
 		d.Fatal(err)
 	}
 	return workers
@@ -405,19 +405,6 @@ func TestManyCandidatesCostOneStatement(t *testing.T) {
 	var rows int
 	if err := d.server.Connect(t, pgtest.Control, d.db).QueryRow(t.Context(), "SELECT count(*) FROM fencepost.candidates").Scan(&rows); err != nil || rows != len(all) {
 		t.Errorf("%d rows (%v)", rows, err)
-	}
-}
-
-// TestBeforeTheMigration nothing is read, written or reported.
-func TestBeforeTheMigration(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	d.server.Exec(t, pgtest.Control, d.db, "DROP VIEW fencepost.status", "DROP FUNCTION fencepost.campaigning(text)", "DROP FUNCTION fencepost.note_candidates",
-		"DROP FUNCTION fencepost.note_offer", "DROP TABLE fencepost.candidates, fencepost.proxies, fencepost.offers CASCADE")
-	p := handover.New(d.store.Pool(), "p")
-	offers, err := p.Offers(t.Context())
-	if err := errors.Join(err, p.Record(t.Context(), candidates("a")), p.Stopped(t.Context(), 1, time.Now())); err != nil || len(offers) != 0 {
-		t.Errorf("offers %v, %v", offers, err)
 	}
 }
 

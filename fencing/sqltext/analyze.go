@@ -51,10 +51,6 @@ func Analyze(sql string, s Settings) *Text {
 		if raw.StmtLen > 0 {
 			st.End = offsets.original(int(raw.StmtLocation + raw.StmtLen))
 		}
-		if st.Hides {
-			g := GuessOf([]byte(sql[st.Start:st.End]))
-			st.MayFreeNames, st.ImportsSnapshot = g.FreesNames, g.ImportsSnapshot
-		}
 		t.Statements[i] = st
 	}
 	return t

@@ -16,8 +16,6 @@ const (
 	// cacheEntryOverhead is the approximate size of an entry, in bytes, in addition to
 	// its text and its statements.
 	cacheEntryOverhead = 256
-	// seenTexts is how many texts Recurs remembers at most.
-	seenTexts = 4096
 )
 
 // Cache caches the analysis of recurring texts. It is safe for concurrent use and
@@ -25,7 +23,6 @@ const (
 type Cache struct {
 	seed   maphash.Seed
 	shards [cacheShards]cacheShard
-	seen   [seenTexts]atomic.Uint64 // hashes
 }
 
 type cacheShard struct {
@@ -103,18 +100,6 @@ func (c *Cache) Lookup(sql []byte, s Settings) *Text {
 	}
 	e.touch()
 	return e.text
-}
-
-// Recurs reports whether it was recently called for sql. Callers use it to spend more
-// effort on recurring texts only, and not on texts that each differ from the last one.
-func (c *Cache) Recurs(sql []byte) bool {
-	h := maphash.Bytes(c.seed, sql)
-	slot := &c.seen[h/cacheShards%seenTexts]
-	if slot.Load() == h {
-		return true
-	}
-	slot.Store(h)
-	return false
 }
 
 // touch marks e as used. Loading first keeps the cache line shared between cores.

@@ -5,17 +5,15 @@ import (
 	"strings"
 )
 
-// Kind says how a statement relates to the check: whether the check precedes it, and
-// what happens to the transaction after it.
+// Kind says what sort of statement it is.
 type Kind uint8
 
 const (
-	// Ordinary statements are checked as usual: queries, DDL, COPY, EXPLAIN,
-	// savepoints, FETCH, NOTIFY, LOCK, and everything without another kind.
+	// Ordinary statements are queries, DDL, COPY, EXPLAIN, savepoints, FETCH, NOTIFY, LOCK, and everything without
+	// another kind.
 	Ordinary Kind = iota
-	// Session is SET, SHOW and RESET of anything but fencepost.*, LISTEN and UNLISTEN:
-	// they may precede the transaction's check. SET CONSTRAINTS is not one of them,
-	// because it can run deferred triggers.
+	// Session is SET, SHOW and RESET of anything but fencepost.*, LISTEN and UNLISTEN. SET CONSTRAINTS is not
+	// one of them, because it can run deferred triggers.
 	Session
 	// Begin is BEGIN and START TRANSACTION.
 	Begin
@@ -24,7 +22,7 @@ const (
 	// Rollback is ROLLBACK and ABORT, including AND CHAIN but not ROLLBACK TO.
 	Rollback
 	// RollbackTo is ROLLBACK TO a savepoint. Apart from Rollback and Commit it is the
-	// only command that a failed transaction accepts, so nothing is injected before it.
+	// only command that a failed transaction accepts.
 	RollbackTo
 	// NonTransactional statements cannot follow another statement in a transaction, or
 	// may commit inside: VACUUM, ANALYZE, CREATE DATABASE, the CONCURRENTLY forms,
@@ -41,9 +39,7 @@ const (
 	// Refused statements are allowed on no connection: PREPARE TRANSACTION, COMMIT
 	// PREPARED, ROLLBACK PREPARED. A prepared transaction would outlive its epoch.
 	Refused
-	// ByMessage is PREPARE, EXECUTE and DECLARE CURSOR. Postgres keeps their text or
-	// reports positions within it, so a single one in a simple Query is sent as
-	// extended messages, with nothing in front of its text.
+	// ByMessage is PREPARE, EXECUTE and DECLARE CURSOR.
 	ByMessage
 	// ShowFence is SHOW fencepost.<Name>.
 	ShowFence
@@ -63,8 +59,7 @@ func (k Kind) String() string {
 }
 
 // Statement is what the text of one statement shows. It is made only by the grammar
-// (Analyze) and by Quick, which proves it from the bytes. Anything that is merely
-// guessed is a Guess.
+// (Analyze) and by Quick, which proves it from the bytes.
 type Statement struct {
 	Kind Kind
 	// Read means harmless as far as the grammar can tell, so that it may run in a
@@ -75,10 +70,12 @@ type Statement struct {
 	// Chain means COMMIT or ROLLBACK with AND CHAIN: the next transaction has begun.
 	Chain bool
 	// UnsetsReadOnly means that its text may undo a read-only mode that was set by the
-	// transaction's first query, which PostgreSQL 14 and 15 allow: RESET
+	// transaction's first query, which PostgreSQL 15 allows: RESET
 	// transaction_read_only, SET of it to DEFAULT, and set_config. (RESET ALL, SET
 	// TRANSACTION READ WRITE and SET SESSION CHARACTERISTICS do not.)
 	UnsetsReadOnly bool
+	// SetsConfig means that it calls set_config.
+	SetsConfig bool
 	// Resets means RESET ALL, which also resets the settings of a transaction.
 	Resets bool
 	// Savepoint means SAVEPOINT, RELEASE and ROLLBACK TO.
@@ -90,59 +87,32 @@ type Statement struct {
 	Prepares bool
 	// Executes means EXECUTE of a prepared statement, which has Name.
 	Executes bool
-	// Fetches means FETCH and MOVE: the format of the rows is that of the cursor.
-	Fetches bool
-	// CopiesIn means COPY FROM STDIN.
-	CopiesIn bool
-	// DescribesLate means that it is EXECUTE or shows a text (MentionsQueryText), and that
-	// Postgres runs it to its end before it describes its rows: in a simple Query, that is
-	// any statement but a SELECT without a WITH that modifies.
-	DescribesLate bool
-	// PreparesTransaction means PREPARE TRANSACTION. Whenever Postgres refuses it in a
-	// block, the block ends.
-	PreparesTransaction bool
 	// EndsTransaction means that it ends the transaction, or may do so (CALL and DO).
 	EndsTransaction bool
 	// Hides means CALL and DO, which run code that their trees do not show.
 	Hides bool
-	// MayFreeNames means that it Hides, and that its text contains a word that frees
-	// names of prepared statements.
-	MayFreeNames bool
 	// Command is that of INSERT, UPDATE, DELETE and MERGE, which are never a Read. Quick sets
 	// it only for a text that begins with that word, not with WITH.
 	Command Command
-	// TakesSnapshot means that parsing or binding it counts as a query of the
-	// transaction, after which the isolation level cannot be changed.
-	TakesSnapshot bool
-	// Isolation means BEGIN or SET that sets the isolation level, mode or snapshot of
-	// the transaction, which must precede its first query.
-	Isolation bool
-	// SetsIsolation means Isolation of the level, the snapshot or [NOT] DEFERRABLE, which
-	// Postgres refuses after a query.
-	SetsIsolation bool
-	// ImportsSnapshot means SET TRANSACTION SNAPSHOT, or that it Hides and its text may
-	// contain that.
-	ImportsSnapshot bool
-	// ChoosesReadOnly means Isolation of the access mode, unless that is READ WRITE.
-	ChoosesReadOnly bool
+	// ChoosesReadWrite means BEGIN or SET that may make the transaction READ WRITE.
+	ChoosesReadWrite bool
+	// DefaultReadOnly is what SET of default_transaction_read_only, SET SESSION CHARACTERISTICS
+	// or RESET of the parameter does to it.
+	DefaultReadOnly DefaultChange
+	// KeptSince16 means that it is no Read, but cannot write in a transaction that a server of 16 or later
+	// keeps read-only: LOCK TABLE IN ACCESS SHARE MODE, which is the lock of a SELECT, and a SELECT of
+	// set_config for a setting that its text does not name. pg_dump sends both.
+	KeptSince16 bool
+	// Evades means that it calls a function by name that read-only mode does not stop.
+	Evades bool
 	// RequiresTransactionBlock means that outside a transaction block Postgres refuses
 	// it, or warns and does nothing: LOCK, SET CONSTRAINTS, SET LOCAL, SET TRANSACTION,
 	// SAVEPOINT, DECLARE without HOLD.
 	RequiresTransactionBlock bool
-	// LocksTables means LOCK TABLE, which takes no snapshot: in REPEATABLE READ and
-	// SERIALIZABLE, what follows it sees what was committed before it had its lock.
-	LocksTables bool
-	// MentionsQueryText means that it names something that shows the text of the
-	// running query (current_query, pg_stat_activity), which must be the client's own.
-	// For unparsed text it also covers what MentionsKeptText means.
-	MentionsQueryText bool
 	// Local means SetFence by SET LOCAL.
 	Local bool
 	// Current means SetFence FROM CURRENT: the text does not have the value.
 	Current bool
-	// MentionsKeptText means that it names something that shows the texts of cursors or
-	// prepared statements, including those created by the same Query.
-	MentionsKeptText bool
 	// Name is the parameter of ShowFence and SetFence in lower case without
 	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE, DEALLOCATE
 	// and DECLARE; all, plans, sequences or temp for DISCARD.
@@ -158,6 +128,16 @@ type Statement struct {
 	// dependencies are what a Read depends on, for Proven.
 	dependencies *dependencies
 }
+
+// DefaultChange is what a statement does to default_transaction_read_only.
+type DefaultChange uint8
+
+const (
+	KeepsDefault    DefaultChange = iota
+	SetsReadOnly                  // on
+	SetsReadWrite                 // off
+	RestoresDefault               // to the value at the start of the session
+)
 
 // Command is a command that modifies a table.
 type Command uint8

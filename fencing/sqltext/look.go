@@ -1,6 +1,7 @@
 package sqltext
 
 import (
+	"cmp"
 	"strings"
 
 	pgquery "github.com/pganalyze/pg_query_go/v6"
@@ -11,10 +12,13 @@ import (
 type findings struct {
 	writes         string // why it is not a read, "" if it may be one
 	function       string // the same, for reasons that concern functions
-	queryText      bool   // names something that shows ownText
-	keptText       bool   // names something that shows keptText
 	unsetsReadOnly bool   // set_config of a setting that may undo read-only mode
+	setsConfig     bool   // calls set_config
+	others         bool   // there is another reason why it is not a read, or the setting is named
 }
+
+// onlyUnsets reports whether nothing keeps it from being a read but a set_config of who knows what.
+func (w *findings) onlyUnsets() bool { return w.unsetsReadOnly && !w.others }
 
 // look walks the tree below n.
 func look(n *pgquery.Node) findings {
@@ -33,8 +37,6 @@ func (w *findings) message(m protoreflect.Message) {
 		w.write("INTO creates a table")
 	case *pgquery.LockingClause:
 		w.write("it locks rows")
-	case *pgquery.RangeVar:
-		w.shows(n.Relname)
 	case *pgquery.FuncCall:
 		w.call(n)
 	}
@@ -58,15 +60,10 @@ func eachMessage(m protoreflect.Message, visit func(protoreflect.Message)) {
 }
 
 func (w *findings) write(why string) {
+	w.others = true
 	if w.writes == "" {
 		w.writes = why
 	}
-}
-
-func (w *findings) shows(name string) {
-	shown := queryTextNames[name]
-	w.queryText = w.queryText || shown == ownText
-	w.keptText = w.keptText || shown == keptText
 }
 
 // call examines one function call. It ignores the schema: a function of the same name
@@ -76,33 +73,35 @@ func (w *findings) call(f *pgquery.FuncCall) {
 		return
 	}
 	name := f.Funcname[len(f.Funcname)-1].GetString_().GetSval()
-	w.shows(name)
 	why, listed := evadesReadOnly(name)
-	if name == "set_config" && setsTransactionMode(f.Args) {
-		w.unsetsReadOnly = true
-		why, listed = "it can undo read-only mode", true
-	}
 	if listed {
 		w.function = name + ": " + why
 		w.write(w.function)
 	}
+	if name != "set_config" {
+		return
+	}
+	w.setsConfig = true
+	if setting := settingOf(f.Args); setting == nil || strings.EqualFold(setting.Sval, "transaction_read_only") {
+		w.unsetsReadOnly = true
+		w.function = name + ": it can undo read-only mode"
+		w.writes = cmp.Or(w.writes, w.function)
+		w.others = w.others || setting != nil
+	}
 }
 
-// setsTransactionMode reports whether set_config with these arguments may set
-// transaction_read_only. It may, unless its first argument is a constant that names
-// another setting. A cast of the constant may truncate it, unless it is a cast to text.
-func setsTransactionMode(args []*pgquery.Node) bool {
+// settingOf returns the setting that set_config with these arguments sets. It is nil if that is
+// not known, because its first argument is no constant. A cast of the constant may truncate it,
+// unless it is a cast to text.
+func settingOf(args []*pgquery.Node) *pgquery.String {
 	if len(args) == 0 {
-		return true
+		return nil
 	}
 	c := args[0].GetAConst()
 	if cast := args[0].GetTypeCast(); cast != nil && isPlainText(cast.TypeName) {
 		c = cast.GetArg().GetAConst()
 	}
-	if c.GetSval() == nil {
-		return true
-	}
-	return strings.EqualFold(c.GetSval().Sval, "transaction_read_only")
+	return c.GetSval()
 }
 
 // isPlainText reports whether t is the type text, by its unqualified name. Another type

@@ -2,26 +2,6 @@ package sqltext
 
 import "strings"
 
-// What a name shows.
-const (
-	ownText  = 1 + iota // the text of the running query
-	keptText            // texts of statements and cursors that were created earlier
-)
-
-// queryTextNames are the views and functions that show the text of queries as received
-// by the server, so that a statement injected in front of a client's text would be
-// visible. mentionsQueryText searches for the same names in text.
-var queryTextNames = map[string]int{
-	"current_query":                ownText,
-	"pg_cursors":                   keptText,
-	"pg_cursor":                    keptText,
-	"pg_prepared_statements":       keptText,
-	"pg_prepared_statement":        keptText,
-	"pg_stat_activity":             ownText,
-	"pg_stat_get_activity":         ownText,
-	"pg_stat_get_backend_activity": ownText,
-}
-
 // evadesReadOnly returns why a function of this name is not a read, although the
 // server's read-only mode allows it.
 func evadesReadOnly(name string) (string, bool) {
@@ -39,7 +19,7 @@ const (
 	evadesByMessage    = "it sends a message or a notification"
 	evadesByConnection = "it works through another connection or process"
 	evadesByText       = "it runs SQL text, which is not looked at"
-	evadesByLargeObj   = "it writes large objects, which 14 and 15 allow in read-only mode"
+	evadesByLargeObj   = "it writes large objects, which 15 allows in read-only mode"
 	evadesByFile       = "it writes files of the server"
 	evadesByWAL        = "it writes to the WAL"
 	evadesByServer     = "it changes how the server runs"
@@ -95,8 +75,6 @@ var evaders = map[string]string{
 	"pg_log_standby_snapshot": evadesByWAL,
 	"pg_backup_start":         evadesByWAL,
 	"pg_backup_stop":          evadesByWAL,
-	"pg_start_backup":         evadesByWAL, // 14
-	"pg_stop_backup":          evadesByWAL, // 14
 
 	"pg_reload_conf":        evadesByServer,
 	"pg_rotate_logfile":     evadesByServer,

@@ -11,20 +11,8 @@ import (
 const (
 	noCatalog = "nothing is known of the database's catalog now"
 	notRead   = "it is not a read"
-	notOne    = "it is not one statement"
 	neverRead = "its names were not looked at"
 )
-
-// ProvenText is Proven for a text, which must be one statement.
-func ProvenText(c *fencing.Catalog, t *Text) (proven bool, why string) {
-	switch {
-	case !t.Known:
-		return false, cmp.Or(t.why, notRead)
-	case len(t.Statements) != 1:
-		return false, notOne
-	}
-	return Proven(c, &t.Statements[0])
-}
 
 // Proven reports whether s changes nothing, whoever runs it and whatever the
 // search_path: it is a Read, and everything that it names is harmless under every

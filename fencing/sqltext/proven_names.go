@@ -6,7 +6,7 @@ package sqltext
 // set_config does no more than SET; a statement
 // in which it could undo read-only mode is not a Read.
 var harmlessVolatile = map[string]bool{
-	"clock_timestamp": true, "timeofday": true, "timezone": true, // AT TIME ZONE: volatile in 14, for time with time zone
+	"clock_timestamp": true, "timeofday": true,
 	"random": true, "random_normal": true, "gen_random_uuid": true, "uuidv4": true, "uuidv7": true,
 	"array_sample": true, "array_shuffle": true,
 	"set_config": true, "current_query": true, "currval": true, "lastval": true,

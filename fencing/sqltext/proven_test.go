@@ -75,7 +75,7 @@ func TestProvenByNames(t *testing.T) {
 		{"", "not one statement"},
 		{"SELEC", "syntax error"},
 	} {
-		proven, why := ProvenText(c, Analyze(x.sql, DefaultSettings))
+		proven, why := provenText(c, Analyze(x.sql, DefaultSettings))
 		if proven != (x.why == "") || !strings.Contains(why, x.why) {
 			t.Errorf("%s: proven %v, %q; want %q", x.sql, proven, why, x.why)
 		}
@@ -101,12 +101,12 @@ func TestOperatorsOfWordsAreNamed(t *testing.T) {
 		"SELECT a >= ALL (ARRAY[1]) FROM t GROUP BY a": ">=",
 	} {
 		text := Analyze(sql, DefaultSettings)
-		if ok, why := ProvenText(fencing.NewCatalog(smallFacts()), text); !ok {
+		if ok, why := provenText(fencing.NewCatalog(smallFacts()), text); !ok {
 			t.Errorf("%s: %s", sql, why)
 		}
 		f := smallFacts()
 		f.Operators[operator] = "is also an operator that is not built in"
-		if ok, why := ProvenText(fencing.NewCatalog(f), text); ok || !strings.Contains(why, "operator "+operator+" ") {
+		if ok, why := provenText(fencing.NewCatalog(f), text); ok || !strings.Contains(why, "operator "+operator+" ") {
 			t.Errorf("%s with another %s: proven %v (%s)", sql, operator, ok, why)
 		}
 	}
@@ -116,24 +116,24 @@ func TestNoCatalogProvesNothing(t *testing.T) {
 	t.Parallel()
 	var none *fencing.Catalog
 	text := Analyze("SELECT 1", DefaultSettings)
-	if ok, why := ProvenText(none, text); ok || why == "" {
+	if ok, why := provenText(none, text); ok || why == "" {
 		t.Errorf("proven %v (%q)", ok, why)
 	}
-	if ok, why := ProvenText(none, Analyze("SAVEPOINT s", DefaultSettings)); !ok {
+	if ok, why := provenText(none, Analyze("SAVEPOINT s", DefaultSettings)); !ok {
 		t.Errorf("a savepoint needs a catalog: %s", why)
 	}
-	if ok, _ := ProvenText(none, Analyze("RELEASE s", DefaultSettings)); ok {
+	if ok, _ := provenText(none, Analyze("RELEASE s", DefaultSettings)); ok {
 		t.Error("RELEASE is proven")
 	}
 	if ok, _ := Proven(fencing.NewCatalog(fencing.Facts{}), &Statement{Read: true}); ok {
 		t.Error("a statement whose names were not collected is proven")
 	}
-	if ok, why := ProvenText(fencing.NewCatalog(fencing.Facts{Nothing: "there is a cast"}), text); ok || why != "there is a cast" {
+	if ok, why := provenText(fencing.NewCatalog(fencing.Facts{Nothing: "there is a cast"}), text); ok || why != "there is a cast" {
 		t.Errorf("proven %v (%q)", ok, why)
 	}
 	wide := smallFacts()
 	wide.Attributes["\u00e4"] = true
-	if ok, _ := ProvenText(fencing.NewCatalog(wide), Analyze("SELECT t.\"\u00f6\" FROM t", DefaultSettings)); ok {
+	if ok, _ := provenText(fencing.NewCatalog(wide), Analyze("SELECT t.\"\u00f6\" FROM t", DefaultSettings)); ok {
 		t.Error("a name that could be a function's in another encoding is proven")
 	}
 }
@@ -148,25 +148,12 @@ func TestVerdictIsOfTheCatalogAsked(t *testing.T) {
 	f.Functions["lower"] = "is not built in"
 	bad := fencing.NewCatalog(f)
 	for range 3 {
-		if ok, _ := ProvenText(good, text); !ok {
+		if ok, _ := provenText(good, text); !ok {
 			t.Fatal("not proven")
 		}
-		if ok, _ := ProvenText(bad, text); ok {
+		if ok, _ := provenText(bad, text); ok {
 			t.Fatal("proven")
 		}
-	}
-}
-
-func TestCacheTellsWhatRecurs(t *testing.T) {
-	t.Parallel()
-	c := NewCache(1 << 20)
-	for i, want := range []bool{false, true, true} {
-		if got := c.Recurs([]byte("SELECT 1")); got != want {
-			t.Errorf("time %d: recurs %v", i, got)
-		}
-	}
-	if c.Recurs([]byte("SELECT 2")) {
-		t.Error("a new text recurs")
 	}
 }
 
@@ -177,7 +164,7 @@ func BenchmarkProven(b *testing.B) {
 		c, text := fencing.NewCatalog(f), Analyze(sql, DefaultSettings)
 		b.ReportAllocs()
 		for b.Loop() {
-			if ok, why := ProvenText(c, text); !ok {
+			if ok, why := provenText(c, text); !ok {
 				b.Fatal(why)
 			}
 		}
@@ -185,8 +172,8 @@ func BenchmarkProven(b *testing.B) {
 	b.Run("asked of two", func(b *testing.B) {
 		one, two, text := fencing.NewCatalog(f), fencing.NewCatalog(f), Analyze(sql, DefaultSettings)
 		for b.Loop() {
-			_, _ = ProvenText(one, text)
-			_, _ = ProvenText(two, text)
+			_, _ = provenText(one, text)
+			_, _ = provenText(two, text)
 		}
 	})
 	b.Run("analyzed", func(b *testing.B) {
@@ -197,7 +184,18 @@ func BenchmarkProven(b *testing.B) {
 	b.Run("from the cache", func(b *testing.B) {
 		cache, c, text := NewCache(1<<20), fencing.NewCatalog(f), []byte(sql)
 		for b.Loop() {
-			_, _ = ProvenText(c, cache.AnalyzeBytes(text, DefaultSettings))
+			_, _ = provenText(c, cache.AnalyzeBytes(text, DefaultSettings))
 		}
 	})
+}
+
+// provenText is Proven for a text, which must be one statement.
+func provenText(c *fencing.Catalog, t *Text) (proven bool, why string) {
+	switch {
+	case !t.Known:
+		return false, t.why
+	case len(t.Statements) != 1:
+		return false, "it is not one statement"
+	}
+	return Proven(c, &t.Statements[0])
 }

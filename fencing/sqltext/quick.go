@@ -33,10 +33,10 @@ func (s *Statement) Quick(sql []byte) bool {
 	command := quickCommand(first)
 	if query || command != NoCommand {
 		body := sql[word:end]
-		if bytes.IndexByte(body, ';') >= 0 || bytes.IndexByte(body, 0) >= 0 || mentionsQueryText(body) {
+		if bytes.IndexByte(body, ';') >= 0 || bytes.IndexByte(body, 0) >= 0 {
 			return false
 		}
-		s.Kind, s.Command, s.TakesSnapshot, s.End = Ordinary, command, true, end
+		s.Kind, s.Command, s.End = Ordinary, command, end
 		return true
 	}
 	return s.quickTransaction(sql[:end], first, word)
@@ -58,19 +58,6 @@ func quickCommand(first []byte) Command {
 	}
 }
 
-// Streams reports whether sql begins with SELECT, VALUES, TABLE or WITH: Postgres describes
-// the rows of such a statement before it runs, unless its WITH modifies. Those of all others
-// it describes afterwards, in the answer to a Query.
-func Streams(sql []byte) bool {
-	start := skipSpace(sql, 0)
-	word := start
-	for word < len(sql) && isLetter(sql[word]) {
-		word++
-	}
-	first := sql[start:word]
-	return foldEqual(first, "select") || foldEqual(first, "with") || foldEqual(first, "values") || foldEqual(first, "table")
-}
-
 // quickTransaction is Quick for the transaction commands without options.
 func (s *Statement) quickTransaction(sql, first []byte, word int) bool {
 	whole := word == len(sql)
@@ -88,48 +75,6 @@ func (s *Statement) quickTransaction(sql, first []byte, word int) bool {
 	}
 	s.Read, s.End = true, len(sql)
 	return true
-}
-
-// mentionsQueryText reports whether b may name, in any case, something that shows the
-// text of queries: one of queryTextNames, or anything written with Unicode escapes. All
-// of the names contain an underscore, which makes the search cheap.
-func mentionsQueryText(b []byte) bool {
-	for rest, at := b, 0; ; {
-		i := bytes.IndexByte(rest, '_')
-		if i < 0 {
-			break
-		}
-		at += i
-		if queryTextAround(b, at) {
-			return true
-		}
-		at++
-		rest = b[at:]
-	}
-	for rest := b; ; {
-		i := bytes.IndexByte(rest, '&')
-		if i < 0 {
-			return false
-		}
-		if i > 0 && rest[i-1]|0x20 == 'u' && i+1 < len(rest) && rest[i+1] == '"' {
-			return true
-		}
-		rest = rest[i+1:]
-	}
-}
-
-// queryTextAround reports whether one of the names has its first underscore at b[at].
-func queryTextAround(b []byte, at int) bool {
-	switch {
-	case at >= 2 && b[at-1]|0x20 == 'g' && b[at-2]|0x20 == 'p':
-		after := b[at+1:]
-		return foldPrefix(after, "cursor") || foldPrefix(after, "prepared_statement") ||
-			foldPrefix(after, "stat_activity") || foldPrefix(after, "stat_get_activity") ||
-			foldPrefix(after, "stat_get_backend_activity")
-	case at >= 7 && b[at-1]|0x20 == 't':
-		return foldEqual(b[at-7:at], "current") && foldPrefix(b[at+1:], "query")
-	}
-	return false
 }
 
 // foldEqual compares case-insensitively by ASCII rules; lower must contain only

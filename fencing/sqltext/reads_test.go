@@ -42,7 +42,7 @@ func FuzzReads(f *testing.F) {
 					noReadSays(t, sql, st, s)
 				}
 			}
-			if proven, _ := ProvenText(names, full); proven && (len(full.Statements) != 1 || !full.Statements[0].Read) {
+			if proven, _ := provenText(names, full); proven && (len(full.Statements) != 1 || !full.Statements[0].Read) {
 				t.Errorf("%q: proven, but no read", sql)
 			}
 			sameWithMore(t, sql, full, s)

@@ -244,15 +244,19 @@ func (s *scanner) word() tokenKind {
 			return s.quotedName(start + 2)
 		}
 	}
-	for s.pos < len(s.sql) && isIdentifier(s.sql[s.pos]) {
-		s.pos++
-	}
+	s.letters()
 	return tokenWord
 }
 
+// letters reads what can be in an identifier.
+func (s *scanner) letters() {
+	for s.pos < len(s.sql) && isIdentifier(s.sql[s.pos]) {
+		s.pos++
+	}
+}
+
 // number reads the digits of a number or a parameter. Letters directly after it make it
-// tokenJunk: up to 14 they begin a word, which may introduce a string; in later
-// versions they are an error, or part of the number.
+// tokenJunk: they are an error, or part of the number.
 func (s *scanner) number() tokenKind {
 	for s.pos < len(s.sql) && (isDigit(s.sql[s.pos]) || s.sql[s.pos] == '.') {
 		s.pos++
@@ -269,9 +273,7 @@ func (s *scanner) number() tokenKind {
 		}
 	}
 	if s.pos < len(s.sql) && isIdentifier(s.sql[s.pos]) {
-		if s.word() == tokenBad {
-			return tokenBad
-		}
+		s.letters()
 		return tokenJunk
 	}
 	return tokenOther

@@ -65,9 +65,6 @@ func tooDeep(sql string, limit int) bool {
 			}
 		default:
 			l.tokens++
-			if t.kind == tokenJunk {
-				l.tokens++
-			}
 			if t.kind == tokenWord && isSetOperation(sql[t.start:t.end]) {
 				l.setOps++
 			}

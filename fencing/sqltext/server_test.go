@@ -188,7 +188,7 @@ func expectedStates(c *textCase, st *Statement) []string {
 		return []string{stateActiveTx, stateTxTermination}
 	case st.Kind == Discard && st.Name == "all":
 		return []string{stateActiveTx}
-	case st.Isolation:
+	case st.Kind == Session, st.Kind == Begin: // it may set what must precede the first query
 		return []string{stateActiveTx, stateDivision}
 	default:
 		return []string{stateDivision}

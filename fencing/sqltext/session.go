@@ -49,8 +49,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 	st.Chain = t.Chain
 	switch t.Kind {
 	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
-		st.Kind, st.Isolation, st.SetsIsolation = Begin, len(t.Options) > 0, includes(t.Options, isolationLevel, deferrable)
-		st.ChoosesReadOnly = chooseReadOnly(t.Options)
+		st.Kind, st.ChoosesReadWrite = Begin, chooseReadWrite(t.Options)
 	case pgquery.TransactionStmtKind_TRANS_STMT_COMMIT:
 		st.Kind, st.EndsTransaction = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
@@ -63,7 +62,6 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 		st.Kind, st.Savepoint, st.EndsSavepoint = RollbackTo, true, true
 	default: // the three of two-phase commit, and any that are added later
 		st.Kind, st.EndsTransaction = Refused, true
-		st.PreparesTransaction = t.Kind == pgquery.TransactionStmtKind_TRANS_STMT_PREPARE
 		st.reason = "a prepared transaction would outlive its epoch"
 	}
 }
@@ -84,34 +82,48 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 		// SET to a value is refused after a query; SET to the default is not.
 		st.UnsetsReadOnly = v.Kind == pgquery.VariableSetKind_VAR_RESET ||
 			v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
-		st.Isolation = !st.UnsetsReadOnly
-		st.ChoosesReadOnly = len(v.Args) != 1 || !switchesOff(v.Args[0])
-	case "transaction", "transaction snapshot", isolationLevel, deferrable:
-		st.Isolation = v.Kind != pgquery.VariableSetKind_VAR_RESET
-		st.ImportsSnapshot = name == "transaction snapshot"
-		st.SetsIsolation = st.Isolation &&
-			(name == "transaction snapshot" || name == isolationLevel || name == deferrable || includes(v.Args, isolationLevel, deferrable))
-		st.ChoosesReadOnly = st.Isolation && chooseReadOnly(v.Args)
+		st.ChoosesReadWrite = true // the value may be one that this function does not know
+	case "default_" + readOnly, "session characteristics":
+		st.DefaultReadOnly = defaultChange(v)
+	case "transaction":
+		st.ChoosesReadWrite = chooseReadWrite(v.Args)
 	}
 }
 
-// The names of the parameters, and of the modes of BEGIN and SET TRANSACTION that set them.
-const (
-	isolationLevel = "transaction_isolation"
-	deferrable     = "transaction_deferrable"
-	readOnly       = "transaction_read_only"
-)
-
-// includes reports whether these transaction modes include one of those names.
-func includes(modes []*pgquery.Node, names ...string) bool {
-	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool { return slices.Contains(names, m.GetDefElem().GetDefname()) })
-}
+// readOnly is the name of the parameter, and of the mode of BEGIN and SET TRANSACTION that sets it.
+const readOnly = "transaction_read_only"
 
 // chooseReadOnly reports whether these transaction modes include READ ONLY.
 func chooseReadOnly(modes []*pgquery.Node) bool {
 	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool {
 		return m.GetDefElem().GetDefname() == readOnly && !switchesOff(m.GetDefElem().Arg)
 	})
+}
+
+// chooseReadWrite reports whether these transaction modes include READ WRITE.
+func chooseReadWrite(modes []*pgquery.Node) bool {
+	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool {
+		return m.GetDefElem().GetDefname() == readOnly && switchesOff(m.GetDefElem().Arg)
+	})
+}
+
+// defaultChange returns what a SET of default_transaction_read_only or of the session
+// characteristics does to that parameter.
+func defaultChange(v *pgquery.VariableSetStmt) DefaultChange {
+	switch {
+	case v.IsLocal:
+		return KeepsDefault
+	case v.Kind == pgquery.VariableSetKind_VAR_RESET, v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT:
+		return RestoresDefault
+	case v.Kind == pgquery.VariableSetKind_VAR_SET_MULTI && chooseReadOnly(v.Args):
+		return SetsReadOnly
+	case v.Kind == pgquery.VariableSetKind_VAR_SET_MULTI && !chooseReadWrite(v.Args):
+		return KeepsDefault
+	case v.Kind == pgquery.VariableSetKind_VAR_SET_MULTI, len(v.Args) == 1 && switchesOff(v.Args[0]):
+		return SetsReadWrite
+	default:
+		return SetsReadOnly
+	}
 }
 
 // switchesOff reports whether a constant is certainly one that means false.

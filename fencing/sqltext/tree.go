@@ -13,12 +13,11 @@ func classify(n *pgquery.Node) Statement {
 	if !classifySession(n, &st) && !classifyNonTransactional(n, &st) {
 		classifyQuery(n, w, &st)
 	}
-	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
-	st.DescribesLate = (st.Executes || w.queryText) && describesLate(n)
-	st.LocksTables = n.GetLockStmt() != nil
+	st.Evades = w.function != ""
+	st.KeptSince16 = n.GetLockStmt().GetMode() == accessShare || n.GetSelectStmt() != nil && w.onlyUnsets()
 	st.RequiresTransactionBlock = st.Kind != SetFence && requiresTransactionBlock(n)
 	st.Command = commandOf(n)
-	st.TakesSnapshot = st.Command != NoCommand || takesSnapshot(n)
+	st.SetsConfig = w.setsConfig
 	if w.unsetsReadOnly {
 		st.UnsetsReadOnly = true
 	}
@@ -27,6 +26,8 @@ func classify(n *pgquery.Node) Statement {
 	}
 	return st
 }
+
+const accessShare = 1 // the mode of a LOCK TABLE
 
 // classifyQuery classifies what is Ordinary or ByMessage, and whether it is a read.
 func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
@@ -43,7 +44,7 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 	case n.GetSelectStmt() != nil:
 		st.readIf(w)
 	case n.GetFetchStmt() != nil, n.GetClosePortalStmt() != nil:
-		st.Read, st.Fetches, st.reason = true, n.GetFetchStmt() != nil, "a cursor reads"
+		st.Read, st.reason = true, "a cursor reads"
 	case n.GetExplainStmt() != nil:
 		classifyExplain(n.GetExplainStmt(), w, st)
 	case n.GetCopyStmt() != nil:
@@ -55,22 +56,6 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 		}
 	}
 }
-
-// describesLate reports whether Postgres runs n to its end before it describes its rows
-// (every strategy of its portals but PORTAL_ONE_SELECT).
-func describesLate(n *pgquery.Node) bool {
-	if n.GetSelectStmt() == nil {
-		return true
-	}
-	for _, cte := range n.GetSelectStmt().GetWithClause().GetCtes() {
-		if modifies(cte.GetCommonTableExpr().GetCtequery()) {
-			return true
-		}
-	}
-	return false
-}
-
-func modifies(n *pgquery.Node) bool { return commandOf(n) != NoCommand }
 
 func commandOf(n *pgquery.Node) Command {
 	switch n.GetNode().(type) {
@@ -84,18 +69,6 @@ func commandOf(n *pgquery.Node) Command {
 		return Merge
 	default:
 		return NoCommand
-	}
-}
-
-// takesSnapshot reports whether n is analysed under a snapshot or holds a statement
-// that is, apart from those that modify.
-func takesSnapshot(n *pgquery.Node) bool {
-	switch n.GetNode().(type) {
-	case *pgquery.Node_SelectStmt, *pgquery.Node_ExplainStmt, *pgquery.Node_DeclareCursorStmt,
-		*pgquery.Node_CreateTableAsStmt, *pgquery.Node_CallStmt:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -162,7 +135,7 @@ func isFalse(arg *pgquery.Node) bool {
 func classifyCopy(c *pgquery.CopyStmt, w findings, st *Statement) {
 	switch {
 	case c.IsFrom:
-		st.CopiesIn, st.reason = c.Filename == "" && !c.IsProgram, "COPY FROM writes"
+		st.reason = "COPY FROM writes"
 	case c.IsProgram:
 		st.reason = "COPY TO PROGRAM runs a program"
 	case c.Filename != "":

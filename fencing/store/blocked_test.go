@@ -40,9 +40,9 @@ func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 			t.Parallel()
 			gid := func(h *testDatabase) string { return "left behind in " + h.db }
 			blocksAtOnce(t, s, func(h *testDatabase) (name string, end func()) {
-				h.server.Exec(t, pgtest.App, h.db, "BEGIN", fmt.Sprintf("SELECT pg_sequence_last_value('fencepost.epoch_%d')", h.fence.ID()),
+				h.server.Exec(t, pgtest.Control, h.db, "BEGIN", fmt.Sprintf("SELECT pg_sequence_last_value('fencepost.epoch_%d')", h.fence.ID()),
 					fmt.Sprintf("PREPARE TRANSACTION '%s'", gid(h)))
-				return gid(h), func() { h.server.Exec(t, pgtest.App, h.db, fmt.Sprintf("ROLLBACK PREPARED '%s'", gid(h))) }
+				return gid(h), func() { h.server.Exec(t, pgtest.Control, h.db, fmt.Sprintf("ROLLBACK PREPARED '%s'", gid(h))) }
 			})
 		})
 		t.Run(name+"/superuser", func(t *testing.T) {

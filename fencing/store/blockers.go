@@ -138,7 +138,7 @@ func (w *blockers) terminate(ctx context.Context, due []holder) (denied map[stri
 		pids[i], transactions[i] = *h.PID, h.Transaction
 	}
 	asked, cancel := context.WithTimeout(ctx, pollTimeout)
-	_, err = w.fence.store.watches.Exec(asked, endSQL, pids, transactions, w.fence.sequence())
+	_, err = w.fence.store.fences.Exec(asked, endSQL, pids, transactions, w.fence.sequence())
 	cancel()
 	var pg *pgconn.PgError
 	switch {

@@ -216,9 +216,15 @@ func TestASuperusersTransactionInTheWayIsNamedAndNobodyElseIsEnded(t *testing.T)
 	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	innocent := h.worker(term).begin(h.ctx(), t, "")
-	super := &worker{Conn: h.server.Connect(t, pgtest.Superuser, h.db), fence: h.fence.ID(), term: term}
-	tx := super.begin(h.ctx(), t, "")
-	_, err := h.fence.Grant(h.ctx(), h.award("b"))
+	super := &worker{Conn: h.server.Connect(t, pgtest.Superuser, h.db), fence: h.fence, term: term}
+	tx, err := super.Begin(h.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(h.ctx(), fmt.Sprintf("SELECT pg_sequence_last_value('fencepost.epoch_%d')", h.fence.ID())); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.fence.Grant(h.ctx(), h.award("b"))
 	var way *store.GrantBlockedError
 	if !errors.As(err, &way) {
 		t.Fatalf("got %v, want a GrantBlockedError", err)
@@ -356,7 +362,7 @@ func TestADeadlockWithAGrantIsSurvived(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	term := h.grant("a")
-	w := &worker{Conn: h.server.Connect(t, pgtest.Control, h.db), fence: h.fence.ID(), term: term}
+	w := &worker{Conn: h.server.Connect(t, pgtest.Control, h.db), fence: h.fence, term: term}
 	tx := w.begin(h.ctx(), t, "")
 	next, granted := h.award("b"), make(chan error, 1)
 	go func() {

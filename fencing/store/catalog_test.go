@@ -99,7 +99,11 @@ func lines(t *testing.T, file string) []string {
 }
 
 func prove(c *fencing.Catalog, sql string) (bool, string) {
-	return sqltext.ProvenText(c, sqltext.Analyze(sql, sqltext.DefaultSettings))
+	text := sqltext.Analyze(sql, sqltext.DefaultSettings)
+	if !text.Known || len(text.Statements) != 1 {
+		return false, "it is not one statement"
+	}
+	return sqltext.Proven(c, &text.Statements[0])
 }
 
 func TestReadsOfApplicationsAreProvenAndWriteNothing(t *testing.T) {
@@ -255,7 +259,7 @@ func TestCatalogIsFresh(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	const sql = "SELECT lower(v) FROM notes"
 	text := sqltext.Analyze(sql, sqltext.DefaultSettings)
-	proven := func() bool { ok, _ := sqltext.ProvenText(h.fence.Catalog(), text); return ok }
+	proven := func() bool { ok, _ := sqltext.Proven(h.fence.Catalog(), &text.Statements[0]); return ok }
 	if proven() {
 		t.Error("proven before anything was read")
 	}

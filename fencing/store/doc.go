@@ -1,21 +1,34 @@
 // Package store implements the fence of one database over the control connection: it
-// registers resources, grants epochs, keeps the registry of backends that write outside
-// the check, and reads the catalog.
+// registers resources and backends, grants epochs, and reads the catalog.
+//
+// # The registry
+//
+// fencepost.running has the backends that may write, each under an epoch. RegisterBackend adds
+// one by a statement that commits by itself: it takes the lock of the resource's sequence, compares
+// the epochs, and inserts. Backends that come together share a statement (registry.go). If there is
+// no answer, the backend does not count as registered, and its entry is left: a grant then ends the
+// backend. Each entry has a random number, and UnregisterBackend deletes the entry of that number
+// and no other. It is for sessions at rest that discard from then on, or bring another
+// token; all other entries are deleted by the next grant, or by a sweep of backends that are gone. Unregistered says which entries are missing.
 //
 // # Grants
 //
 // fencepost.grant first locks the fence row and decides; an award that is refused makes
-// nobody wait. Then it queues for the resource's sequence, behind the transactions that
-// were checked under the old epoch. Meanwhile a watch on another connection terminates
-// those that outlast the grace. What the control role cannot terminate (a superuser's
+// nobody wait. Then it queues for the resource's sequence, behind the registrations that are
+// under way and the transactions that write under fencepost.claim. Meanwhile a watch on
+// another connection terminates those that outlast the grace. When it has the lock, it drains the
+// registry (fencepost.drain): it says that it waits (drains.go tells this proxy and the others, which
+// end sessions at rest), ends what is idle 250 ms later and what works after the grace, and returns
+// when all of them are gone. If it may not end one of them, it ends none. What the control role cannot terminate (a superuser's
 // backend, a prepared transaction) is reported at once, to the log and to
 // Config.Blocked. If it is still there when the grace has passed, or if a terminated
 // backend does not go away (a frozen process), the watch cancels the grant, so that the
-// leader's checks do not queue up after it. The error is then a GrantBlockedError that
+// registrations do not queue up after it. The error is then a GrantBlockedError that
 // names the obstacles.
 //
 // When Grant returns nil, the new epoch is on disk (and on the synchronous standbys),
-// and no transaction that was checked under a lower epoch commits any more. When it
+// and no backend that was registered under a lower epoch is left, so that none of its
+// transactions commits any more. When it
 // returns an error other than a refusal, the epoch may or may not have been recorded:
 // asking again with the same award settles that, and returns the same epoch.
 //
@@ -29,7 +42,7 @@
 //
 // Two things can go back in time. If the database was restored from an older state, its
 // epochs are lower than those that were granted. (A database that was dropped and made
-// anew is another one: the migrations give each an identity, see fencing.ErrReplaced.) Proxies that saw the higher ones are
+// anew is another one: the schema gives each an identity, see fencing.ErrReplaced.) Proxies that saw the higher ones are
 // refused (ZF004) until RaiseEpochs puts every resource above them, under an epoch that
 // nobody holds. If the lease service was restored or rebuilt, or replaced by another
 // one, its awards look older than the recorded ones (ZF006) until it has a new instance
@@ -47,7 +60,7 @@
 // from being granted an epoch, is set and read under the lock of the fence row. Its
 // refusal (ZF008) reaches callers of Grant as a *fencing.Barred. So does that of an offer, which
 // Handover makes to one worker: nobody else is granted an epoch while it lasts. Remove drops the fence and
-// its sequence, so that every check against it fails from then on; a fence that is made
+// its sequence, so that every registration against it fails from then on; a fence that is made
 // anew has another id, and begins at a floor above the epochs of all removed ones. Each
 // order is kept in fencepost.orders, and the proxies ask for new ones (Orders).
 //

@@ -64,6 +64,7 @@ const (
 	codeNoRow         = "P0002"
 	codeNoDatabase    = "3D000"
 	codeNoTable       = "42P01"
+	codeNoSchema      = "3F000"
 )
 
 // noFence returns a ZF004 refusal that an operator resolves by a migration.
@@ -196,6 +197,15 @@ const noticesKey = "fencepost.notices"
 // keepNotice stores a server warning with its connection. It runs in the goroutine that
 // uses the connection.
 func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
+	if epoch, err := strconv.ParseInt(n.Detail, 10, 64); err == nil && n.Message == drainNotice {
+		if drains, ok := c.CustomData()[drainsKey].(chan<- fencing.Epoch); ok {
+			select {
+			case drains <- fencing.Epoch(epoch):
+			default: // the watch knows
+			}
+		}
+		return
+	}
 	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
 	c.CustomData()[noticesKey] = append(kept, n)
 }
@@ -210,7 +220,13 @@ type endedBackend struct {
 	State       string `json:"state"`
 }
 
-// endedNotice is how fencepost.drain begins to tell of one, since migration 027.
+// drainNotice is how fencepost.drain says that it waits for registered backends. The DETAIL is the epoch that ends.
+const drainNotice = "fencepost waits for registered backends"
+
+// drainsKey is the key of the channel, among the data of a connection, that such epochs go to.
+const drainsKey = "fencepost_drains"
+
+// endedNotice is how fencepost.drain tells of a backend that it has terminated.
 const endedNotice = "fencepost has terminated a registered backend"
 
 // endedBackends returns the registered backends that the last statement has terminated.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -125,20 +124,20 @@ func (s *Store) Examine(ctx context.Context) error {
 	return s.explain(lookErr)
 }
 
-// checkableSQL is true if the database has what every check calls. Without it, a worker that is granted an epoch
+// enterableSQL is true if the database has what a registration calls. Without it, a worker that is granted an epoch
 // cannot write.
-const checkableSQL = `(to_regprocedure('fencepost.refuse(integer,bigint,text,text,bigint,boolean)') IS NOT NULL AND to_regprocedure('fencepost.current(bigint,bigint,bigint)') IS NOT NULL)`
+const enterableSQL = `(to_regprocedure('fencepost.enter(integer,integer,text,text,bigint,text,text,bigint,bigint)') IS NOT NULL AND to_regprocedure('fencepost.holds(fencepost.fence,bigint,bigint,bigint,text)') IS NOT NULL)`
 
-// uncheckable returns the error of a fence whose check cannot run, nil if the database has what it calls.
-func (f *Fence) uncheckable(ctx context.Context) error {
+// unenterable returns the error of a fence where nobody can be registered, nil if the database has what that calls.
+func (f *Fence) unenterable(ctx context.Context) error {
 	var can bool
-	if err := f.store.free.QueryRow(ctx, "SELECT "+checkableSQL).Scan(&can); err != nil || can {
+	if err := f.store.free.QueryRow(ctx, "SELECT "+enterableSQL).Scan(&can); err != nil || can {
 		return err
 	}
 	if err := f.store.Examine(ctx); err != nil {
 		return err
 	}
-	return f.store.noFence(faults.Schema, "the schema fencepost of database %s lacks a function that every check calls", ascii(f.store.cfg.Database))
+	return f.store.noFence(faults.Schema, "the schema fencepost of database %s lacks a function that every registration calls", ascii(f.store.cfg.Database))
 }
 
 // notOwner returns the error of a role that is not the control role: the schema belongs to another one. It
@@ -155,103 +154,6 @@ func (s *Store) foreign(err *owner.ForeignError) *Unusable {
 	u := s.noFence(faults.Schema, "database %s has a schema that is not Fencepost's: %s", ascii(s.cfg.Database), ascii(err.Problem()))
 	u.Hint, u.Err = ascii(err.Remedy()), err
 	return u
-}
-
-// WorkerRole is a role under which workers of a resource connect, or of any resource if that is "".
-type WorkerRole struct{ Role, Resource string }
-
-// lackingSQL returns the roles among $1 that lack a privilege without which what Fencepost runs on the
-// connections of workers fails; each stands beside its resource in $2. listed says that fencepost.seal
-// would give it to the role.
-const lackingSQL = `WITH asked AS (
-		SELECT r.oid, r.rolname, w.resource FROM unnest($1::text[], $2::text[]) w (role, resource) JOIN pg_roles r ON r.rolname = w.role::name
-	), lacking AS (
-		SELECT a.oid, a.rolname, 'USAGE ON SCHEMA fencepost' AS what FROM asked a WHERE NOT has_schema_privilege(a.oid, 'fencepost', 'USAGE')
-		UNION SELECT a.oid, a.rolname, 'EXECUTE ON FUNCTION ' || p.oid::regprocedure FROM asked a, pg_proc p
-			WHERE p.oid IN (to_regprocedure('fencepost.refuse(integer,bigint,text,text,bigint,boolean)'), to_regprocedure('fencepost.current(bigint,bigint,bigint)'),
-				to_regprocedure('fencepost.verdict(integer,bigint,text,text,bigint,boolean)'), to_regprocedure('fencepost.undone()'))
-			  AND NOT has_function_privilege(a.oid, p.oid, 'EXECUTE')
-		UNION SELECT a.oid, a.rolname, 'SELECT ON SEQUENCE ' || fencepost.sequence_of(f.id) FROM asked a CROSS JOIN LATERAL (SELECT f.id FROM fencepost.fence f
-			WHERE a.resource IN ('', f.resource) AND NOT has_sequence_privilege(a.oid, fencepost.sequence_of(f.id), 'SELECT, USAGE') LIMIT 1) f
-	)
-	SELECT l.rolname::text, string_agg(l.what, ', ' ORDER BY l.what), NOT EXISTS (SELECT FROM fencepost.worker_roles)
-		OR EXISTS (SELECT FROM fencepost.worker_roles w JOIN pg_roles p ON p.rolname = w.role WHERE pg_has_role(l.oid, p.oid, 'USAGE')) AS listed,
-		ARRAY(SELECT w.role::text FROM fencepost.worker_roles w JOIN pg_roles p ON p.rolname = w.role ORDER BY 1)
-	FROM lacking l GROUP BY l.oid, l.rolname ORDER BY l.rolname`
-
-// namedRoles bounds how many roles a fault names.
-const namedRoles = 3
-
-// LookAtWorkers looks whether these roles have the privileges that what Fencepost runs on their connections
-// needs. It returns the fault if one lacks some, and nil if all have them. Roles that do not exist count
-// as having them.
-func (s *Store) LookAtWorkers(ctx context.Context, workers []WorkerRole) (fault *faults.Fault, err error) {
-	err = s.free.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
-		fault, err = LookAtWorkers(ctx, conn.Conn(), s.cfg.Database, s.migrateCommand(), workers)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("look at the privileges of workers: %w", s.explain(err))
-	}
-	return fault, nil
-}
-
-// LookAtWorkers is Store.LookAtWorkers on any connection to the database whose role may read the fence. migrate
-// is the command that migrates the database.
-func LookAtWorkers(ctx context.Context, conn *pgx.Conn, database, migrate string, workers []WorkerRole) (*faults.Fault, error) {
-	if _, err := owner.Mine(ctx, conn); err != nil {
-		return nil, err
-	}
-	roles, resources := make([]string, 0, len(workers)), make([]string, 0, len(workers))
-	for _, w := range workers {
-		roles, resources = append(roles, w.Role), append(resources, w.Resource)
-	}
-	rows, err := conn.Query(ctx, lackingSQL, roles, resources)
-	if err != nil {
-		return nil, err
-	}
-	var lacks, unlisted, recorded []string
-	var role, what string
-	var listed bool
-	_, err = pgx.ForEachRow(rows, []any{&role, &what, &listed, &recorded}, func() error {
-		lacks = append(lacks, fmt.Sprintf("role %s lacks %s", ascii(pgx.Identifier{role}.Sanitize()), ascii(what)))
-		if !listed {
-			unlisted = append(unlisted, role)
-		}
-		return nil
-	})
-	if err != nil || len(lacks) == 0 {
-		return nil, err
-	}
-	if more := len(lacks) - namedRoles; more > 0 {
-		lacks = append(lacks[:namedRoles], fmt.Sprintf("and %d more roles", more))
-	}
-	return &faults.Fault{Kind: faults.Privilege,
-		Problem: fmt.Sprintf("workers in database %s may not run the check, without which they are refused (ZF004): %s", ascii(database), strings.Join(lacks, "; ")),
-		Remedy:  admitRemedy(migrate, recorded, unlisted),
-	}, nil
-}
-
-// admitRemedy says how roles get the privileges of workers: those that are recorded as worker roles, and
-// those that are not.
-func admitRemedy(command string, recorded, unlisted []string) string {
-	if len(unlisted) == 0 {
-		return "Run: " + command + ", which grants that again"
-	}
-	for _, role := range slices.Concat(recorded, unlisted) {
-		command += " --worker-role '" + strings.ReplaceAll(role, "'", `'\''`) + "'"
-	}
-	return "Only the recorded worker roles may read the fence. If these roles are to write through Fencepost, run: " + ascii(command)
-}
-
-// ProbeWorkers connects to a database as the control role, on a connection of its own, and looks at workers
-// as LookAtWorkers does.
-func ProbeWorkers(ctx context.Context, cfg Config, workers []WorkerRole) (fault *faults.Fault, err error) {
-	err = once(ctx, cfg, func(s *Store) (err error) {
-		fault, err = s.LookAtWorkers(ctx, workers)
-		return err
-	})
-	return fault, err
 }
 
 // locked returns the error of an examination that a lock has kept from reading a table. It names the

@@ -19,9 +19,3 @@ var (
 
 // Silent reports whether an error is of a server of which nothing was heard.
 var Silent = silent
-
-// The sizes of the pools that are not configurable.
-const (
-	ReadPoolSize  = readPoolSize
-	WatchPoolSize = watchPoolSize
-)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -40,6 +39,7 @@ type Fence struct {
 	database string // identity
 	resource string
 	slots    chan struct{}
+	arrivals arrivals
 }
 
 var _ fencing.Fence = (*Fence)(nil)
@@ -194,28 +194,6 @@ func (f *Fence) SupersededBefore(ctx context.Context, worker, except string) (bo
 	return before, nil
 }
 
-// RegisterBackend implements fencing.Fence. The registry's table is unlogged, so a
-// transaction that writes nothing else is not flushed at commit.
-func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) (fencing.Registration, error) {
-	note := fencing.Registration{PID: e.PID, ID: rand.Int64()}
-	sql := "SELECT pg_catalog.set_config('lock_timeout', $9, true), fencepost.enter($1, $2, $3, $4, $5, $6, $7, $8)"
-	if e.Flushed {
-		sql += `, pg_catalog.set_config('synchronous_commit', 'local', true), pg_catalog.pg_logical_emit_message(true, 'fencepost', 'note')`
-	}
-	err := f.retry(ctx, 0, func() (bool, error) {
-		_, err := f.store.reads.Exec(ctx, sql, f.id, int32(e.PID), e.Started, note.ID, fencing.Name(e.Worker), e.Incarnation,
-			int64(e.Announced), int64(e.Held), quickLock.String())
-		if codeOf(err) == codeLocked {
-			return false, nil
-		}
-		return true, err
-	})
-	if err != nil {
-		return note, fmt.Errorf("note backend %d on resource %q: %w", e.PID, f.resource, f.store.explain(err))
-	}
-	return note, nil
-}
-
 // retry calls try, which waits for the fence's lock for at most quickLock, until it
 // reports that it got the lock or fails, or until wait has passed (0: until ctx has
 // ended). Between attempts it holds no connection.
@@ -275,11 +253,13 @@ type state struct {
 func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
 	var s state
 	err := f.retry(ctx, wait, func() (bool, error) {
-		row := f.store.reads.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
+		err := f.store.read(ctx, func() error {
+			row := f.store.fences.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
 			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1), CASE WHEN `+ofAnother+` THEN '' ELSE i.id::text END,
 			coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = $1), 0), current_setting('synchronous_standby_names') <> ''
 			FROM fencepost.identity i, fencepost.state($1, $3) s`, f.id, f.resource, quickLock)
-		err := scanRecord(row, &s.record, &s.last, &s.database, &s.record.Guards, &s.synchronous)
+			return scanRecord(row, &s.record, &s.last, &s.database, &s.record.Guards, &s.synchronous)
+		})
 		return s.last >= 0, err
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,18 +24,22 @@ const attempts = 5
 // Instances are numbered in the order in which they are first seen, so it must be
 // called before anybody asks for a lease under the instance.
 func (f *Fence) Number(ctx context.Context, source, marker string) error {
-	if _, err := f.store.reads.Exec(ctx, "SELECT fencepost.generation($1, $2)", source, marker); err != nil {
+	err := f.store.read(ctx, func() error {
+		_, err := f.store.fences.Exec(ctx, "SELECT fencepost.generation($1, $2)", source, marker)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("number an instance of source %q: %w", source, f.store.explain(err))
 	}
 	return nil
 }
 
 // Grant records an award and returns its epoch. Once it has returned without an error,
-// no transaction that was checked under a lower epoch commits any more.
+// no backend that was registered under a lower epoch is left.
 //
 // Refusals are *fencing.Refusal: ZF001 if another candidacy was granted an epoch since
 // this one held its own; ZF004 if the fence is older than what was seen before, or
-// cannot be used, or its check cannot run; ZF006 if the award is not newer than the
+// cannot be used, or nobody could be registered; ZF006 if the award is not newer than the
 // recorded one; ZF007 if the award's lease service instance has no number (see Number).
 // If an operator's order forbids the grant, the error is a *fencing.Barred. After a
 // GrantBlockedError the old epoch stays in force, unless the connection did not respond
@@ -45,8 +50,8 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 		return 0, fmt.Errorf("grant on resource %q: the award is for %q", f.resource, a.Resource)
 	}
 	epoch, err := f.advance(ctx, "SELECT fencepost.grant($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) FROM fencepost.identity i "+
-		"WHERE i.id = $11::uuid AND NOT EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1 AND f.resource <> $12) AND "+checkableSQL,
-		f.id, a.Worker, a.Incarnation, a.Source, a.InstanceID, a.Index, int64(a.Held), int64(a.HighestObserved), f.store.cfg.Grace, f.store.cfg.Patience, f.database, f.resource)
+		"WHERE i.id = $11::uuid AND NOT EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1 AND f.resource <> $12) AND "+enterableSQL,
+		f.id, a.Worker, a.Incarnation, a.Source, a.InstanceID, a.Index, int64(a.Held), int64(a.HighestObserved), grace(f.store.cfg.Grace), f.store.cfg.Patience, f.database, f.resource)
 	if err == nil {
 		f.store.confirmed.note(f.id, grantID{fencing.Epoch(epoch), a.Incarnation})
 		return fencing.Epoch(epoch), nil
@@ -54,7 +59,7 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout) // the server may have frozen since
 	defer cancel()
 	if errors.Is(err, pgx.ErrNoRows) {
-		if err = f.uncheckable(ctx); err == nil {
+		if err = f.unenterable(ctx); err == nil {
 			err = f.replaced()
 		}
 	}
@@ -70,8 +75,9 @@ func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, er
 
 // advanceClearing is advance with what removes the obstacles.
 func (f *Fence) advanceClearing(ctx context.Context, w *blockers, sql string, args []any) (int64, error) {
+	began := time.Now()
 	for n := 1; ; {
-		number, err := f.turn(ctx, w, sql, args)
+		number, err := f.turn(ctx, w, sql, withGrace(args, time.Since(began)))
 		switch {
 		case err == nil:
 			w.report(nil)
@@ -90,6 +96,20 @@ func (f *Fence) advanceClearing(ctx context.Context, w *blockers, sql string, ar
 	}
 }
 
+// grace is an argument of a statement that may record a new epoch: how long those of the old one may go on.
+type grace time.Duration
+
+// withGrace returns the arguments with the grace that is left. A grant that has given up its turn does not begin it anew.
+func withGrace(args []any, since time.Duration) []any {
+	left := slices.Clone(args)
+	for i, a := range left {
+		if g, ok := a.(grace); ok {
+			left[i] = max(time.Duration(g)-since, 0)
+		}
+	}
+	return left
+}
+
 // turn waits for this grant's turn and makes one attempt.
 func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (int64, error) {
 	if err := f.store.turns.take(ctx); err != nil {
@@ -104,7 +124,7 @@ func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (
 
 // attempt runs the statement once, and scans its row, while a watch removes what blocks it.
 func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql string, args []any) error {
-	conn, err := f.store.grants.Acquire(ctx)
+	conn, err := f.store.fences.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("get a connection: %w", err)
 	}
@@ -117,7 +137,10 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	aborted := false
 	running := context.WithoutCancel(ctx)
 	watched, returned := context.WithCancel(running)
-	w := &watch{fence: f, blockers: clear, pid: pg.PID(), running: watched, log: f.store.log}
+	drains := make(chan fencing.Epoch, 1)
+	pg.CustomData()[drainsKey] = (chan<- fencing.Epoch)(drains)
+	defer delete(pg.CustomData(), drainsKey)
+	w := &watch{fence: f, blockers: clear, pid: pg.PID(), running: watched, drains: drains, log: f.store.log}
 	w.stop = func() { aborted = true; abort(pg.Conn()) }
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()
@@ -208,7 +231,7 @@ func nullable(s string) *string {
 }
 
 // sequence returns the name of the fence's sequence.
-func (f *Fence) sequence() string { return fencing.SequenceName(f.id) }
+func (f *Fence) sequence() string { return fmt.Sprintf("fencepost.epoch_%d", f.id) }
 
 // limit returns the longest that one attempt may take. Who calls for no resource bounds it.
 func (f *Fence) limit() time.Duration {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// unfenced runs the safety tests with the check switched off. Each of them must then
+// unfenced runs the safety tests with registrations switched off. Each of them must then
 // fail.
 var unfenced = os.Getenv("FENCEPOST_TEST_UNFENCED") == "1"
 
@@ -41,6 +41,7 @@ type testDatabase struct {
 func newTestDatabase(t *testing.T, s *pgtest.Server, change ...func(*store.Config)) *testDatabase {
 	t.Helper()
 	h := &testDatabase{t: t, server: s, db: s.Database(t)}
+	s.Exec(t, pgtest.Control, h.db, "SELECT fencepost.admit('"+pgtest.App+"')") // see begin
 	h.store = h.open(change...)
 	h.fence = h.newFence(h.store)
 	return h
@@ -105,43 +106,50 @@ func (h *testDatabase) grant(name string) fencing.Term {
 	return fencing.Term{Award: a, Epoch: epoch}
 }
 
-// worker is one connection of a worker that runs the check as the proxy does.
+// worker is one connection of a worker.
 type worker struct {
 	*pgx.Conn
-	fence   int32
+	fence   *store.Fence
 	term    fencing.Term
 	started string // when its server was started; set by entry
+	begun   string // when its backend was
 }
 
 func (h *testDatabase) worker(term fencing.Term) *worker {
 	h.t.Helper()
-	return &worker{Conn: h.server.Connect(h.t, pgtest.App, h.db), fence: h.fence.ID(), term: term}
+	return &worker{Conn: h.server.Connect(h.t, pgtest.App, h.db), fence: h.fence, term: term}
 }
 
-// check runs the check in the open transaction, with the worker's epoch announced to
-// it.
+// check finds out whether the worker's backend may be registered, with the worker's epoch announced to it.
 func (w *worker) check(ctx context.Context) error {
 	return w.checkAs(ctx, w.term.Epoch, w.term.Epoch)
 }
 
 func (w *worker) checkAs(ctx context.Context, told, held fencing.Epoch) error {
-	sql := fencing.CheckSQL(w.fence, w.term.Worker, w.term.Incarnation, false)
 	if unfenced {
-		sql = "SELECT $1::int8, $2::int8"
+		return nil
 	}
-	_, err := w.Exec(ctx, sql, int64(told), int64(held))
+	entry := w.entry()
+	entry.Announced, entry.Held = told, held
+	note, err := w.fence.RegisterBackend(ctx, entry)
+	if err == nil {
+		err = w.fence.UnregisterBackend(ctx, note)
+	}
 	return err
 }
 
-// begin starts a transaction and checks it.
+// begin starts a transaction that a grant waits for: it claims the worker's epoch past the proxy.
 func (w *worker) begin(ctx context.Context, t testing.TB, isolation pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
-	tx, err := w.BeginTx(ctx, pgx.TxOptions{IsoLevel: isolation})
+	tx, err := w.BeginTx(ctx, pgx.TxOptions{IsoLevel: isolation, AccessMode: pgx.ReadWrite})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.check(ctx); err != nil {
-		t.Fatalf("check under epoch %d: %v", w.term.Epoch, err)
+	if unfenced {
+		return tx
+	}
+	if _, err := tx.Exec(ctx, "SELECT fencepost.claim($1, $2)", w.term.Resource, int64(w.term.Epoch)); err != nil {
+		t.Fatalf("claim epoch %d: %v", w.term.Epoch, err)
 	}
 	return tx
 }

@@ -33,7 +33,7 @@ func newOpenTransactions(t *testing.T, n int, grace time.Duration) *openTransact
 			t.Fatal(err)
 		}
 		w := c.worker(fencing.Term{Award: a, Epoch: epoch})
-		w.fence = f.ID()
+		w.fence = f
 		w.begin(c.ctx(), t, "")
 		c.fences, c.workers = append(c.fences, f), append(c.workers, w)
 	}
@@ -152,7 +152,7 @@ func TestManyGrantsUseFewConnections(t *testing.T) {
 		}
 	}
 	grants.Wait()
-	const bound = 2*store.DefaultPoolSize + store.ReadPoolSize + store.WatchPoolSize
+	const bound = store.Connections - 2
 	if n := ask[int](c.testDatabase, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = $1", pgtest.Control); n > bound {
 		t.Errorf("%d connections of the control role, want at most %d", n, bound)
 	}

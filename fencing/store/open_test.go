@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
@@ -87,6 +90,22 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
+// TestAServerThatDoesNotKnowASettingIsTooOld: before PostgreSQL 14 there is no idle_session_timeout, and the server ends
+// the login before it has told its version.
+func TestAServerThatDoesNotKnowASettingIsTooOld(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	old := fixture.NewRelay(t, "tcp", s.Addr(), func() fixture.Passing {
+		return fixture.Passing{ToServer: func(piece []byte) []byte {
+			return bytes.ReplaceAll(piece, []byte("idle_session_timeout"), []byte("idle_session_unknown"))
+		}}
+	})
+	err := store.Probe(t.Context(), store.Config{Address: old.Addr, Database: s.Database(t), User: pgtest.Control})
+	if f := store.FaultOf(err); f.Kind != faults.Upstream || !strings.Contains(f.Problem, "idle_session_unknown") || !strings.Contains(f.Remedy, "Upgrade the server") {
+		t.Errorf("%v: the fault is %+v", err, f)
+	}
+}
+
 func TestNoDefaultSpoilsAGrant(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -119,7 +138,7 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	holder := &worker{Conn: conn, fence: h.fence.ID(), term: fencing.Term{Award: a, Epoch: 1}}
+	holder := &worker{Conn: conn, fence: h.fence, term: fencing.Term{Award: a, Epoch: 1}}
 	holder.begin(h.ctx(), t, "")
 	if _, err := h.fence.Grant(h.ctx(), h.award("b")); err != nil {
 		t.Errorf("a grant that has to wait for the grace: %v", err)

@@ -14,7 +14,7 @@ import (
 type Status struct {
 	Resource string
 	fencing.Record
-	// Running is how many backends are registered as writing outside the check, without
+	// Running is how many backends are registered, without
 	// those that have ended.
 	Running int
 }
@@ -88,7 +88,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer
 	raised := make(map[string]RaisedEpoch)
 	for _, st := range list {
 		epoch, err := s.tryOrder(ctx, st.Resource, func(f *Fence) (int64, error) {
-			epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4, $5, $6)", f.id, above, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+			epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4, $5, $6)", f.id, above, by.AskedBy, by.Reason, grace(s.cfg.Grace), s.cfg.Patience)
 			return epoch, unlessAnswered(err, errRaiseUnknown)
 		})
 		if errors.Is(err, ErrNoResource) || errors.Is(err, fencing.ErrRemoved) {

@@ -39,7 +39,7 @@ func (s *Store) Evict(ctx context.Context, resource, worker string, d time.Durat
 		duration = &d
 	}
 	return s.order(ctx, resource, "SELECT fencepost.evict($1, nullif($2, ''), $3, $4, $5, $6, $7)",
-		worker, duration, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+		worker, duration, by.AskedBy, by.Reason, grace(s.cfg.Grace), s.cfg.Patience)
 }
 
 // Sharers returns the other workers that led by the token whose epoch an order has ended, none if that was the epoch of
@@ -63,7 +63,7 @@ func (s *Store) Sharers(ctx context.Context, o *fencing.Order) ([]string, error)
 // Pause takes the lead from whoever has it, and keeps everybody from being granted an epoch
 // until Resume. It returns nil if the resource is paused already.
 func (s *Store) Pause(ctx context.Context, resource string, by Orderer) (*fencing.Order, error) {
-	return s.order(ctx, resource, "SELECT fencepost.pause($1, $2, $3, $4, $5)", by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+	return s.order(ctx, resource, "SELECT fencepost.pause($1, $2, $3, $4, $5)", by.AskedBy, by.Reason, grace(s.cfg.Grace), s.cfg.Patience)
 }
 
 // Resume ends the pause of a resource or, if worker is not empty, lets that worker campaign
@@ -266,18 +266,11 @@ type Bar struct {
 
 // Bars returns the bars that count now, by resource; that of everybody is the first, and an offer the last.
 func (s *Store) Bars(ctx context.Context) (map[string][]Bar, error) {
-	var offers bool // a schema from before migration 025 has none
-	err := s.free.QueryRow(ctx, "SELECT to_regclass('fencepost.offers') IS NOT NULL").Scan(&offers)
-	if err != nil {
-		return nil, fmt.Errorf("list the bars of database %q: %w", s.cfg.Database, s.explain(err))
-	}
-	from := "SELECT bar.fence, bar.worker, false AS offered, bar.until, bar.order_id FROM fencepost.bars bar"
-	if offers {
-		from += ` UNION ALL SELECT f.id, offer.worker, true, offer.until, offer.order_id
-			FROM fencepost.offers offer JOIN fencepost.fence f ON f.id = offer.fence AND f.epoch = offer.epoch`
-	}
 	rows, err := s.free.Query(ctx, `SELECT f.resource, coalesce(b.worker, ''), b.offered, b.until, o.asked_by, o.asked_at, o.reason
-		FROM (`+from+`) b JOIN fencepost.fence f ON f.id = b.fence JOIN fencepost.orders o ON o.id = b.order_id
+		FROM (SELECT bar.fence, bar.worker, false AS offered, bar.until, bar.order_id FROM fencepost.bars bar
+			UNION ALL SELECT f.id, offer.worker, true, offer.until, offer.order_id
+				FROM fencepost.offers offer JOIN fencepost.fence f ON f.id = offer.fence AND f.epoch = offer.epoch) b
+		JOIN fencepost.fence f ON f.id = b.fence JOIN fencepost.orders o ON o.id = b.order_id
 		WHERE b.until IS NULL OR b.until > clock_timestamp() ORDER BY f.resource, b.offered, b.worker NULLS FIRST`)
 	if err != nil {
 		return nil, fmt.Errorf("list the bars of database %q: %w", s.cfg.Database, s.explain(err))

@@ -105,7 +105,7 @@ func TestRemoveNamesWhoReadsTheSequence(t *testing.T) {
 	if err := working.check(h.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	conn := h.server.Connect(t, pgtest.App, h.db)
+	conn := h.server.Connect(t, pgtest.Control, h.db)
 	tx, err := conn.Begin(h.ctx())
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestRemoveNamesWhoReadsTheSequence(t *testing.T) {
 	if stateOf(err) != fencing.StateInUse || !strings.Contains(hintOf(err), "pg_terminate_backend") {
 		t.Errorf("the removal: %v, hint %q; want ZF009", err, hintOf(err))
 	}
-	mustContain(t, err, fmt.Sprintf("backend %d of role %q", conn.PgConn().PID(), pgtest.App), "idle in transaction")
+	mustContain(t, err, fmt.Sprintf("backend %d of role %q", conn.PgConn().PID(), pgtest.Control), "idle in transaction")
 	if _, err := working.Exec(h.ctx(), "COMMIT"); err != nil {
 		t.Errorf("the leader's transaction was ended by a removal that was given up: %v", err)
 	}
@@ -146,7 +146,7 @@ func (h *testDatabase) removal(grace time.Duration) <-chan error {
 // reader connects somebody who then reads the sequence of the fence in a transaction that stays open.
 func (h *testDatabase) reader() (read func()) {
 	h.t.Helper()
-	conn := h.server.Connect(h.t, pgtest.App, h.db)
+	conn := h.server.Connect(h.t, pgtest.Control, h.db)
 	return func() {
 		h.t.Helper()
 		if _, err := conn.Exec(h.ctx(), fmt.Sprintf("BEGIN; SELECT * FROM fencepost.epoch_%d", h.fence.ID())); err != nil {

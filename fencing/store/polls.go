@@ -68,7 +68,7 @@ const pollSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), 
 // poll lists the transactions that hold the sequences of these fences or wait for one, by
 // fence.
 func (s *Store) poll(ctx context.Context, fences []int32) (map[int32][]holder, error) {
-	rows, err := s.watches.Query(ctx, pollSQL, fences)
+	rows, err := s.fences.Query(ctx, pollSQL, fences)
 	if err != nil {
 		return nil, err
 	}

@@ -194,6 +194,9 @@ func (s *Store) explainLogin(err error) error {
 	if pg.Code == codeProtocol && strings.Contains(pg.Message, "startup parameter") {
 		return pooler(err)
 	}
+	if pg.Code == "42704" { // undefined_object: one of the settings of login
+		return &Unusable{Kind: faults.Upstream, Refusal: fencing.SettingRefusal(pg.Message), Err: err}
+	}
 	role, database := pgx.Identifier{s.cfg.User}.Sanitize(), pgx.Identifier{s.cfg.Database}.Sanitize()
 	u := &Unusable{Kind: faults.ControlLogin, Err: err, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
@@ -225,6 +228,14 @@ func (s *Store) explainLogin(err error) error {
 // pooler returns the error of a server that is a connection pooler.
 func pooler(err error) *Unusable {
 	return &Unusable{Kind: faults.Upstream, Refusal: fencing.PoolerRefusal, Err: err}
+}
+
+// tooOld returns an error if the version of the server is not supported.
+func tooOld(conn *pgconn.PgConn) error {
+	if r := fencing.OldServer(fencing.ServerMajor(conn.ParameterStatus("server_version"))); r != nil {
+		return &Unusable{Kind: faults.Upstream, Refusal: r}
+	}
+	return nil
 }
 
 // NoDatabase reports whether err says that the server has no such database.

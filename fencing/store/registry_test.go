@@ -23,15 +23,14 @@ func (w *worker) entry() fencing.RegisterRequest {
 	if w.started == "" {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := w.QueryRow(ctx, "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex')").Scan(&w.started); err != nil {
+		if err := w.QueryRow(ctx, "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex'), encode(timestamptz_send(backend_start), 'hex') FROM pg_stat_get_activity(pg_backend_pid())").Scan(&w.started, &w.begun); err != nil {
 			w.started = err.Error()
 		}
 	}
-	return fencing.RegisterRequest{PID: w.PgConn().PID(), Started: w.started, Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
+	return fencing.RegisterRequest{PID: w.PgConn().PID(), Started: w.started, Begun: w.begun, Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
 }
 
-// enter registers the worker's backend, as the proxy does around a statement that
-// cannot be checked.
+// enter registers the worker's backend, as the proxy does.
 func (h *testDatabase) enter(w *worker) error {
 	if unfenced {
 		return nil
@@ -176,7 +175,9 @@ func TestANoteThatCannotBeSeenIsNotTakenForGone(t *testing.T) {
 	s.Exec(t, pgtest.Superuser, h.db, "REVOKE pg_read_all_stats FROM "+pgtest.Control)
 	_, err := h.fence.Grant(h.ctx(), h.award("b"))
 	mustContain(t, err, "pg_read_all_stats")
-	leaderGoesOn(t, h, term)
+	if _, err := w.Exec(h.ctx(), "SELECT 1"); err != nil {
+		t.Errorf("the leader's backend after the abandoned grant: %v", err)
+	}
 }
 
 func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
@@ -255,4 +256,89 @@ func TestABackendOfAnotherServerIsNotRegistered(t *testing.T) {
 		t.Errorf("%d registrations", n)
 	}
 	h.mustEnter(w)
+}
+
+// TestABackendThatHasEndedIsNotRegistered: its process id is that of another backend by now, which was started later.
+func TestABackendThatHasEndedIsNotRegistered(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	w := h.worker(h.grant("a"))
+	before := w.entry()
+	before.Begun = strings.Repeat("0", len(before.Begun))
+	if _, err := h.fence.RegisterBackend(h.ctx(), before); stateOf(err) != fencing.StateNoFence || !strings.Contains(err.Error(), "cannot be seen") {
+		t.Errorf("registered: %v; want ZF004 that says that the backend cannot be seen", err)
+	}
+	if n := ask[int](h, "SELECT count(*) FROM fencepost.running"); n != 0 {
+		t.Errorf("%d registrations", n)
+	}
+	h.mustEnter(w)
+}
+
+// TestSafetyAGrantEndsAnIdleBackendAtOnce, and leaves one that works until the grace is over.
+func TestSafetyAGrantEndsAnIdleBackendAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	term := h.grant("a")
+	idle, works := h.worker(term), h.worker(term)
+	for _, w := range []*worker{idle, works} {
+		if err := h.enter(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx, err := works.Begin(h.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(h.ctx(), "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	granted := make(chan error, 1)
+	award := h.award("b")
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), award)
+		granted <- err
+	}()
+	began, watch := time.Now(), stopwatch.Start(t)
+	eventually(t, "the idle backend has ended", func() bool {
+		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", int32(idle.PgConn().PID())) == 0
+	})
+	if took := time.Since(began); watch.Late(t, took, 20*time.Second) {
+		t.Errorf("the idle backend ended after %s", took)
+	}
+	if err := tx.Commit(h.ctx()); err != nil {
+		t.Errorf("the transaction that had the grace to end: %v", err)
+	}
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := works.Exec(h.ctx(), "SELECT 1"); stateOf(err) != "57P01" {
+		t.Errorf("the backend that worked, after the grant: %v; want 57P01", err)
+	}
+}
+
+// TestAGrantThatMayNotEndAllEndsNobody: a registered backend is a superuser's, or one of a role of which the control
+// role is no member, while it may not signal those of others.
+func TestAGrantThatMayNotEndAllEndsNobody(t *testing.T) {
+	t.Parallel()
+	for role, want := range map[string]string{pgtest.Superuser: "is a superuser", pgtest.App: "pg_signal_backend"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			h := newTestDatabase(t, pgtest.Start(t), func(c *store.Config) { c.Grace = 2 * time.Second })
+			h.server.Exec(t, pgtest.Superuser, h.db, "CREATE ROLE own LOGIN", "GRANT own TO "+pgtest.Control)
+			term := h.grant("a")
+			own := &worker{Conn: h.server.Connect(t, "own", h.db), fence: h.fence, term: term}
+			above := &worker{Conn: h.server.Connect(t, role, h.db), fence: h.fence, term: term}
+			h.mustEnter(own)
+			h.mustEnter(above)
+			h.server.Exec(t, pgtest.Superuser, "postgres", "REVOKE pg_signal_backend FROM "+pgtest.Control)
+			_, err := h.fence.Grant(h.ctx(), h.award("b"))
+			mustContain(t, err, "in the way", fmt.Sprint(above.PgConn().PID()), want)
+			for _, w := range []*worker{own, above} {
+				if _, err := w.Exec(h.ctx(), "SELECT 1"); err != nil {
+					t.Errorf("the abandoned grant has ended a backend: %v", err)
+				}
+			}
+			leaderGoesOn(t, h, term)
+		})
+	}
 }

@@ -31,7 +31,7 @@ func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orde
 			return 0, err
 		}
 		w := &blockers{fence: f, log: s.log, unless: f.unread}
-		id, err := f.advanceClearing(ctx, w, removeSQL, []any{f.id, force, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience})
+		id, err := f.advanceClearing(ctx, w, removeSQL, []any{f.id, force, by.AskedBy, by.Reason, grace(s.cfg.Grace), s.cfg.Patience})
 		if errors.Is(err, errUnanswered) { // even if it was to be given up, for which there is a refusal
 			return 0, fmt.Errorf("%w: %v", errOutcomeUnknown, err)
 		}
@@ -74,7 +74,7 @@ func (f *Fence) unguarded(ctx context.Context) error {
 // that is still open. It keeps the sequence from being dropped.
 func (f *Fence) unread(ctx context.Context) error {
 	var by *string
-	if err := f.store.watches.QueryRow(ctx, "SELECT fencepost.readers_of($1)", f.id).Scan(&by); err != nil {
+	if err := f.store.fences.QueryRow(ctx, "SELECT fencepost.readers_of($1)", f.id).Scan(&by); err != nil {
 		return fmt.Errorf("look for readers of the sequence of resource %q: %w", f.resource, f.store.explain(err))
 	}
 	if by == nil {

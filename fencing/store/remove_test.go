@@ -44,8 +44,8 @@ func TestSafetyRemovedResourceRefusesItsFormerLeader(t *testing.T) {
 			return err
 		})
 	}
-	if err := write(stale); stateOf(err) != "42P01" { // the proxy makes it a ZF004
-		t.Errorf("a write of the former leader: %v; want 42P01", err)
+	if err := write(stale); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("a write of the former leader: %v; want ZF004", err)
 	}
 	if err := write(fresh); err != nil {
 		t.Errorf("a write of the leader: %v", err)

@@ -44,7 +44,7 @@ func (s Server) direct(c *pgx.ConnConfig) (err error) {
 	c.TLSConfig = s.TLS
 	if s.Standby != nil {
 		c.ValidateConnect = func(_ context.Context, conn *pgconn.PgConn) error {
-			if conn.ParameterStatus("in_hot_standby") == "on" { // Postgres 14 and later say so
+			if conn.ParameterStatus("in_hot_standby") == "on" {
 				if r := s.Standby(); r != nil {
 					return &Unusable{Kind: faults.Upstream, Refusal: r}
 				}

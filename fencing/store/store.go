@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/unpinged"
 )
 
@@ -31,24 +32,29 @@ const (
 	// leaveTimeout is how long a connection that was given up keeps its place in its pool while
 	// pgx cancels its statement and waits for the server to close it.
 	leaveTimeout = time.Second
-	idleTime     = time.Minute
+	// idleTime is how long a pooled connection is kept unused, and idleCheck how often the pools look for such
+	// ones. A database whose workers are idle costs few connections, which the polls keep in use. idleCheck is the
+	// longer one: between two checks, a pool prefers the connection that was used last, but after each check those that
+	// were not used before it (puddle, internal/genstack), so that frequent checks would keep all of them in use.
+	idleTime  = 10 * time.Second
+	idleCheck = 15 * time.Second
 	// closeWait bounds how long the end of a Store waits for a server that does not answer.
 	closeWait = time.Second
 	// trustedIdle is how long a pooled connection may be idle before it is pinged on
 	// its next use. An operator may have ended it, and a client that connects at that
 	// moment must not be refused because of that.
 	trustedIdle = 20 * time.Millisecond
-	// readPoolSize bounds the connections that read a fence under its sequence's lock.
+	// maxReads bounds the connections that read a fence under its sequence's lock, or register backends.
 	// None waits for longer than quickLock.
-	readPoolSize = 4
-	// watchPoolSize bounds the connections that watch over grants: one polls for all of
+	maxReads = 4
+	// watchConnections are left to those who watch over grants: one polls for all of
 	// them, the other terminates backends.
-	watchPoolSize = 2
+	watchConnections = 2
 )
 
 // Connections is how many connections of the control role a Store may open, with the
-// default pool size. One is for Elsewhere; Answers does not log in.
-const Connections = 2*DefaultPoolSize + readPoolSize + watchPoolSize + 1
+// default pool size. One is for Elsewhere, and one listens; Answers does not log in.
+const Connections = 2*DefaultPoolSize + maxReads + watchConnections + 2
 
 // Config says how to connect to one database as the control role.
 type Config struct {
@@ -76,6 +82,9 @@ type Config struct {
 	// of them. It is called again when they change, and with an empty list when nothing
 	// blocks the takeover any more. It must not block.
 	Blocked func(resource string, by []string)
+	// Draining, if not nil, is called when a grant that this Store has asked for waits for backends that are registered
+	// under the epoch or an older one. It must not block.
+	Draining func(resource string, e fencing.Epoch)
 	// PresenceID, if not "", is by what other proxies recognise the connections of this one; see
 	// Gone. It has at most 32 letters and digits, and no other proxy has had it.
 	PresenceID string
@@ -101,6 +110,9 @@ func (c Config) withDefaults() Config {
 	if c.Blocked == nil {
 		c.Blocked = func(string, []string) {}
 	}
+	if c.Draining == nil {
+		c.Draining = func(string, fencing.Epoch) {}
+	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
@@ -109,20 +121,20 @@ func (c Config) withDefaults() Config {
 
 // Store is the fence of one database. It is safe for concurrent use.
 type Store struct {
-	cfg     Config
-	log     *zap.Logger
-	free    *pgxpool.Pool // never waits for a fence's lock
-	grants  *pgxpool.Pool // waits for locks of fences
-	reads   *pgxpool.Pool // may wait for a fence's lock, up to quickLock
-	watches *pgxpool.Pool // for the watches of grants
+	cfg    Config
+	log    *zap.Logger
+	free   *pgxpool.Pool // never waits for a fence's lock
+	fences *pgxpool.Pool // for what waits for locks of fences, and for the watches of grants
 
 	end       context.CancelFunc // ends what batches ask
 	turns     *turns             // bounds the grants
+	reads     chan struct{}      // has room for maxReads
 	polls     *batches[[]holder] // of the watches
 	confirms  *batches[grantID]  // of what Record has read
 	confirmed confirmedGrants
 
-	reports reports // of what blocks grants
+	reports     reports        // of what blocks grants
+	registering sync.WaitGroup // of the fences' arrivals
 
 	catalog *catalogReader
 }
@@ -133,7 +145,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
 	s.catalog = newCatalogReader(s)
-	s.turns = &turns{free: cfg.PoolSize}
+	s.turns, s.reads = &turns{free: cfg.PoolSize}, make(chan struct{}, maxReads)
 	life, end := context.WithCancel(context.Background())
 	s.end = end
 	s.polls, s.confirms = &batches[[]holder]{life: life, query: s.poll}, &batches[grantID]{life: life, query: s.confirm}
@@ -141,7 +153,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		size int
-	}{{&s.free, cfg.PoolSize}, {&s.grants, cfg.PoolSize}, {&s.reads, readPoolSize}, {&s.watches, watchPoolSize}} {
+	}{{&s.free, cfg.PoolSize}, {&s.fences, cfg.PoolSize + maxReads + watchConnections}} {
 		if *p.pool, err = newPool(ctx, cfg, p.size, s.begin, s.closeConnections); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
@@ -158,6 +170,17 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // wait for a fence's lock. Close closes it.
 func (s *Store) Pool() *pgxpool.Pool { return s.free }
 
+// read runs f once it may use one of the connections that may wait for a fence's lock, up to quickLock.
+func (s *Store) read(ctx context.Context, f func() error) error {
+	select {
+	case s.reads <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-s.reads }()
+	return f()
+}
+
 // CloseIdle closes the idle connections at once, and those in use when they are
 // returned. New ones are opened on demand, and the catalog is read again when it is next
 // used.
@@ -167,7 +190,7 @@ func (s *Store) CloseIdle() {
 }
 
 func (s *Store) closeConnections() {
-	for _, pool := range []*pgxpool.Pool{s.watches, s.reads, s.grants, s.free} {
+	for _, pool := range []*pgxpool.Pool{s.fences, s.free} {
 		pool.Reset()
 	}
 }
@@ -177,8 +200,9 @@ func (s *Store) Close() {
 	s.end()
 	s.polls.runs.Wait()
 	s.confirms.runs.Wait()
+	s.registering.Wait()
 	s.catalog.close()
-	closePools(s.watches, s.reads, s.grants, s.free)
+	closePools(s.fences, s.free)
 }
 
 // closePools closes those of the pools that are not nil. After closeWait it returns, and what
@@ -222,7 +246,7 @@ func newPool(ctx context.Context, cfg Config, size int, begin func(context.Conte
 		}
 		return server.direct(c)
 	}
-	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
+	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime, pc.HealthCheckPeriod = int32(size), 0, idleTime, idleCheck
 	pc.PingTimeout = pingTimeout
 	pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error { // the pool's context ends with the pool only
 		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -320,8 +344,11 @@ func (s *Store) begin(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // finish applies settings that not every server supports, and makes sure that the server is
-// Postgres itself.
+// Postgres itself, and not too old.
 func finish(ctx context.Context, conn *pgx.Conn) error {
+	if err := tooOld(conn.PgConn()); err != nil {
+		return err
+	}
 	var pid uint32
 	// Only PostgreSQL 17 and later have transaction_timeout; earlier versions reject the name.
 	// Nothing is prepared, because a pooler may pass on the connection of somebody else.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 const (
@@ -18,6 +20,9 @@ const (
 	// pollLate is how often it polls during the grace, and the least time that a grant
 	// waits before it gives its turn to another one.
 	pollLate = 100 * time.Millisecond
+	// drainLate is the least time that a grant waits for registered backends before it gives its turn to another
+	// one. Those that are idle are gone by then.
+	drainLate = 600 * time.Millisecond
 	// cancelWait is how long a cancelled statement may take to return before its
 	// connection is closed.
 	cancelWait = 2 * time.Second
@@ -48,7 +53,8 @@ type watch struct {
 	pid      uint32          // the backend that runs the grant
 	stop     func()          // aborts the grant's connection
 	running  context.Context // ends when the grant has returned
-	reading  string          // since when the backend waited for its client at the last look; "" if it did not
+	drains   <-chan fencing.Epoch
+	reading  string // since when the backend waited for its client at the last look; "" if it did not
 	log      *zap.Logger
 }
 
@@ -57,6 +63,7 @@ type watch struct {
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
 	looked := began
+	var drains time.Time // when the grant began to wait for registered backends
 	tick := time.NewTimer(pollSoon)
 	defer tick.Stop()
 	limit := time.NewTimer(w.fence.limit())
@@ -72,10 +79,18 @@ func (w *watch) run(ctx context.Context) error {
 			err := w.stuck(ctx)
 			w.cancel(ctx)
 			return err
+		case e := <-w.drains:
+			drains = time.Now()
+			w.fence.tellDrain(ctx, e)
 		case <-tick.C:
 			if err := w.poll(ctx, time.Since(began) >= pollLate); err != nil {
 				w.cancel(ctx)
 				return err
+			}
+			if !drains.IsZero() && time.Since(drains) >= drainLate && w.fence.store.turns.yield() {
+				w.blockers.yields = true
+				w.cancel(ctx)
+				return errYielded
 			}
 			if time.Since(looked) >= lookEvery {
 				if err := w.look(ctx); err != nil {
@@ -135,7 +150,7 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 func (w *watch) cancel(ctx context.Context) {
 	free, release := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 	defer release()
-	if _, err := w.fence.store.watches.Exec(free, "SELECT pg_cancel_backend($1)", int32(w.pid)); err != nil {
+	if _, err := w.fence.store.fences.Exec(free, "SELECT pg_cancel_backend($1)", int32(w.pid)); err != nil {
 		w.log.Warn("could not cancel a grant", zap.String("resource", w.fence.resource), zap.Error(err))
 	}
 	select {
@@ -151,7 +166,7 @@ func (w *watch) end(ctx context.Context) {
 	w.stop()
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 	defer cancel()
-	if _, err := w.fence.store.watches.Exec(ending, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1", int32(w.pid)); err != nil {
+	if _, err := w.fence.store.fences.Exec(ending, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1", int32(w.pid)); err != nil {
 		w.log.Warn("could not end the backend of a grant that was given up", zap.String("resource", w.fence.resource), zap.Error(err))
 	}
 	<-w.running.Done()
@@ -163,7 +178,7 @@ func (w *watch) stuck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	var what, blockers string
-	err := w.fence.store.watches.QueryRow(ctx, `SELECT coalesce(a.wait_event_type || '/' || a.wait_event, a.state, ''),
+	err := w.fence.store.fences.QueryRow(ctx, `SELECT coalesce(a.wait_event_type || '/' || a.wait_event, a.state, ''),
 		coalesce((SELECT string_agg(b::text, ', ') FROM unnest(pg_blocking_pids($1)) b), '') FROM pg_stat_activity a WHERE a.pid = $1`,
 		int32(w.pid)).Scan(&what, &blockers)
 	if err != nil {
@@ -185,7 +200,7 @@ func (w *watch) look(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	var reading, standbys *string
-	err := w.fence.store.watches.QueryRow(asking, backendSQL, int32(w.pid)).Scan(&reading, &standbys)
+	err := w.fence.store.fences.QueryRow(asking, backendSQL, int32(w.pid)).Scan(&reading, &standbys)
 	before := w.reading
 	w.reading = ""
 	switch {

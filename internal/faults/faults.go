@@ -22,13 +22,13 @@ const Interval = time.Minute
 type Kind string
 
 const (
-	// Upstream: Postgres cannot be reached, does not answer, or is a standby.
+	// Upstream: Postgres cannot be reached, does not answer, is too old, or is a standby.
 	Upstream Kind = "upstream"
 	// ControlLogin: Postgres does not let the control role log in.
 	ControlLogin Kind = "control_login"
 	// Schema: the schema fencepost is missing, incomplete or of an older version.
 	Schema Kind = "schema"
-	// Privilege: the control role lacks a privilege, or the role of a worker one that its checks need.
+	// Privilege: the control role lacks a privilege.
 	Privilege Kind = "privilege"
 	// Fence: the state of a fence contradicts what was granted before, as after a restore.
 	Fence Kind = "fence"
@@ -71,18 +71,6 @@ func InDatabase(name string) string { return databasePrefix + name }
 // DatabaseOf returns the name of the database whose faults are in that place. ok is false if
 // it is another place.
 func DatabaseOf(where string) (name string, ok bool) { return strings.CutPrefix(where, databasePrefix) }
-
-// workersPrefix begins the places of the roles of workers.
-const workersPrefix = "workers of " + databasePrefix
-
-// InWorkers returns where the faults of the roles are under which workers connect to a database.
-func InWorkers(database string) string { return workersPrefix + database }
-
-// WorkersOf returns the name of the database the faults of whose workers are in that place. ok is
-// false if it is another place.
-func WorkersOf(where string) (database string, ok bool) {
-	return strings.CutPrefix(where, workersPrefix)
-}
 
 // Lasting is a fault that has begun and not ended.
 type Lasting struct {

@@ -3,6 +3,7 @@ package imports
 import (
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,4 +98,28 @@ func TestTheImageHasWhatTheProgramIsBuiltFrom(t *testing.T) {
 			t.Errorf("cmd/fencepost imports %s, and .dockerignore has no line !%s", dep, folder)
 		}
 	}
+}
+
+// root is the root of the repository.
+var root = filepath.Join("..", "..")
+
+// goFiles lists the Go files of the repository, relative to its root.
+func goFiles(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules"):
+			return fs.SkipDir
+		case !d.IsDir() && strings.HasSuffix(path, ".go"):
+			files = append(files, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("list the Go files: %v", err)
+	}
+	return files
 }

@@ -49,11 +49,11 @@ var ours = map[string][]string{
 	},
 	"upstream": {"fencing", "proxy/pgtls"},
 	"proxy": {
-		"fencing", "fencing/sqltext", "internal/faults", "proxy/appname", "proxy/fairqueue", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/protocol", "proxy/proxyheader",
+		"fencing", "fencing/sqltext", "internal/faults", "proxy/appname", "proxy/fairqueue", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/proxyheader", "proxy/protocol",
 		"proxy/shadow", "proxy/slots", "proxy/unixsocket", "proxy/wire", "upstream",
 	},
 	"proxy/protocol":           {"fencing", "fencing/sqltext", "proxy/gate", "proxy/shadow", "proxy/wire"},
-	"proxy/shadow":             {"fencing"},
+	"proxy/shadow":             {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
 	"proxy/wire":               {},
 	"proxy/netloop":            {},
 	"proxy/slots":              {},
@@ -92,7 +92,7 @@ var ours = map[string][]string{
 	"internal/redistest":       {"internal/child", "internal/ports", "internal/stopwatch"},
 	"internal/rafttest":        {"election", "election/raft", "internal/fixture/process", "internal/pgtest", "internal/ports"},
 	"internal/kubernetestest":  {"internal/child", "internal/etcdtest", "internal/ports"},
-	"internal/fixture":         {"cmd/fencepost/guard", "fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/machinetest", "internal/oracle", "internal/pgtest", "internal/wiretest"},
+	"internal/fixture":         {"cmd/fencepost/guard", "fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/pgtest", "internal/wiretest"},
 	"internal/zookeepertest":   {"internal/child", "internal/ports", "internal/stopwatch"},
 	"internal/fixture/process": {"fencing", "internal/child", "internal/pgtest", "internal/stopwatch"},
 	"internal/stopwatch":       {},
@@ -100,18 +100,15 @@ var ours = map[string][]string{
 	"internal/wiretest":        {},
 	"internal/wiretest/short":  {"internal/wiretest"},
 	"internal/netlooptest":     {"proxy/netloop", "internal/wiretest"},
-	"internal/oracle":          {},
-	"internal/machinetest":     {"fencing", "fencing/sqltext", "proxy/gate", "proxy/protocol", "proxy/wire"},
 	"internal/imports":         {},
 	"scripts":                  {},
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/machinetest", "internal/stopwatch", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/stopwatch", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
-// tests. There is one for each, except that the oracle may import the grammar too, because it must not
-// use the classification of sqltext. A name that ends in .go is one file.
+// tests. A name that ends in .go is one file.
 var theirs = map[string][]string{
 	module + "/election/anyone":           {"cmd/fencepost/playground.go"}, // never in a configuration
 	module + "/election/consul":           {"cmd/fencepost/electors/consul.go"},
@@ -129,7 +126,7 @@ var theirs = map[string][]string{
 	"github.com/hashicorp/go-hclog":       {"election/raft/log.go"},
 	"github.com/hashicorp/raft":           {"election/raft", "election/raft/disk"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
-	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},
+	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext"},
 	"github.com/pires/go-proxyproto":      {"proxy/proxyheader"},
 	"github.com/prometheus/client_golang": {"cmd/fencepost/admin"},
 	"go.etcd.io/bbolt":                    {"election/raft/disk"},
@@ -219,7 +216,7 @@ func TestTheDomainNeedsNothing(t *testing.T) {
 // wait, do no I/O and read no clock, so that they can be tested in isolation.
 func TestTheProtocolIsPure(t *testing.T) {
 	t.Parallel()
-	pure := map[string]bool{"proxy/protocol": true, "proxy/gate": true, "proxy/wire": true}
+	pure := map[string]bool{"proxy/protocol": true, "proxy/shadow": true, "proxy/gate": true, "proxy/wire": true}
 	for _, p := range list(t) {
 		if !pure[name(p.ImportPath)] {
 			continue

@@ -21,22 +21,12 @@ var harmless = []string{"Builder", "Buffer", "Clone", "Join", "Repeat", "NewRead
 // that text. None of them is SQL: only fencing/sqltext analyses SQL, with different
 // types for parsed and guessed text.
 var searches = map[string]string{
-	"endOfString":   "the NUL that ends a string in a message",
-	"awaitsReplies": "the type of a message",
-	"message":       "the type of a message",
-	"intruded":      "the message of an error",
-	"copyLine":      "the context of an error",
-	"ofCopyData":    "the context of an error",
-	"inCopy":        "the context of an error",
-	"guardLines":    "the context of an error",
-	"ofClient":      "the message of an error",
-	"mentioned":     "the message of an error",
-	"checkError":    "the code of an error",
-	"ofCheck":       "the message of an error",
-	"newNonce":      "random characters",
-	"endsSession":   "SQLSTATEs",
-	"copyCompleted": "the tag of a CommandComplete",
-	"passed":        "the tag of a CommandComplete",
+	"guardLines":     "the context of an error",
+	"followRelayed":  "the name of a prepared statement",
+	"Unparsable":     "the end of a text that Fencepost has made",
+	"ofWord":         "the message of an error",
+	"ownSyntaxError": "the message of an error",
+	"follow":         "the status of a ReadyForQuery",
 }
 
 // beforeSQL are the prefixes of the names of files whose code runs before a session's
@@ -72,9 +62,9 @@ func TestSearchesAreFound(t *testing.T) {
 	t.Parallel()
 	const source = `package p
 		var early = strings.ToLower("X")
-		func (m *machine) probe(sql string) bool { return strings.EqualFold(sql[:6], "select") }
+		func (s *session) probe(sql string) bool { return strings.EqualFold(sql[:6], "select") }
 		func build() string { var b strings.Builder; return b.String() + strings.Repeat("x", 2) }
-		func (m *machine) by(sql []byte) { _ = bytes.IndexByte(sql, ';') }`
+		func (s *session) by(sql []byte) { _ = bytes.IndexByte(sql, ';') }`
 	want := []search{{"early", "strings.ToLower"}, {"probe", "strings.EqualFold"}, {"by", "bytes.IndexByte"}}
 	if got := searchesIn(t, "p.go", source); !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v", got, want)

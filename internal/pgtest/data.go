@@ -20,7 +20,6 @@ func (s *Server) place() error {
 			return err
 		}
 	}
-	s.major = majorOf(s.bin)
 	if s.as, err = account(); err != nil {
 		return err
 	}

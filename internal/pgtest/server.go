@@ -62,7 +62,6 @@ func WithConfig(settings map[string]string) Option {
 type Server struct {
 	bin      string
 	found    string      // where bin was found; bin may be a copy
-	major    int         // major version
 	dir      string      // contains data/ and the Unix socket
 	port     *ports.Port // nil before the first start
 	settings map[string]string

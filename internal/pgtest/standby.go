@@ -56,18 +56,14 @@ func (s *Server) backUp(primary *Server) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	begin, end := "SELECT pg_backup_start('standby', true)", "SELECT labelfile FROM pg_backup_stop(false)"
-	if s.major < 15 {
-		begin, end = "SELECT pg_start_backup('standby', true, false)", "SELECT labelfile FROM pg_stop_backup(false, false)"
-	}
-	if _, err := conn.Exec(ctx, begin); err != nil {
+	if _, err := conn.Exec(ctx, "SELECT pg_backup_start('standby', true)"); err != nil {
 		return err
 	}
 	if err := s.copyRunning(primary.data(), "", notOfAStandby...); err != nil {
 		return err
 	}
 	var label string
-	if err := conn.QueryRow(ctx, end).Scan(&label); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT labelfile FROM pg_backup_stop(false)").Scan(&label); err != nil {
 		return err
 	}
 	if err := s.copyRunning(primary.data(), "pg_wal"); err != nil { // what was written during the copy

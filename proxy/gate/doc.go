@@ -10,28 +10,19 @@
 // Only this package can make a Reason. There is a constructor for each thing that makes
 // a message safe to send:
 //
-//   - its transaction was given a check, or is read-only (Txn.Covered);
-//   - it cannot do anything, as the tree of its text proves (Txn.Harmless,
-//     Txn.NothingOutside, Proven, Empty), or because the server rejects it
-//     before it reads it (Inert, Malformed);
-//   - the backend is registered, so that a grant ends it (Registration);
-//   - its transaction, or its batch, is known to have failed (Txn.Dead, Txn.Skipped);
+//   - the server keeps the session read-only, and has said so (ServerReadOnly);
+//   - it cannot do anything, because it cannot be parsed (Unparsable), or because the server ends
+//     the connection over it (Malformed);
+//   - the backend is registered, so that a grant ends it (Registered). All that a leader's session
+//     relays passes for this reason;
 //   - the triggers of guarded tables refuse its writes (Guarded);
 //   - the configuration lets the session write unfenced (Unfenced).
 //
 // Each constructor also returns whether its Reason holds, and its caller must not use a
-// Reason that does not. Most find that out from a parse tree, from the bytes of the
-// message or from the transaction. Unfenced, Guarded, Registered and Malformed rest on
-// what their callers say, so these must know it.
+// Reason that does not. They rest on what their callers say, so these must know it; Unparsable
+// looks at the text.
 //
 // Whoever adds a path to the server has to name its reason, or it does not
 // compile; a zero Reason panics, and the panic ends the session before anything
 // is sent.
-//
-// # The transaction
-//
-// Txn is what is known of the session's transaction. Its client's side says what
-// the messages that were sent make of it (Sent), its server's side what the
-// replies said (Answered). The two differ while replies are pending: the client's
-// side then trusts nothing but what stands in the same batch.
 package gate

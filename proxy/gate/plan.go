@@ -45,14 +45,6 @@ func Runs(typ byte) bool {
 	}
 }
 
-// Append adds another plan, all of which has passed already. Its bytes must
-// stay as they are until the plan was carried out.
-func (p *Plan) Append(other *Plan, scratch []byte) (next []byte) {
-	out, next := other.Bytes(scratch)
-	p.segments.Insert(out)
-	return next
-}
-
 // Gate lets a session's messages through. Its zero value is ready for use.
 type Gate struct {
 	rest int // bytes that are still to come of a message that has passed

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strconv"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
@@ -13,294 +12,448 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// Config is what a machine knows from the start.
+// Mode is how the writes of a session are treated.
+type Mode uint8
+
+const (
+	// ModeReadOnly is a connection without a resource, which may only read.
+	ModeReadOnly Mode = iota
+	// ModeFenced is a worker, which may write while it leads and its backend is registered.
+	ModeFenced
+	// ModePassing is a connection that may write without a fence, or whose resource is in shadow.
+	ModePassing
+)
+
+// Candidacy is a candidacy that a session has joined.
+type Candidacy struct {
+	Resource, Incarnation string
+	// Status returns its status. It must not block, and must return a new pointer whenever the
+	// status has changed.
+	Status func() *fencing.Status
+	// Trouble returns what keeps the candidacy from leading, or nil. It may be nil itself.
+	Trouble func() *fencing.Trouble
+	// Announced is the epoch that the client knows, 0 for none.
+	Announced fencing.Epoch
+}
+
+// Config is what a session knows from the start.
 type Config struct {
 	Mode    Mode
 	Version gate.Version
-	// Status returns the candidacy's status. It must not block, and must return a
-	// new pointer whenever the status has changed.
-	Status func() *fencing.Status
-	Cache  *sqltext.Cache // of analyses, shared by the sessions
-	// Fence, Resource, Worker and Incarnation name the fence and the candidacy. They
-	// are empty without a resource.
-	Fence                         int32
-	Resource, Worker, Incarnation string
+	Cache   *sqltext.Cache // of analyses, shared by the sessions
+	// Candidacy is that of the startup, in ModeFenced.
+	Candidacy
+	Worker string
 	// Unfenced is what a write gets in ModeReadOnly.
 	Unfenced *fencing.Refusal
-	// Catalog returns what is known of the database's names now, or nil. It is nil itself
-	// if no read has to be proven: without a resource, on 16 and later.
-	Catalog func() *fencing.Catalog
-	// ProvenReads: a leader's transaction of nothing but proven reads goes unchecked.
-	ProvenReads bool
 	// Discards: the writes of the candidacy are discarded once it was superseded.
 	Discards bool
-	// Tables: while the candidacy has never had an epoch, what its client sends is left to the
-	// guards of the resource's tables, as long as there are any.
-	Tables bool
-	// Shadow observes, in ModePassing, what ModeFenced would refuse. It is nil otherwise.
+	// Shadow follows, in ModePassing, a session whose resource is in shadow. It is nil otherwise.
 	Shadow *shadow.Watch
+	// Catalog returns what is known of the database's names now, or nil. Before 16, only what
+	// it proves passes. It may be nil itself.
+	Catalog func() *fencing.Catalog
 	// Nameless: the client named no worker.
 	Nameless bool
-	// Trouble returns what keeps the candidacy from leading, or nil. It must not block. It
-	// may be nil itself.
-	Trouble func() *fencing.Trouble
-	// Parameters are the bodies of the server's ParameterStatus messages.
+	// Registered: the backend was registered under the epoch Announced before the greeting.
+	Registered bool
+	// Tables: while the candidacy has never had an epoch, what its client sends is left to the guards
+	// of the resource's tables, as long as there are any.
+	Tables bool
+	// Parameters are the bodies of the server's ParameterStatus messages, as they were before
+	// Fencepost changed any.
 	Parameters [][]byte
+	// SetUp: SetupSQL was executed during the startup, without an error.
+	SetUp bool
 }
 
-// New returns the machine of a session that has authenticated.
-func New(c Config) *Machine {
-	m := &Machine{
-		config:   c,
-		checks:   newChecks(c.Fence, c.Worker, c.Incarnation, c.Discards),
-		names:    names{unnamed: unknownStatement},
-		settings: newSettings(c.Parameters),
-	}
-	m.around = m.surroundings()
-	m.config.Parameters = nil // they are not needed again
-	return m
+// SetupSQL makes a session read-only. If the startup runs it before the first ReadyForQuery, the
+// client is told the parameter with the others, and libpq's target_session_attrs=read-write finds
+// the leader.
+const SetupSQL = "SET default_transaction_read_only = on"
+
+// Need is what a session must be given before it can go on with a client's message. The shell
+// meets it without the lock, says so by Answer, and calls FromClient again.
+type Need struct {
+	Kind     NeedKind
+	Bytes    int              // of NeedMore: the length of the message, as far as its header says
+	Text     string           // of NeedAnalysis
+	Settings sqltext.Settings // of NeedAnalysis: how the server reads the text
+	Join     JoinNeed         // of NeedJoin
+	// Register are the resources of NeedRegister, with the epochs that were announced.
+	Register []Told
+	// Resource is that of the candidacy of NeedCampaign and NeedConfirm, "" for that of the startup.
+	Resource string
 }
 
-// AppendPrepare appends the messages that prepare the session's checks on the
-// server, with a Sync. They are the first messages after the authentication; call
-// Prepared when ReadyForQuery has answered them.
-func (m *Machine) AppendPrepare(dst []byte) []byte {
-	if m.config.Mode == ModeFenced {
-		m.checks.follow(m.config.Status())
-	}
-	return wire.AppendSync(m.checks.appendPrepare(dst, 0, ownAhead, new(replyQueue).push))
+// JoinNeed says which candidacies the client wants to join.
+type JoinNeed struct {
+	// Token is that of the candidacy which takes the place of the startup's, 0 if it stays.
+	Token int64
+	// Resources are those that the client has chosen, if there is no Token: for one transaction if
+	// Local, and otherwise for the session. None means that of the startup.
+	Resources []string
+	Local     bool
 }
 
-// Prepared says how the server has answered AppendPrepare: failed is the first error, nil
-// if there was none. An error that is due to the client's own settings, such as a short
-// statement_timeout, only means that the checks are prepared later. For any other it
-// returns a refusal.
-func (m *Machine) Prepared(failed *wire.ServerError) *fencing.Refusal {
-	switch {
-	case failed == nil:
-		m.checks.confirm()
-		return nil
-	case ofClient(*failed):
-		m.checks.rename()
-		return nil
-	default:
-		return fencing.UncheckedRefusal(failed.Code, failed.Message)
-	}
+// Told is a resource, and an epoch of it that was announced to the client. Resource is "" for that of the startup.
+type Told struct {
+	Resource string
+	Epoch    fencing.Epoch
 }
 
-// AppendGreeting appends the parameters that tell the client its resource, worker,
-// role and epoch, and takes announced for the epoch that the client knows. Nothing is
-// appended without a resource.
-func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fencing.Epoch) []byte {
-	m.epochs.current = announced
-	if m.config.Mode != ModeFenced {
-		return dst
-	}
-	m.down.reported = st
-	dst = wire.AppendParameterStatus(dst, "fencepost.resource", fencing.ASCII(m.config.Resource))
-	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(m.config.Worker))
-	dst = wire.AppendParameterStatus(dst, "fencepost.role", shownRole(st))
-	return wire.AppendParameterStatus(dst, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
-}
+// NeedKind is the kind of a Need.
+type NeedKind uint8
 
-// FromClient takes bytes of the client, as many as it can, and plans what to send to
-// the server. It stops at n when it needs something: send the plan, meet the need, and
-// call it again with what follows n. An error ends the session.
-func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
-	defer caught(p, &err)
-	m.up.parsed = 0
-	if n, need.Kind, err = m.client(in, p); err == nil {
-		err = m.up.phase.err
-	}
-	m.up.partial = n < len(in)
-	switch need.Kind {
-	case NeedMore:
-		need.Bytes = m.up.wants
-	case NeedAnalysis:
-		need.Text, need.Settings = m.inHand.analysis.sql, m.inHand.analysis.settings
-	case NeedJoin:
-		need.Join = m.inHand.joinNeed()
-	case NeedCampaign, NeedConfirm:
-		need.Resource = m.focusOf()
-	}
-	return n, need, err
-}
-
-// FromServer takes bytes of the server, as many as it can, and plans what to send to
-// the client. The events are what the caller does besides, and are good until the next
-// call. An error ends the session.
-func (m *Machine) FromServer(in []byte, p *gate.Segments) (n int, events []Event, err error) {
-	defer caught(p, &err)
-	m.down.reset()
-	m.reportShadow()
-	n, err = m.server(in, p)
-	return n, m.down.events, err
-}
-
-// RegisterRequest is what to register, after NeedRegister. The caller adds the process id.
-func (m *Machine) RegisterRequest() fencing.RegisterRequest {
-	m.inHand.status, m.inHand.registry = m.config.Status(), registryAnswer{}
-	m.inHand.registry.held = m.held()
-	return fencing.RegisterRequest{
-		Worker: m.config.Worker, Incarnation: m.config.Incarnation,
-		Announced: m.told(), Held: m.inHand.registry.held, Flushed: m.inHand.flush,
-	}
-}
+const (
+	NeedNothing  NeedKind = iota
+	NeedRegister          // register the backend for each of Register, or for none
+	NeedCampaign          // tell the candidacy that a write is about to be refused
+	NeedConfirm           // wait until the lease is confirmed
+	NeedMore              // the message is not whole: read at least Bytes; there is no Answer
+	NeedTerminal          // the client has sent Terminate; there is no Answer
+	NeedRoom              // wait for replies until the session is Ready; there is no Answer
+	NeedCatalog           // read the database's catalog again
+	NeedAnalysis          // analyze Text
+	NeedJoin              // join the candidacies of Join
+	NeedLetGo             // call LetGo, and delete the registrations of the backend, which is at rest
+)
 
 // Answer says what has come of a Need.
 type Answer struct {
-	Need NeedKind // which was met
-	// Refusal is why the backend was not registered, or the candidacy not joined.
-	Refusal *fencing.Refusal
-	Text    *sqltext.Text // the analysis, of NeedAnalysis
-	// Canceled: the client has canceled the statement in hand, so it fails as if it had begun.
-	Canceled bool
-	// Joined describes the candidacy, of the same resource and worker, for which the session has
-	// left its own, of NeedJoin with a Token; nil if it stays. Announced is the epoch that the
-	// client then knows, 0 for none; it counts for the transaction that the message in hand begins.
-	Joined    *Config
-	Announced fencing.Epoch
-	Chosen    []Chosen // of NeedJoin with Resources, in their order; none means that of the startup
+	Need     NeedKind
+	Refusal  *fencing.Refusal // of NeedRegister and NeedJoin: why not
+	Resource string           // of a Refusal of NeedRegister: for which resource
+	Text     *sqltext.Text    // of NeedAnalysis
+	Canceled bool             // the client has canceled the statement in hand
+	// Joined is the candidacy for which the session has left its own, of NeedJoin with a Token; nil if it stays.
+	Joined *Candidacy
+	// Chosen are the candidacies of NeedJoin with Resources, in their order. One that the session knows is
+	// named by its resource alone, and that of the startup is nil.
+	Chosen []*Candidacy
 }
 
-// Answer takes what has come of the Need that FromClient returned last.
-func (m *Machine) Answer(a Answer) {
-	m.inHand.canceled = m.inHand.canceled || a.Canceled
-	switch a.Need {
-	case NeedRegister:
-		m.inHand.registry.asked, m.inHand.registry.refusal = true, a.Refusal
-		if !m.registration.Held() {
-			m.registration = gate.Registered(a.Refusal)
-		}
-	case NeedAnalysis:
-		m.inHand.analysis.text = a.Text
-	case NeedCatalog:
-		m.inHand.refreshed = true
-	case NeedJoin:
-		switch {
-		case m.inHand.token.value == 0:
-			m.answerChoice(a)
-		default:
-			m.inHand.token.asked, m.inHand.token.refusal = true, a.Refusal
-			if a.Joined != nil {
-				m.rejoins(a.Joined, a.Announced)
-			}
-		}
-	default:
-		m.inHand.done = max(m.inHand.done, a.Need)
-	}
+// Event is something the shell does after a plan was made.
+type Event struct {
+	Kind      EventKind
+	Rejection *fencing.Rejection // of EventRefused and EventSuperseded
+	Resource  string             // of EventSuperseded and EventDiscarded; "" is that of the startup
+	Resources []string           // of EventChosen and EventUnregister; "" is that of the startup
+	Err       wire.ServerError   // of EventEnded
+	Message   []byte             // of EventEnded; nil if the plan has it
 }
 
-// rejoins follows the begin of another candidacy of the same resource and worker.
-func (m *Machine) rejoins(c *Config, announced fencing.Epoch) {
-	own := &m.config
-	own.Status, own.Trouble, own.Catalog, own.Fence, own.Incarnation = c.Status, c.Trouble, c.Catalog, c.Fence, c.Incarnation
-	m.inHand.status = c.Status()
-	m.checks.become(c.Fence, c.Incarnation)
-	m.epochs.rejoins(announced)
-	m.stale, m.batch.claimed = staleness{}, false
-}
+// EventKind is the kind of an Event.
+type EventKind uint8
 
-// Unregistered says that the backend is not registered any more.
-func (m *Machine) Unregistered() { m.registration = gate.Registration{} }
+const (
+	// EventRefused: a statement was refused.
+	EventRefused EventKind = iota
+	// EventEnded: the server said FATAL. Message is the whole ErrorResponse.
+	EventEnded
+	// EventAnnounce: the plan tells the client an epoch. Call Announced if nothing of the
+	// client's is pending when it is sent.
+	EventAnnounce
+	// EventSuperseded: the worker was superseded on Resource; the connection is over after the plan.
+	EventSuperseded
+	// EventChosen: the session goes by Resources from now on; none is that of the startup.
+	EventChosen
+	// EventUnregister: delete the registrations of the backend for Resources, before the plan is sent.
+	EventUnregister
+	// EventDiscarded: the plan tells the client that its worker was superseded, where stale writes are discarded:
+	// one was, or was refused. An EventRefused follows.
+	EventDiscarded
+)
 
-// Condition is something that is so of a machine, or is not.
+// Condition is something that is so of a session, or is not.
 type Condition uint8
 
 const (
 	// Ready: after NeedRoom, FromClient can go on.
 	Ready Condition = iota
-	// Quiet: no reply is pending, no message of the client is incomplete, and it has sent nothing
-	// over which the server ends the connection.
+	// Quiet: no reply is pending, and all that the client has sent was taken.
 	Quiet
 	// Owed: a reply is pending, whether or not the client has asked for it.
 	Owed
-	// AtRest: the session can end without losing anything. It is Quiet, and no transaction is
-	// open.
+	// AtRest: the session can end, or leave, without losing anything: Quiet, and no block is open.
 	AtRest
 	// Holding: FromClient has not taken all that the client has sent.
 	Holding
 	// InsideReply: a message of the server was sent to the client in part.
 	InsideReply
-	// Working: the server is known to be working for the client.
+	// Working: the server is working for the client.
 	Working
-	// Leading: writes may be tried, in the transaction in hand.
+	// Leading: the candidacy leads, and the client knows that.
 	Leading
-	// ReplayDue: FromClient has something to send, whether or not the client sends more.
-	ReplayDue
-	// ReplayPending: it has, or will have once the server has answered.
-	ReplayPending
+	// Registered: the backend is registered.
+	Registered
 )
 
+// ErrSurprise says that the server sent what cannot be a reply to what was sent.
+var ErrSurprise = errors.New("unexpected reply of the server")
+
+// ErrBug says that the session panicked over what a peer sent.
+var ErrBug = errors.New("bug in the proxy")
+
+// errCopy says that the client has sent a message that has no place among COPY data.
+var errCopy = errors.New("a message that does not belong into COPY data")
+
+// errMode says that the server does not make the session read-only.
+var errMode = errors.New("the session cannot be made read-only")
+
+// errLost ends a session whose client wants something of Fencepost's after it has sent messages
+// in an order that no driver uses.
+var errLost = errors.New("a statement for Fencepost follows messages in an order in which its place in the stream is unknown")
+
+// Session is the protocol state of one session. New makes one.
+type Session struct {
+	config   Config
+	settings settings
+	own      standing // in the candidacy of the startup
+	choices  choices
+	names    names
+	asks     bool // what was prepared before is asked for before the next exchange
+	// relayed: there may be an unnamed statement of which nothing is known.
+	relayed bool
+	fences  map[string]*entry // prepared statements that show or set parameters of Fencepost's
+
+	// registered is what the backend is registered for.
+	registered []*standing
+	relay      relay
+
+	// The client's side.
+
+	gate    gate.Gate
+	body    passthrough // the rest of a message of which the start was taken
+	inHand  inHand
+	parts   parts
+	partial bool // some bytes were not taken, and come again
+	parsed  int  // bytes of text, by this call of FromClient
+	muted   bool // what was sent last ends the connection
+	err     error
+
+	// The exchange.
+
+	txn      byte // of the last ReadyForQuery
+	exchange exchange
+	leaving  leaving
+
+	// The server's side.
+
+	reply    passthrough
+	over     bool // the client was told that the session ends, and gets nothing more
+	events   []Event
+	made     []byte
+	reported reported
+	ahead    []byte // the error of an own exchange that has failed the client's block
+}
+
+// passthrough follows the rest of a message of which only the start had come when it was dealt with.
+type passthrough struct {
+	left int
+	drop bool // it is not sent on
+}
+
+// inHand is what is known of the message in hand, and was done for it.
+type inHand struct {
+	sql       string // of the analysis
+	settings  sqltext.Settings
+	text      *sqltext.Text
+	done      NeedKind // NeedCampaign or NeedConfirm, if that was met
+	refreshed bool     // the catalog was read again
+	joined    bool
+	refusal   *fencing.Refusal // of NeedJoin, or because the client has canceled
+	asked     bool             // NeedRegister was answered
+	denied    *fencing.Refusal // by that: what a write gets
+	join      JoinNeed
+	value     string  // of the SET fencepost.resource that needs it
+	chosen    *choice // by that
+	begun     bool    // the block was found to have run nothing
+	stays     bool    // the session has left the relay for this message
+	wants     int     // with NeedMore: the length of the message
+	waits     bool    // for the replies to the Executes of a batch
+	drains    bool    // for all replies of a batch
+}
+
+// New returns a session that is between two exchanges, behind its startup.
+func New(c Config) *Session {
+	s := &Session{config: c, txn: 'I', own: standing{Candidacy: c.Candidacy, own: true}}
+	s.own.epochs.current = c.Announced
+	s.choices.startup.all = []*standing{&s.own}
+	s.settings.begin(c.Parameters)
+	s.settings.readOnly = s.settings.readOnly || c.SetUp
+	s.settings.told = s.settings.readOnly
+	if c.Registered {
+		s.registered = []*standing{&s.own}
+	}
+	if s.mayRelay() {
+		s.startRelay()
+	}
+	s.config.Parameters = nil // they are not needed again
+	return s
+}
+
+// FromClient takes bytes of the client, as many as it can, and plans what to send to the
+// server. It stops at n when it needs something: send the plan, meet the need, and call it
+// again with what follows n. An error ends the session.
+func (s *Session) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
+	defer caught(p, &err)
+	s.parsed = 0
+	for n < len(in) && need.Kind == NeedNothing && s.err == nil {
+		var taken int
+		taken, need.Kind = s.message(in, n, p)
+		n += taken
+		if need.Kind == NeedNothing {
+			s.inHand = inHand{}
+		}
+		if taken > 0 && need.Kind == NeedTerminal {
+			break
+		}
+	}
+	if n > len(in) {
+		return 0, Need{}, fmt.Errorf("%w: %d of %d bytes taken", ErrBug, n, len(in))
+	}
+	s.partial = n < len(in)
+	switch need.Kind {
+	case NeedMore:
+		need.Bytes = s.inHand.wants
+	case NeedAnalysis:
+		need.Text, need.Settings = s.inHand.sql, s.inHand.settings
+	case NeedJoin:
+		need.Join = s.inHand.join
+	case NeedRegister:
+		need.Register = s.registering()
+	case NeedCampaign, NeedConfirm:
+		need.Resource = s.lagging().name()
+	}
+	return n, need, s.err
+}
+
+// FromServer takes bytes of the server, as many as it can, and plans what to send to the
+// client. The events are good until the next call. An error ends the session.
+func (s *Session) FromServer(in []byte, p *gate.Segments) (n int, events []Event, err error) {
+	defer caught(p, &err)
+	s.events, s.made = s.events[:0], s.made[:0]
+	for _, r := range s.Shadowed() {
+		s.happens(Event{Kind: EventRefused, Rejection: &r})
+	}
+	for n < len(in) && !s.over {
+		taken, err := s.take(in, n, p)
+		if taken == 0 || err != nil {
+			return n, s.events, err
+		}
+		n += taken
+	}
+	if s.over {
+		n = len(in)
+	}
+	return n, s.events, nil
+}
+
+// Answer takes what has come of the Need that FromClient returned last.
+func (s *Session) Answer(a Answer) {
+	if a.Canceled {
+		s.inHand.refusal = canceledRefusal
+	}
+	switch a.Need {
+	case NeedAnalysis:
+		s.inHand.text = a.Text
+	case NeedCatalog:
+		s.inHand.refreshed = true
+	case NeedRegister:
+		s.inHand.asked = true
+		s.deny(a.Refusal, a.Resource)
+	case NeedJoin:
+		switch s.inHand.joined = true; {
+		case a.Refusal != nil:
+			s.inHand.refusal = a.Refusal
+		case a.Joined != nil:
+			s.rejoins(a.Joined)
+		case s.inHand.join.Token == 0:
+			s.inHand.chosen = s.choice(a.Chosen)
+		}
+	case NeedCampaign, NeedConfirm:
+		s.inHand.done = max(s.inHand.done, a.Need)
+	default: // LetGo has said so
+	}
+}
+
+// rejoins follows the begin of another candidacy of the same resource.
+func (s *Session) rejoins(c *Candidacy) {
+	s.own = standing{Candidacy: *c, own: true}
+	s.own.epochs.current = c.Announced
+}
+
+// LetGo says that the backend is not registered any more, or is about to be, which the shell may begin
+// whenever the session is AtRest.
+func (s *Session) LetGo() { s.registered = nil }
+
 // Is reports whether c is so now.
-func (m *Machine) Is(c Condition) bool {
+func (s *Session) Is(c Condition) bool {
+	switch c {
+	case Holding:
+		return s.partial
+	case InsideReply:
+		return s.reply.left > 0
+	case Leading:
+		return s.leads()
+	case Registered:
+		return len(s.registered) > 0
+	}
+	if s.relay.on {
+		return s.relayIs(c)
+	}
+	x := &s.exchange
 	switch c {
 	case Ready:
-		return m.hasRoom()
+		return x.kind == noExchange || x.copyIn || s.inHand.waits && !s.awaitsRuns() || s.inHand.drains && x.inner == nil && (x.owed == 0 || x.failed)
 	case Quiet:
-		return m.pendingReplies.empty() && !m.up.partial && !m.up.phase.muted()
+		return x.kind == noExchange && (!s.partial || s.parts.failed && s.parts.alone) && !s.muted && s.body.left == 0
 	case AtRest:
-		return m.txn.AtRest() && !m.up.partial
-	case Holding:
-		return m.up.partial
-	case InsideReply:
-		return m.down.body.inside()
-	case Working:
-		return m.works()
+		return x.kind == noExchange && !s.partial && s.body.left == 0 && s.txn == 'I'
 	case Owed:
-		return !m.pendingReplies.empty()
-	case Leading:
-		return leads(m.config.Status(), m.epochs.inHand.announced)
-	case ReplayDue:
-		return m.retry.stage == retryDue || m.retry.stage == retrySync || m.down.doubt.due && !m.up.partial && !m.up.body.inside()
-	case ReplayPending:
-		return m.retry.stage != retryIdle
+		return x.kind != noExchange
+	case Working:
+		return x.kind != noExchange && !x.copyIn && (x.kind != batchExchange || x.synced || x.flushed)
 	default:
 		panic("protocol: no condition")
 	}
 }
 
-// hasRoom reports, after NeedRoom, that FromClient can go on.
-func (m *Machine) hasRoom() bool {
-	switch serverWaits := m.copy.stalls(); {
-	case m.inHand.wait != noWait: // what it has waited for may never come
-		return !m.pendingReplies.certain() || m.doubtsSync() || serverWaits
-	case m.retry.stage == retryDiscarding:
-		return !m.pendingReplies.certain()
-	default: // a server that reads COPY data answers nothing, so that too many are an error
-		return m.pendingReplies.len() <= maxPending/2 || m.copy.reading()
-	}
-}
-
-// Announced says that the epochs of an announce event reach a client of which nothing was
-// pending, and returns those epochs. It does nothing and returns none if something is pending
-// again.
-func (m *Machine) Announced() []Told {
-	if !m.Is(Quiet) {
+// Announced says that what an EventAnnounce announced has reached a client of which nothing was
+// pending, and returns the epochs. There are none if something is pending again.
+func (s *Session) Announced() (told []Told) {
+	if !s.Is(Quiet) {
 		return nil
 	}
-	return m.epochs.settleAll()
+	for _, st := range append([]*standing{&s.own}, s.choices.known...) {
+		if st.epochs.hasPending {
+			st.epochs.current, st.epochs.hasPending = st.epochs.pending, false
+			told = append(told, Told{st.name(), st.epochs.current})
+		}
+	}
+	return told
 }
 
-// ClientEnded says that nothing more comes from the client, so that nothing new is
-// kept to be sent again.
-func (m *Machine) ClientEnded() { m.retry.keeping = keepsNothing }
-
-// ErrBug says that the machine panicked over what a peer sent.
-var ErrBug = errors.New("bug in the proxy")
-
-// BugRefusal is what the client is told; the log has the rest.
-var BugRefusal = &fencing.Refusal{SQLState: "XX000", Message: "Fencepost ran into a bug, see its log"}
-
-// SurpriseRefusal is what the client is told after ErrSurprise; the log has the rest.
-var SurpriseRefusal = &fencing.Refusal{
-	SQLState: "08P01",
-	Message:  "the server's reply does not fit what was sent, so Fencepost ends the session",
-	Hint:     "Whether the last statements were run is not known. The log of Fencepost says what was expected. A COPY that a function executes is not supported.",
+// Aim returns the resources that the transaction in hand is fenced for; "" is that of the startup.
+func (s *Session) Aim() (resources []string) {
+	if s.config.Mode == ModeFenced {
+		for _, st := range s.aim().all {
+			resources = append(resources, st.name())
+		}
+	}
+	return resources
 }
 
-// caught turns a panic of the machine into an error, deferred by those who
-// enter it: whatever a peer found ends its own session and no other.
+// Shadowed returns what was observed of a resource in shadow, and not reported by FromServer.
+func (s *Session) Shadowed() []fencing.Rejection {
+	if s.config.Shadow == nil {
+		return nil
+	}
+	return s.config.Shadow.Found()
+}
+
+// caught turns a panic into an error, deferred by those who enter a session.
 func caught(p interface{ Reset([]byte) }, err *error) {
 	if r := recover(); r != nil {
 		p.Reset(nil) // it may be half made

@@ -1,22 +1,362 @@
 package protocol
 
 import (
-	"errors"
-	"fmt"
-	"strings"
 	"unsafe"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// errCopyFlood says that a client sent more Syncs inside COPY data, where they
-// are ignored, than any client has reason to.
-var errCopyFlood = errors.New("too many messages inside COPY data")
+const (
+	// inlineText is how much text one call of FromClient parses, under the session's lock and perhaps on
+	// the event loop: a byte may cost the parser 4 µs. The shell analyzes the rest.
+	inlineText = 512
+	// maxAnalyzed is the length of text beyond which nothing is parsed: it is then a write.
+	maxAnalyzed = 1 << 20
+)
 
-// errInDoubt says that nobody knows which messages the server has skipped.
-var errInDoubt = fmt.Errorf("%w: an error in a COPY, of which it is not sure where the server goes on", ErrSurprise)
+// message takes the message of the client's that begins at in[n], or more of one, as much as is
+// there of it.
+func (s *Session) message(in []byte, n int, p *gate.Plan) (taken int, need NeedKind) {
+	if s.body.left > 0 {
+		k := min(s.body.left, len(in)-n)
+		if s.body.left -= k; !s.body.drop {
+			s.gate.Rest(p, n, n+k)
+		}
+		return k, NeedNothing
+	}
+	if s.muted {
+		return len(in) - n, NeedNothing
+	}
+	if !s.relay.on && s.exchange.kind == noExchange && s.enters() && s.restored() {
+		switch taken, need, ok := s.relayRest(in, n, p); {
+		case ok:
+			return taken, need
+		case s.parts.next == 0:
+			s.startRelay()
+		}
+	}
+	if s.relay.on {
+		if taken, need = s.relayMessage(in, n, p); taken > 0 || need != NeedNothing || s.err != nil || s.relay.on {
+			return taken, need
+		}
+	}
+	f, ok, err := wire.PeekClientFrame(in[n:])
+	known := serverReads(in[n])
+	switch x := &s.exchange; {
+	case known && err == nil && !ok:
+		s.inHand.wants = wire.HeaderLen
+		return 0, NeedMore
+	case x.copyIn:
+		return s.copyMessage(in, n, f, p)
+	case x.kind == ownExchange, x.kind == queryExchange, x.synced:
+		return 0, NeedRoom
+	case !known: // the server ends the connection over the type alone
+		p.Relay(n, n+1)
+		s.muted = true
+		return len(in) - n, NeedNothing
+	case err != nil: // or over the length
+		r, _ := gate.Malformed(err)
+		s.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
+		s.muted = true
+		return len(in) - n, NeedNothing
+	}
+	return s.framed(in, n, f, p)
+}
+
+// framed is message for one with a header, between two exchanges or in a batch.
+func (s *Session) framed(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int, need NeedKind) {
+	x := &s.exchange
+	avail := min(f.Size, len(in)-n)
+	switch f.Type {
+	case 'd', 'c', 'f': // the server ignores it where no COPY reads
+		return s.drop(f, avail), NeedNothing
+	case 'F':
+		if x.skip {
+			return s.drop(f, avail), NeedNothing
+		}
+	case 'B':
+		if avail < f.Size && !namesAreThere(in[n+wire.HeaderLen:]) {
+			s.inHand.wants = f.Size
+			return 0, NeedMore
+		}
+	default:
+		if avail < f.Size {
+			s.inHand.wants = f.Size
+			return 0, NeedMore
+		}
+	}
+	switch {
+	case f.Type == 'X':
+		p.Relay(n, n+avail)
+		return avail, NeedTerminal
+	case f.Type == 'H' && x.kind == noExchange: // nothing is to be flushed
+		return avail, NeedNothing
+	case f.Type == 'S':
+		if x.kind == noExchange {
+			*x = s.newExchange(batchExchange)
+		}
+		x.synced = true
+		p.Relay(n, n+avail)
+		return avail, NeedNothing
+	case x.skip:
+		return s.drop(f, avail), NeedNothing
+	case f.Type == 'H':
+		x.flushed = true
+		p.Relay(n, n+avail)
+		return avail, NeedNothing
+	case f.Type == 'Q':
+		return s.query(in, n, f, p)
+	case f.Type == 'F':
+		return s.call(in, n, f, avail, p)
+	default:
+		return s.extended(in, n, f, avail, p)
+	}
+}
+
+// drop takes a message of which avail bytes are there, and does not send it.
+func (s *Session) drop(f wire.Frame, avail int) (taken int) {
+	s.body = passthrough{left: f.Size - avail, drop: true}
+	return avail
+}
+
+// copyMessage takes a message while the server reads COPY data. It ignores Flush and Sync there.
+func (s *Session) copyMessage(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int, need NeedKind) {
+	avail := min(f.Size, len(in)-n)
+	switch { // f is zero if its length is wrong
+	case f.Type == 'd':
+		s.gate.CopyData(p, n, n+avail, f.Size-avail)
+		s.body = passthrough{left: f.Size - avail}
+		return avail, NeedNothing
+	case avail < f.Size:
+		s.inHand.wants = f.Size
+		return 0, NeedMore
+	case f.Type == 'c', f.Type == 'f':
+		s.exchange.copyIn = false
+	case f.Type == 'S', f.Type == 'H':
+		return avail, NeedNothing
+	case f.Type == 'X':
+		p.Relay(n, n+avail)
+		return avail, NeedTerminal
+	default: // the server would end the connection over its type
+		s.err = errCopy
+		return 0, NeedRoom
+	}
+	p.Relay(n, n+avail)
+	return avail, NeedNothing
+}
+
+// rest asks for the registration, between two exchanges of a leader that knows that it leads.
+func (s *Session) rest() NeedKind {
+	if h := &s.inHand; s.exchange.kind == noExchange && s.txn == 'I' && !h.asked && !h.stays && !s.parts.stays && s.leads() && !s.covers(s.aim()) {
+		return NeedRegister
+	}
+	return NeedNothing
+}
+
+// parts is a Query that is sent in parts.
+type parts struct {
+	next   int  // the first of its statements that was not sent
+	failed bool // a part has failed, so the others are not sent
+	alone  bool // the client has sent nothing behind it
+	stays  bool // the relay would have to look into it
+}
+
+// query takes a Query.
+func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int, need NeedKind) {
+	if s.exchange.kind == batchExchange {
+		s.refuseBehindBatch(p, Attempt{Write: true})
+		return f.Size, NeedNothing
+	}
+	if s.parts.failed {
+		s.parts = parts{}
+		return f.Size, NeedNothing
+	}
+	if need := s.rest(); need != NeedNothing {
+		return 0, need
+	}
+	sql, _, _ := wire.CString(in[n+wire.HeaderLen : n+f.Size]) // the server rejects one without an end, or with more behind it
+	t, need := s.analyze(sql)
+	if need != NeedNothing {
+		return 0, need
+	}
+	part, last := s.part(t)
+	if len(part) > 0 && joins(&part[0]) && part[0].Local && s.txn != 'E' {
+		if need := s.queryChooses(t, &part[0], p); need != NeedNothing {
+			return 0, need
+		}
+	}
+	refusal, write, need := s.judgeAll(t, part, last && len(t.Statements) == 1)
+	if need != NeedNothing {
+		return 0, need
+	}
+	if need := s.begins(p); need != NeedNothing {
+		return 0, need
+	}
+	s.exchange = s.newExchange(queryExchange)
+	s.exchange.statements, s.exchange.text = part, auditText(sql)
+	switch {
+	case refusal != nil:
+		s.refuseQuery(p, sql, t.Known, refusal, write)
+		last = true
+	case len(t.Statements) == 1 && f.Size == wire.HeaderLen+len(sql)+1 && s.discards(&part[0]):
+		s.discardQuery(p, sql, &part[0])
+	case last && s.parts.next == 0:
+		s.gate.Pass(p, n, n+f.Size, 0, s.reason())
+	default:
+		s.gate.PassText(p, wire.AppendQuery(nil, s.padding(sql[:part[0].Start]), sql[part[0].Start:part[len(part)-1].End]), s.reason())
+	}
+	for i := range part {
+		s.exchange.unsure = s.exchange.unsure || s.overBy(&part[i]) != notOver
+	}
+	if last {
+		s.parts = parts{}
+		return f.Size, NeedNothing
+	}
+	s.parts.next, s.parts.alone = s.parts.next+len(part), n+f.Size == len(in)
+	s.parts.stays = s.concerns(sql)
+	s.inHand = inHand{sql: s.inHand.sql, settings: s.inHand.settings, text: s.inHand.text, stays: s.inHand.stays, denied: s.inHand.denied}
+	return 0, NeedRoom
+}
+
+// relayRest begins the relay with what is left of a Query that was sent in parts, if there is one.
+func (s *Session) relayRest(in []byte, n int, p *gate.Plan) (taken int, need NeedKind, ok bool) {
+	if s.parts.next == 0 {
+		return 0, NeedNothing, false
+	}
+	f, _, _ := wire.PeekClientFrame(in[n:])
+	sql, _, _ := wire.CString(in[n+wire.HeaderLen : n+f.Size])
+	t, need := s.analyze(sql)
+	if need != NeedNothing {
+		return 0, need, true
+	}
+	if s.parts.next >= len(t.Statements) { // it reads otherwise now
+		s.parts.stays = true
+		return 0, NeedNothing, false
+	}
+	first := t.Statements[s.parts.next].Start
+	s.parts = parts{}
+	s.startRelay()
+	rest := wire.AppendQuery(nil, s.padding(sql[:first]), sql[first:])
+	s.gate.PassText(p, rest, s.relay.reason)
+	s.relay.sees('Q', rest[wire.HeaderLen:])
+	return f.Size, NeedNothing, true
+}
+
+// queryChooses does what has to precede a part of a Query whose first statement, st, chooses for its block.
+func (s *Session) queryChooses(t *sqltext.Text, st *sqltext.Statement, p *gate.Plan) NeedKind {
+	refusal, need := s.join(st, len(t.Statements) == 1)
+	if s.inHand.refusal = refusal; refusal != nil || need != NeedNothing {
+		return need
+	}
+	switch s.opens() {
+	case NeedRegister:
+		return NeedRegister
+	case NeedRoom:
+		return s.begins(p)
+	}
+	s.chooses()
+	return NeedNothing
+}
+
+// part returns the statements of the part of a Query that is sent next, and whether it is the last
+// one. A part ends with a statement behind which the transaction may not be read-only, and before one that
+// chooses for its block. DISCARD ALL ends none: Postgres refuses it in a text of several statements.
+func (s *Session) part(t *sqltext.Text) (part []sqltext.Statement, last bool) {
+	part = t.Statements[min(s.parts.next, len(t.Statements)):]
+	for i := range part {
+		if i > 0 && joins(&part[i]) && part[i].Local {
+			return part[:i], false
+		}
+		if (overBy(&part[i]) != notOver && !endsWithDiscard(&part[i]) || s.mends(&part[i])) && i+1 < len(part) {
+			return part[:i+1], false
+		}
+	}
+	return part, true
+}
+
+// mends reports whether a statement makes a failed block go on, so that what follows it runs.
+func (s *Session) mends(st *sqltext.Statement) bool {
+	return s.txn == 'E' && st.Kind == sqltext.RollbackTo
+}
+
+// padding returns spaces in place of the start of a text, so that the positions in errors stay
+// what they are. Positions count characters.
+func (s *Session) padding(start []byte) []byte {
+	spaces := make([]byte, 0, len(start))
+	for _, c := range start {
+		if !s.settings.utf8 || c&0xc0 != 0x80 {
+			spaces = append(spaces, ' ')
+		}
+	}
+	return spaces
+}
+
+// call takes a fast path call. It may run any function, and is refused except in a failed block, where the
+// server refuses it.
+func (s *Session) call(in []byte, n int, f wire.Frame, avail int, p *gate.Plan) (taken int, need NeedKind) {
+	if s.exchange.kind == batchExchange {
+		s.refuseBehindBatch(p, Attempt{Text: sqltext.FunctionCall, Write: true})
+		return s.drop(f, avail), NeedNothing
+	}
+	if need := s.rest(); need != NeedNothing {
+		return 0, need
+	}
+	var refusal *fencing.Refusal
+	if s.txn != 'E' {
+		if refusal, need = s.judge(nil, false); need != NeedNothing {
+			return 0, need
+		}
+	}
+	if need := s.begins(p); need != NeedNothing {
+		return 0, need
+	}
+	s.exchange = s.newExchange(queryExchange)
+	s.exchange.text = sqltext.FunctionCall
+	if refusal != nil {
+		s.refuseQuery(p, nil, true, refusal, true)
+		return s.drop(f, avail), NeedNothing
+	}
+	s.gate.Pass(p, n, n+avail, f.Size-avail, s.reason())
+	s.body = passthrough{left: f.Size - avail}
+	return avail, NeedNothing
+}
+
+// analyze returns what is known of a text.
+func (s *Session) analyze(sql []byte) (*sqltext.Text, NeedKind) {
+	reading := s.settings.reading
+	switch {
+	case len(sql) > maxAnalyzed:
+		return &sqltext.Text{}, NeedNothing
+	case sqltext.DependenceOf(sql) == sqltext.OnNothing:
+		reading = sqltext.DefaultSettings
+	case s.exchange.maySet:
+		reading = sqltext.Settings{}
+	}
+	if h := &s.inHand; h.text != nil && h.sql == view(sql) && h.settings == reading {
+		return h.text, NeedNothing
+	}
+	if t := s.config.Cache.Lookup(sql, reading); t != nil {
+		return t, NeedNothing
+	}
+	if s.parsed += len(sql); s.parsed <= inlineText {
+		return s.config.Cache.AnalyzeBytes(sql, reading), NeedNothing
+	}
+	s.inHand.sql, s.inHand.settings, s.inHand.text = string(sql), reading, nil
+	return nil, NeedAnalysis
+}
+
+// mayHaveSet reports whether an Execute may have changed how the server reads a text, which is reported only
+// with ReadyForQuery.
+func mayHaveSet(e *entry) bool {
+	if e == nil {
+		return true
+	}
+	st := e.statement
+	return (st.Kind == sqltext.Session || st.Kind == sqltext.Discard || st.SetsConfig) && sqltext.MayChangeReading([]byte(e.text))
+}
 
 // serverReads reports whether a server reads messages of this type in a session.
 func serverReads(typ byte) bool {
@@ -28,263 +368,8 @@ func serverReads(typ byte) bool {
 	}
 }
 
-// maxScratch is how much Fencepost plans to send before it sends that, in bytes: small messages may
-// each need a long check.
-const maxScratch = 1 << 20
-
-// client is FromClient for bytes that follow what was taken before.
-func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err error) {
-	m.scratch = reuse(m.scratch)
-	m.up.flushed = false
-	if m.up.phase.muted() {
-		return len(in), NeedNothing, nil
-	}
-	if m.retry.stage == retrySync && !m.up.body.inside() {
-		m.retry.stage = retryIdle
-		m.syncInstead(p)
-	}
-	if m.retry.stage == retryDiscarding && len(in) > 0 {
-		return 0, NeedRoom, nil
-	}
-	if m.retry.stage == retryDue {
-		if need := m.replay(p); need != NeedNothing {
-			return 0, need, nil
-		}
-	}
-	for n < len(in) {
-		if m.up.body.inside() {
-			k, drop := m.up.body.take(len(in) - n)
-			if !drop {
-				m.gate.Rest(p, n, n+k)
-			}
-			n += k
-			continue
-		}
-		if m.pendingReplies.len() >= maxPending {
-			if m.copy.reading() { // the server answers nothing before the data ends
-				return n, NeedNothing, errCopyFlood
-			}
-			return n, NeedRoom, nil
-		}
-		if n > 0 && len(m.scratch) > maxScratch && !m.copy.under() {
-			return n, NeedRoom, nil // what is planned is sent first
-		}
-		taken, need := m.begin(in, n, p)
-		n += taken
-		if need != NeedNothing {
-			return n, need, nil
-		}
-	}
-	if m.down.doubt.due && !m.up.body.inside() {
-		m.askDoubtful(p)
-	}
-	return n, NeedNothing, nil
-}
-
-// begin takes the message that begins at in[n], as much as is there of it.
-func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need NeedKind) {
-	known := serverReads(in[n])
-	f, ok, err := wire.PeekClientFrame(in[n:])
-	if (in[n] == 'X' || !known || err != nil) && m.maySendAgain() {
-		m.inHand.wait.begin(waitsForReplies) // it ends the session
-		return 0, NeedRoom
-	}
-	if !known {
-		// The server ends the connection over the type alone, also inside a COPY.
-		// Input that it leaves unread would reset the connection, and a reset
-		// discards what it has said and not yet delivered.
-		p.Relay(n, n+1)
-		m.up.phase.mute()
-		return len(in) - n, NeedNothing
-	}
-	if err != nil {
-		// The server ends the connection over that header, in its own words.
-		r, _ := gate.Malformed(err)
-		m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
-		m.up.phase.mute()
-		return len(in) - n, NeedNothing
-	}
-	if !ok {
-		m.up.wants = wire.HeaderLen
-		return 0, NeedMore
-	}
-	avail := min(f.Size, len(in)-n)
-	if avail < f.Size && !m.startable(f, in[n+wire.HeaderLen:]) {
-		m.up.wants = f.Size
-		return 0, NeedMore
-	}
-	if need := m.message(f, n, avail, p); need != NeedNothing {
-		return 0, need
-	}
-	m.up.body.begin(f.Size-avail, m.inHand.dropped)
-	m.settled()
-	m.retry.keep(f, in[n:n+avail])
-	if f.Type == 'X' {
-		return avail, NeedTerminal
-	}
-	return avail, NeedNothing
-}
-
-// startable reports whether a message can be begun with the part of its body
-// that is there.
-func (m *Machine) startable(f wire.Frame, body []byte) bool {
-	switch f.Type {
-	case 'd', 'F':
-		return true
-	case 'B':
-		_, name, ok := bindNames(body)
-		return ok && (f.Size > maxWholeBind || !m.restates(m.named(name), name))
-	default:
-		return false
-	}
-}
-
-// bindNames reads the portal and the statement that a Bind names.
-func bindNames(body []byte) (portal, stmt []byte, ok bool) {
-	portal, rest, ok := wire.CString(body)
-	if !ok {
-		return nil, nil, false
-	}
-	stmt, _, ok = wire.CString(rest)
-	return portal, stmt, ok
-}
-
-// reuse empties a buffer for its next use, or drops it if it has become large.
-func reuse(b []byte) []byte {
-	const large = 64 << 10
-	if cap(b) > large {
-		return nil
-	}
-	return b[:0]
-}
-
-// message handles one client message of which in[n:n+avail] is there.
-func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) NeedKind {
-	m.inHand.status, m.inHand.aim = m.config.Status(), nil
-	if m.epochs.number == 0 {
-		m.epochs.begins() // no transaction has begun before
-	}
-	m.aim()
-	if m.config.Mode == ModeFenced { // in shadow, nothing is added to what the client sends
-		m.checks.follow(m.inHand.status)
-	}
-	body, more := p.Input()[n+wire.HeaderLen:n+avail], f.Size-avail
-	if m.copy.reading() && m.copyMessage(f.Type, n, avail, more, p) {
-		return NeedNothing
-	}
-	if m.inHand.verdict != noVerdict {
-		if done, need := m.takeVerdict(f.Type, p); done || need != NeedNothing {
-			return need
-		}
-	}
-	if m.skipped(f.Type, n, avail, more, p) {
-		return NeedNothing
-	}
-	if need := m.awaitAnswers(f.Type, body, p); need != NeedNothing {
-		return need
-	}
-	if m.wantsAnalysis(f.Type, body) {
-		return NeedAnalysis
-	}
-	if m.names.leftovers && strings.IndexByte("PBDEC", f.Type) >= 0 {
-		m.closeLeftovers(p)
-	}
-	if f.Type == 'Q' || f.Type == 'F' {
-		m.staysReadOnly(p)
-	}
-	switch f.Type {
-	case 'Q':
-		return m.queryMessage(body, n, avail, p)
-	case 'P':
-		return m.parseMessage(body, n, avail, p)
-	case 'B':
-		return m.bindMessage(body, n, avail, more, p)
-	case 'D':
-		return m.describeMessage(body, n, avail, p)
-	case 'E':
-		return m.executeMessage(body, n, avail, p)
-	case 'F':
-		return m.functionMessage(n, avail, more, p)
-	case 'd':
-		m.copy.data = true
-		m.batch.strayed()
-		m.gate.CopyData(p, n, n+avail, more)
-		return NeedNothing
-	default:
-		return m.inertMessage(f.Type, body, n, avail, p)
-	}
-}
-
-// skipped handles a message that the server skips.
-func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
-	switch m.batch.follow(m.inHand.wait, typ) {
-	case replaced:
-		m.syncInstead(p)
-		m.inHand.dropped = true
-		return true
-	case leftOut:
-		m.inHand.dropped = true
-		return true
-	}
-	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && typ != 'S' {
-		// An error ended the batch and its Sync was not sent yet: the server
-		// reads this message, and neither runs nor answers it.
-		m.gate.Pass(p, n, n+avail, more, r)
-		return true
-	}
-	if m.txn.Skips() && !m.pendingReplies.certain() && gate.Runs(typ) {
-		// The same, as it seems by the words of an error, which a function can
-		// choose: the message is left out, since the server would not run it.
-		if m.doubtsSync() {
-			return false
-		}
-		m.inHand.dropped = true
-		return true
-	}
-	return false
-}
-
-// inertMessage handles a message that runs nothing, whole.
-func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan) NeedKind {
-	switch typ {
-	case 'C':
-		m.beginBatch()   // nothing runs yet, but a message that follows finds a reply pending
-		m.claimAtRest(p) // for what follows in this batch
-		m.closeMessage(body)
-	case 'S':
-		m.staysReadOnly(p)
-		e := m.push(syncing, fromClient)
-		e.early, e.malformed = !m.copy.data, len(body) > 0
-		m.endBatchBySync()
-		m.batch.synced()
-	case 'H':
-		if len(body) > 0 {
-			return m.unreadable(closing, 'H', n, avail, p)
-		}
-		m.pendingReplies.ask()
-		m.batch.flushed()
-		m.up.flushed = true
-	case 'c', 'f':
-		m.batch.strayed()
-		// For a COPY whose start the server has not answered yet; else ignored.
-		if !m.pendingReplies.empty() {
-			m.push(copyEnd, fromClient)
-			m.batch.mayHaveCopied()
-		}
-	}
-	p.Relay(n, n+avail)
-	return NeedNothing
-}
-
-// unreadable forwards a message that the server will refuse as malformed.
-func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) NeedKind {
-	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])
-	m.push(k, fromClient).malformed = true
-	m.batch.sent()
-	m.gate.Pass(p, n, n+avail, 0, r)
-	return NeedNothing
-}
-
-// view returns b as a string that shares its memory: for a question that is
-// answered before b changes.
+// view returns b as a string that shares its memory.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// auditText is the start of a text, for the audit.
+func auditText(sql []byte) string { return string(sql[:min(len(sql), maxAuditText)]) }

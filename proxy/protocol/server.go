@@ -2,335 +2,344 @@ package protocol
 
 import (
 	"bytes"
-	"errors"
+	"cmp"
 	"fmt"
+	"strings"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// ErrSurprise says that the server sent what cannot answer what was asked. The
-// session ends: it is never guessed over.
-var ErrSurprise = errors.New("unexpected reply of the server")
-
-// server is FromServer, with the events in m.down.
-func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
-	for n < len(in) {
-		if m.down.phase.muted() {
-			return len(in), nil // nothing follows a FATAL error
+// take takes the message of the server's that begins at in[n], or more of one. It takes nothing if that
+// has to be there as a whole, and is not.
+func (s *Session) take(in []byte, n int, p *gate.Segments) (taken int, err error) {
+	if s.reply.left > 0 {
+		k := min(s.reply.left, len(in)-n)
+		if s.reply.left -= k; !s.reply.drop {
+			p.Forward(n, n+k)
 		}
-		if m.down.body.inside() {
-			k, drop := m.down.body.take(len(in) - n)
-			if !drop {
-				p.Forward(n, n+k)
-			}
-			n += k
-			continue
-		}
-		f, ok, err := wire.PeekFrame(in[n:])
-		if err != nil {
-			return n, err
-		}
-		if !ok {
-			break
-		}
-		avail := min(f.Size, len(in)-n)
-		if avail < f.Size && (!streamed(f.Type) || m.editsNotice(f) || m.holdsBack(f)) {
-			break
-		}
-		drop, err := m.answer(f, in[n:n+avail], p)
-		if err != nil {
-			return n, err
-		}
-		if !drop {
-			p.Forward(n, n+avail)
-		}
-		m.down.body.begin(f.Size-avail, drop)
-		n += avail
+		return k, nil
 	}
-	return n, nil
-}
-
-// streamed reports whether messages of the server of this type are passed on
-// without being read.
-func streamed(typ byte) bool {
-	switch typ {
-	case 'D', 'd', 'T', 't', 'V', 'N', 'A':
-		return true
+	if s.relay.on {
+		return s.relayReply(in, n, p)
+	}
+	f, ok, err := wire.PeekFrame(in[n:])
+	if err != nil || !ok {
+		return 0, err
+	}
+	avail := min(f.Size, len(in)-n)
+	if s.exchange.inner != nil {
+		return s.takeInner(in, n, f, p)
+	}
+	if f.Type == 'D' && s.exchange.own.does&learnsNames != 0 {
+		if avail < f.Size {
+			return 0, nil
+		}
+		s.learnName(in[n+wire.HeaderLen : n+f.Size])
+	}
+	var drop bool
+	switch f.Type {
+	case 'E', 'S', 'C', 'Z', '1', '3', 'I', 's', 'G':
+		if avail < f.Size {
+			return 0, nil
+		}
+		drop, err = s.follow(f.Type, in[n:n+f.Size], p)
+	case 'A', 'N':
+		drop = f.Type == 'N' && s.exchange.kind == ownExchange
 	default:
-		return false
+		if s.exchange.kind == noExchange {
+			return 0, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
+		}
+		drop = s.exchange.kind == ownExchange || s.dropsReply(f.Type)
 	}
+	if err != nil {
+		return 0, err
+	}
+	if !drop {
+		p.Forward(n, n+avail)
+	}
+	switch f.Type {
+	case '1', '2', '3', 'n', 'T', 'C', 'I', 's':
+		s.exchange.owed--
+	}
+	s.reply = passthrough{f.Size - avail, drop}
+	return avail, nil
 }
 
-// holdsBack reports whether f is a RowDescription that is not sent on at once: of a
-// statement that a Query runs before it describes its rows, so that an error or a notice
-// comes first.
-func (m *Machine) holdsBack(f wire.Frame) bool {
-	if f.Type != 'T' {
-		return false
+// takeInner is take for a reply to what Fencepost has sent within a batch.
+func (s *Session) takeInner(in []byte, n int, f wire.Frame, p *gate.Segments) (taken int, err error) {
+	if len(in)-n < f.Size {
+		return 0, nil
 	}
-	e := m.front()
-	return e != nil && e.kind == describe && e.standIn == lateStandIn
-}
-
-// answer accounts for one message of the server. drop says that it does not go
-// to the client as it is; what goes in its place is in p.
-func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool, err error) {
+	x, msg := &s.exchange, in[n:n+f.Size]
 	switch f.Type {
 	case 'A':
-		m.sendCompletion(p)
-		return false, nil
-	case 'N':
-		return m.notice(f, msg, p), nil
+		p.Forward(n, n+f.Size)
 	case 'S':
-		m.sendCompletion(p)
-		m.settings.learn(msg[wire.HeaderLen:])
-		return false, nil
+		p.Forward(n, n+f.Size)
+		s.settings.learn(msg[wire.HeaderLen:])
+	case 'N':
+		if e, _ := wire.DecodeError(msg[wire.HeaderLen:]); e.Code == "25P01" { // there is no block
+			s.ownFailed(x.inner)
+		}
 	case 'E':
-		return m.failure(msg, p)
-	case 'Z':
-		if f.Size != wire.HeaderLen+1 {
-			return false, fmt.Errorf("%w: a ReadyForQuery of %d bytes", ErrSurprise, f.Size)
+		e, ok := wire.DecodeError(msg[wire.HeaderLen:])
+		if !ok {
+			return 0, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
+		}
+		if e.Fatal() {
+			s.happens(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
+			return f.Size, nil
+		}
+		s.ownFailed(x.inner)
+		p.Insert(s.refuse(fencing.ChooseLateRefusal, "ERROR", Attempt{}))
+		x.inner, x.failed, x.skip = nil, true, true
+	default:
+		if x.inner.answered(f.Type) {
+			s.ownWorked(x.inner, true)
+			x.inner = nil
 		}
 	}
-	m.batch.shown()
-	if m.down.doubt.asked && m.resolveSync(f.Type, msg, p) {
+	return f.Size, nil
+}
+
+// follow follows a whole message. drop says that it is not sent on.
+func (s *Session) follow(typ byte, msg []byte, p *gate.Segments) (drop bool, err error) {
+	x, body := &s.exchange, msg[wire.HeaderLen:]
+	switch {
+	case typ == 'S':
+		return s.parameter(body), nil
+	case typ == 'E':
+		return s.failure(msg, p)
+	case x.kind == noExchange:
+		return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, typ)
+	case typ == 'Z' && (len(body) != 1 || !strings.Contains("ITE", string(body)) || x.kind == ownExchange && !x.failed && body[0] != s.txn):
+		return false, fmt.Errorf("%w: ReadyForQuery %q", ErrSurprise, body)
+	case typ == 'Z' && x.kind == ownExchange:
+		s.ownDone(body[0])
+		return true, nil
+	case x.kind == ownExchange:
 		return true, nil
 	}
-	for {
-		e := m.pendingReplies.front()
-		if e == nil {
-			return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
-		}
-		if e.kind == copyEnd { // which is owed nothing
-			m.pendingReplies.pop()
-			continue
-		}
-		if drop, ok := m.match(e, f.Type, msg, p); ok {
-			return drop, m.down.phase.err
-		}
-		if !e.maybe() {
-			return false, fmt.Errorf("%w: %q while kind %d is owed", ErrSurprise, f.Type, e.kind)
-		}
-		m.skip(e)
-	}
-}
-
-// sendCompletion sends the CommandComplete that a Query which went as extended messages
-// held back, after the end of its transaction.
-func (m *Machine) sendCompletion(p *gate.Segments) {
-	if !m.down.holds() {
-		return
-	}
-	if e := m.front(); e != nil && e.kind == syncing {
-		p.Insert(m.down.unhold())
-	}
-}
-
-// front is the entry whose reply comes next. Ends of COPY owe none.
-func (m *Machine) front() *reply {
-	for {
-		e := m.pendingReplies.front()
-		if e == nil || e.kind != copyEnd {
-			return e
-		}
-		m.pendingReplies.pop()
-	}
-}
-
-// match lets the entry in front take a message of type typ. ok is false if that
-// cannot answer it.
-func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
-	drop = e.own()
-	switch e.kind {
-	case parse:
-		if typ == '1' {
-			if e.stmt != nil && !e.own() {
-				e.stmt.parsed = parseConfirmed
-			}
-			if e.prepares == m.checks.generation {
-				m.checks.confirm()
-			}
-			m.pendingReplies.pop()
-			return drop, true
-		}
-	case bind:
-		return drop, m.popOn(typ == '2')
-	case closing:
-		return drop, m.popOn(typ == '3')
-	case describe:
-		if typ == 't' {
-			return drop, true
-		}
-		if typ == 'T' && e.standIn == lateStandIn {
-			m.down.heldBack = append(m.down.heldBack[:0], msg...)
-			return true, m.popOn(true)
-		}
-		return drop || typ == 'n' && e.standIn != noStandIn, m.popOn(typ == 'T' || typ == 'n')
-	case run:
-		return true, m.matchRun(e, typ, msg, p)
-	case execute:
-		if m.down.holds() {
-			p.Insert(m.down.unhold())
-		}
-		if typ == 'C' && e.standIn != noStandIn {
-			m.down.heldBack, drop = append(m.down.heldBack[:0], msg...), true
-		}
-		return drop, m.matchExecute(e, typ, msg)
-	case query:
-		return m.matchQuery(e, typ, msg, p)
-	case function:
-		if typ == 'V' {
-			e.sql.done++
-			return false, true
-		}
-		fallthrough
-	case syncing:
-		if typ == 'Z' && e.mayBeReady() {
-			m.sendCompletion(p)
-			m.ready(e, msg, p)
-			return drop, true
-		}
-	}
-	return false, false
-}
-
-func (m *Machine) popOn(ok bool) bool {
-	if ok {
-		m.pendingReplies.pop()
-	}
-	return ok
-}
-
-// matchRun follows Bind, Execute and Close of Fencepost's.
-func (m *Machine) matchRun(e *reply, typ byte, msg []byte, p *gate.Segments) bool {
 	switch typ {
-	case '2', 'D':
-		return true
-	case 'C':
-		switch e.check {
-		case verdict:
-			m.judged(msg)
-		case nothing:
-			m.discarded(e, msg, p)
-		default:
-			m.passed(e.check, msg)
-		}
-		return true
-	case '3':
-		m.pendingReplies.pop()
-		return true
-	default:
-		return false
-	}
-}
-
-func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
-	switch typ {
-	case 'D', 'H', 'W', 'd', 'c':
-		return true
-	case 'G':
-		m.copyStarted()
-		return true
-	case 'C':
-		begins, leaves := m.completed(e, msg)
-		if leaves && e.stmt != nil && e.stmt.ends() {
-			m.confirm(e.after)
-		}
-		m.pendingReplies.runs(begins, leaves && !e.keepsBlock())
-		m.pendingReplies.pop()
-		return true
-	case 'I', 's':
-		m.pendingReplies.pop()
-		return true
-	default:
-		return false
-	}
-}
-
-// keepsBlock reports whether an Execute that is answered by the tag of ROLLBACK was a ROLLBACK TO, which has
-// that tag too.
-func (e *reply) keepsBlock() bool {
-	return e.stmt != nil && e.stmt.known && e.stmt.info.EndsSavepoint && e.adds&hadUnsure == 0
-}
-
-// matchQuery follows the results of a Query, in which statements of Fencepost's may
-// stand between the client's.
-func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
-	g, _, drop := e.insertedAt(e.sql.done)
-	switch typ {
-	case 'T', 'D', 'H', 'd', 'c', 'W':
-		return drop, true
-	case 'I':
-		e.sql.done++
-		return drop, true
-	case 'G':
-		m.copyStarted()
-		return drop, true
-	case 'C':
-		if after, ended := e.sql.ended(); ended {
-			m.confirm(after)
-		}
-		e.sql.done++
-		if !drop {
-			m.completed(e, msg)
-			return false, true
-		}
-		m.passed(g, msg)
-		return true, true
 	case 'Z':
-		if !e.mayBeReady() {
-			return false, false
-		}
-		drop = e.own() // of a Query that is sent again
-		m.ready(e, msg, p)
-		return drop, true
-	default:
-		return false, false
+		return s.ready(body[0], p), nil
+	case 'C':
+		tag, _, _ := wire.CString(body)
+		s.complete(view(tag))
+	case 'I', 's':
+		s.complete("")
+	case '1', '3':
+		return s.answers(typ, p) || s.dropsReply(typ), nil
+	case 'G':
+		// A Sync that was sent behind the Execute is ignored.
+		x.copyIn, x.synced = true, false
 	}
+	return false, nil
 }
 
-// passed follows the CommandComplete of a statement of Fencepost's. All that say something of the
-// transaction are a SELECT.
-func (m *Machine) passed(g injectedCheck, msg []byte) {
-	if tag, _, _ := wire.CString(msg[wire.HeaderLen:]); (g == fullCheck || g == readOnly) && !bytes.HasPrefix(tag, []byte("SELECT ")) {
-		m.down.phase.end(fmt.Errorf("%w: %q for a check", ErrSurprise, tag))
+// parameter follows a ParameterStatus. Outside an exchange of Fencepost's own, the client or a function
+// has changed the parameter, or the server's configuration was loaded again. hide says that the client is not told: what
+// it does to default_transaction_read_only in a session that may only read is undone before its next exchange.
+func (s *Session) parameter(body []byte) (hide bool) {
+	c := &s.settings
+	was := c.readOnly
+	ofMode := c.learn(body)
+	own := s.exchange.kind == ownExchange
+	if !own && was != c.readOnly {
+		c.shown = shown{}              // it may have been RESET ALL in a function
+		if !c.readOnly || s.relay.on { // where Fencepost has set it to on, the end of a block may restore that
+			c.own.client = c.readOnly
+		}
+	}
+	if hide = ofMode && (c.told == c.readOnly || !own && !s.relay.on); ofMode && !hide {
+		c.told = c.readOnly
+	}
+	return hide
+}
+
+// complete follows the end of a statement, with its tag, or what else answers an Execute.
+func (s *Session) complete(tag string) {
+	x := &s.exchange
+	s.settings.tag(tag)
+	if x.kind != batchExchange || x.answered >= len(x.runs) {
 		return
 	}
-	switch g {
-	case fullCheck:
-		m.txn.Answer(gate.CheckPassed, false)
-	case readOnly:
-		m.txn.Answer(gate.ReadOnlySet, false)
+	e := x.runs[x.answered]
+	x.answered++
+	switch {
+	case e == nil:
+		x.unknown--
+		s.ran(overByTag(tag))
+	case x.rebases && e.statement.Kind == sqltext.Commit: // whatever becomes of what follows it
+		s.rebase(x.chosen)
+		x.rebases = false
+	case x.rebases && e.statement.Kind == sqltext.Rollback:
+		x.rebases = false
+	case tag == "SHOW" || tag == "SET" || tag == "RESET" || tag == "DISCARD ALL":
+		s.tells(e.statement)
+		s.changes(e.statement)
 	}
 }
 
-// completed follows a CommandComplete of the client's. begins and leaves say that its tag is one
-// that the begin or the end of a block has, whatever was known of the statement.
-func (m *Machine) completed(e *reply, msg []byte) (begins, leaves bool) {
-	tag, _, _ := wire.CString(msg[wire.HeaderLen:])
-	switch view(tag) {
-	case "COMMIT", "ROLLBACK": // the latter of ROLLBACK TO as well
-		m.txn.Answer(gate.TransactionEnded, false)
-		leaves = true
-	case "PREPARE TRANSACTION":
-		leaves = true
-	case "BEGIN", "START TRANSACTION":
-		begins = true
-	case "DISCARD ALL": // is committed at once, whatever fails behind it
-		m.settleBase(false)
-	case "RELEASE", "RESET", "SET": // 14 and 15 let a RESET undo read-only mode, and RELEASE one set since the savepoint
-		m.txn.Answer(gate.ReadOnlyUndone, false)
+// ready follows the ReadyForQuery that ends an exchange of the client's. drop says that another part of its
+// text follows.
+func (s *Session) ready(status byte, p *gate.Segments) (drop bool) {
+	x := &s.exchange
+	c := &s.settings
+	if x.discarded != nil && !x.failed {
+		s.answerDiscarded(x.discarded, x.text, p)
 	}
-	if m.checks.claims && view(tag) == "RESET" {
-		m.txn.Answer(gate.SettingsReset, false)
+	if x.kind == queryExchange && !x.failed {
+		for i := range x.statements {
+			s.tells(&x.statements[i])
+			s.changes(&x.statements[i])
+		}
 	}
-	if e.announces {
-		m.announces(e)
+	if x.rebases && !x.failed {
+		s.rebase(x.chosen)
 	}
-	if m.copy.under() {
-		m.copyCompleted(tag)
+	switch {
+	case status == 'I':
+		c.unsure, c.own.before = false, c.own.client
+		if c.shown.inBlock {
+			c.shown = shown{}
+		}
+	case x.unsure && (!x.failed || x.kind != queryExchange): // it may be another block than the one that has chosen
+		c.unsure, s.choices.block = true, noBlock
 	}
-	return begins, leaves
+	if status == 'I' || !x.failed {
+		s.ahead = nil
+	}
+	if s.txn = status; status == 'I' {
+		s.rests()
+	}
+	if s.parts.next > 0 && x.kind == queryExchange {
+		s.parts.failed = x.failed
+		drop = !x.failed
+	}
+	s.exchange = exchange{}
+	if drop {
+		return true
+	}
+	s.tellsChanges(p)
+	return false
+}
+
+// tellsChanges tells the client what has changed, in front of ReadyForQuery.
+func (s *Session) tellsChanges(p *gate.Segments) {
+	at := len(s.made)
+	s.made = s.report(s.made)
+	p.Insert(s.made[at:])
+	pending := s.own.epochs.hasPending
+	for _, st := range s.choices.known {
+		pending = pending || st.epochs.hasPending
+	}
+	if pending {
+		s.happens(Event{Kind: EventAnnounce})
+	}
+}
+
+// changes follows a statement of the client's that has succeeded.
+func (s *Session) changes(st *sqltext.Statement) {
+	s.settings.change(st)
+	switch x := &s.exchange; {
+	case st.Resets:
+		x.rebases, x.chosen = true, nil
+	case endsWithDiscard(st): // whatever becomes of what follows it
+		s.rebase(nil)
+	case st.Kind == sqltext.SetFence && st.Name == "resource" && !st.Local && x.chosen != nil:
+		x.rebases = true
+	}
+}
+
+func (s *Session) happens(e Event) { s.events = append(s.events, e) }
+
+// failure follows an ErrorResponse.
+func (s *Session) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
+	e, ok := wire.DecodeError(msg[wire.HeaderLen:])
+	if !ok {
+		return false, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
+	}
+	x := &s.exchange
+	fatal := e.Fatal()
+	switch {
+	case fatal && (x.refusal == nil || !ofWord(&e)) && !s.ofReadOnly(&e):
+		s.happens(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
+		return true, nil
+	case x.kind == noExchange:
+		return false, fmt.Errorf("%w: an error while nothing is owed", ErrSurprise)
+	case x.kind == ownExchange:
+		if x.failed = true; s.txn == 'T' {
+			s.ahead = bytes.Clone(msg)
+		}
+		return true, nil
+	}
+	if fatal { // exit_on_error is on
+		defer s.happens(Event{Kind: EventEnded, Err: e})
+	}
+	x.failed, x.copyIn = true, false
+	x.skip = x.skip || x.kind == batchExchange && !x.synced
+	out := s.errorFor(msg, &e)
+	p.Insert(out)
+	return out != nil, nil
+}
+
+// ofReadOnly reports whether an error says that read-only mode has refused something of the client's: a write,
+// or READ WRITE behind a query.
+func (s *Session) ofReadOnly(e *wire.ServerError) bool {
+	x := &s.exchange
+	return x.kind != ownExchange && s.choices.block != blockWrites && (e.Code == "25006" || x.unsure && e.Code == "25001" && e.Routine == "call_bool_check_hook")
+}
+
+// errorFor returns what the client gets in the place of an error, nil if it gets the error itself.
+func (s *Session) errorFor(msg []byte, e *wire.ServerError) []byte {
+	x := &s.exchange
+	switch {
+	case x.refusal != nil && ofWord(e):
+		return s.refuse(x.refusal, e.Severity, x.refused)
+	case x.refusal != nil && e.Code == "42601":
+		return s.ownSyntaxError(msg, e, x.refused.Text)
+	case s.ofReadOnly(e):
+		return s.refuse(cmp.Or(s.denied(), s.notLeader("")), e.Severity, Attempt{Text: s.running(), Write: true})
+	case s.ahead != nil && e.Code == "25P02":
+		out := s.ahead
+		s.ahead = nil
+		return out
+	default:
+		return nil
+	}
+}
+
+// running is the text of what the server runs.
+func (s *Session) running() string {
+	x := &s.exchange
+	if x.kind == batchExchange && x.answered < len(x.runs) && x.runs[x.answered] != nil {
+		return x.runs[x.answered].text
+	}
+	return x.text
+}
+
+// refuse makes the error that the client gets for r.
+func (s *Session) refuse(r *fencing.Refusal, severity string, what Attempt) []byte {
+	if s.config.Mode == ModeFenced && r.SQLState == fencing.StateStartOver {
+		one := s.lagging()
+		one.epochs.expect(one.Status().Epoch)
+	}
+	over := s.config.Mode == ModeFenced && r.SQLState == fencing.StateSuperseded
+	if over && s.superseded() {
+		s.happens(Event{Kind: EventDiscarded})
+		over = false
+	}
+	if rejection := s.Rejection(r, what); over {
+		severity, s.over = "FATAL", true
+		s.happens(Event{Kind: EventSuperseded, Resource: s.lagging().name(), Rejection: &rejection})
+	} else if !r.Usage {
+		s.happens(Event{Kind: EventRefused, Rejection: &rejection})
+	}
+	at := len(s.made)
+	s.made = wire.AppendServerError(s.made, wire.ServerError{Severity: severity, Code: r.SQLState, Message: r.Text(), Detail: r.Detail, Hint: r.Hint})
+	return s.made[at:]
 }

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"strconv"
 
 	"github.com/jackc/pgproto3/v2"
 )
@@ -34,22 +33,9 @@ func AppendRun(dst []byte, portal, statement string, params ...[]byte) []byte {
 	return mustEncode((&pgproto3.Close{ObjectType: 'P', Name: portal}).Encode(dst))
 }
 
-// AppendUnnamedRun appends Bind, Describe and Execute of the unnamed statement
-// and a Sync: what is left of a simple Query once its text was parsed.
-func AppendUnnamedRun(dst []byte) []byte {
-	dst = mustEncode((&pgproto3.Execute{}).Encode(AppendUnnamedBind(dst)))
-	return AppendSync(dst)
-}
-
-// AppendUnnamedBind appends Bind and Describe of the unnamed statement.
-func AppendUnnamedBind(dst []byte) []byte {
-	dst = mustEncode((&pgproto3.Bind{}).Encode(dst))
-	return AppendDescribePortal(dst, "")
-}
-
-// AppendDescribePortal appends a Describe of a portal.
-func AppendDescribePortal(dst []byte, name string) []byte {
-	return mustEncode((&pgproto3.Describe{ObjectType: 'P', Name: name}).Encode(dst))
+// AppendDescribeStatement appends a Describe of a prepared statement.
+func AppendDescribeStatement(dst []byte, name string) []byte {
+	return mustEncode((&pgproto3.Describe{ObjectType: 'S', Name: name}).Encode(dst))
 }
 
 // AppendCommandComplete appends a CommandComplete with this tag.
@@ -205,15 +191,6 @@ func EditError(dst, msg []byte, edit func(field byte, value []byte) (v []byte, k
 	dst = append(dst, 0)
 	binary.BigEndian.PutUint32(dst[start+1:], uint32(len(dst)-start-1))
 	return dst
-}
-
-// ShiftPosition subtracts n from the value of a position field.
-func ShiftPosition(value []byte, n int) []byte {
-	p, err := strconv.Atoi(string(value))
-	if err != nil || p <= n {
-		return value
-	}
-	return strconv.AppendInt(nil, int64(p-n), 10)
 }
 
 // DecodeColumns returns the values of the columns of a DataRow's body, "" for each that is NULL.

@@ -29,24 +29,23 @@ var bulks = []string{"copy-out", "copy-in", "rows"}
 // What is said of bars that fall short. shared is about all of them.
 const (
 	shared = "Clients, proxy and PostgreSQL share the processors, so what a proxy uses more than another is missing elsewhere."
-	check  = "The check adds a statement to each transaction, which PostgreSQL runs, and whose messages Fencepost writes and reads."
-	relays = "PgBouncer only relays messages. Fencepost follows the transactions too, as far as its mode needs."
+	relays = "Both relay the messages. Fencepost also counts which replies are due, and looks for two words in the texts of a leader."
 	pools  = "PgBouncer gives a client a connection to PostgreSQL that it has already. Fencepost opens one for each client, as a client without a proxy does, because a client authenticates with PostgreSQL itself."
 	memory = "The figure is what the process has in memory: buffers, the stacks of goroutines, the state of a session on both sides, and what Go's collector has not given back."
 )
 
 var bars = []bar{
-	{what: "update, fenced / PgBouncer", loads: []string{"update"}, clients: several, who: []string{"fenced"}, to: base, of: rate, floor: 0.92, goal: 1, beside: []string{"unfenced", "haproxy"}, why: check},
-	{what: "select, fenced / PgBouncer", loads: []string{"select"}, clients: several, who: []string{"fenced"}, to: base, of: rate, floor: 0.9, goal: 1, beside: []string{"unfenced", "haproxy"}, why: check},
-	{what: "select, not checked / PgBouncer", loads: []string{"select"}, clients: several, who: []string{"unfenced", "proven"}, to: base, of: rate, floor: 1, goal: 1.1, beside: []string{"haproxy"}, why: relays},
-	{what: "one client, fenced / PgBouncer", loads: transactions, clients: []int{1}, who: []string{"fenced"}, to: base, of: rate, floor: 0.95, goal: 1.02, beside: []string{"unfenced", "haproxy"}, why: "With one client nothing overlaps, so all that the proxy and the check take makes each transaction longer, and each message finds the proxy asleep."},
-	{what: "CPU per transaction, fenced / PgBouncer", loads: transactions, clients: several, who: []string{"fenced"}, to: base, of: cpu, floor: 1.1, goal: 1, less: true, beside: []string{"unfenced", "haproxy"}, why: "PgBouncer relays messages. Fencepost also follows the transaction, classifies each new statement, and injects the check."},
+	{what: "update, fenced / PgBouncer", loads: []string{"update"}, clients: several, who: []string{"fenced"}, to: base, of: rate, floor: 0.92, goal: 1, beside: []string{"unfenced", "haproxy"}, why: relays},
+	{what: "select, fenced / PgBouncer", loads: []string{"select"}, clients: several, who: []string{"fenced"}, to: base, of: rate, floor: 0.9, goal: 1, beside: []string{"unfenced", "haproxy"}, why: relays},
+	{what: "select, unfenced / PgBouncer", loads: []string{"select"}, clients: several, who: []string{"unfenced"}, to: base, of: rate, floor: 1, goal: 1.1, beside: []string{"haproxy"}, why: relays},
+	{what: "one client, fenced / PgBouncer", loads: transactions, clients: []int{1}, who: []string{"fenced"}, to: base, of: rate, floor: 0.95, goal: 1.02, beside: []string{"unfenced", "haproxy"}, why: "With one client nothing overlaps, so all that the proxy takes makes each transaction longer, and each message finds the proxy asleep."},
+	{what: "CPU per transaction, fenced / PgBouncer", loads: transactions, clients: several, who: []string{"fenced"}, to: base, of: cpu, floor: 1.1, goal: 1, less: true, beside: []string{"unfenced", "haproxy"}, why: "Both relay the messages. Fencepost also counts which replies are due, and looks for two words in the texts of a leader."},
 	{what: "waits per transaction, fenced / PgBouncer", loads: transactions, clients: []int{32}, who: []string{"fenced"}, to: base, of: switches, floor: 1.1, goal: 0.8, less: true, beside: []string{"unfenced", "haproxy"}, why: "PgBouncer has one thread, which rarely waits while there are many clients. Go's runtime puts a thread to sleep whenever it has nothing to do, and wakes it for the next message."},
-	{what: "update, fenced / own fence", loads: []string{"update"}, clients: several, who: []string{"fenced"}, to: "own fence", of: rate, floor: 2.5, goal: 3, beside: []string{base, "unfenced"}, why: check},
+	{what: "update, fenced / own fence", loads: []string{"update"}, clients: several, who: []string{"fenced"}, to: "own fence", of: rate, floor: 2.5, goal: 3, beside: []string{base, "unfenced"}, why: relays},
 	{what: "bulk / direct", loads: bulks, who: []string{"unfenced", "fenced"}, to: none, of: rate, floor: 0.9, goal: 0.97, beside: []string{"pgbouncer", "haproxy"}, why: "A proxy reads and writes all bytes once more, on processors that client and PostgreSQL use as well."},
 	{what: "bulk / PgBouncer", loads: bulks, who: []string{"unfenced", "fenced"}, to: base, of: rate, floor: 1, goal: 1.3, beside: []string{"haproxy"}, why: relays},
 	{what: "reconnect, unfenced / PgBouncer", loads: []string{"reconnect"}, who: []string{"unfenced"}, to: base, of: rate, floor: 0.8, goal: 1, beside: []string{none, "haproxy"}, why: pools},
-	{what: "reconnect, fenced / PgBouncer", loads: []string{"reconnect"}, who: []string{"fenced"}, to: base, of: rate, floor: 0.6, goal: 0.9, beside: []string{none, "unfenced"}, why: pools + " A fenced connection also joins its worker's candidacy, and prepares the check."},
+	{what: "reconnect, fenced / PgBouncer", loads: []string{"reconnect"}, who: []string{"fenced"}, to: base, of: rate, floor: 0.6, goal: 0.9, beside: []string{none, "unfenced"}, why: pools + " A fenced connection also joins its worker's candidacy, and is registered."},
 	{what: "kB per idle connection", loads: []string{"idle"}, who: []string{"unfenced", "fenced"}, of: rate, floor: 20, goal: 10, less: true, beside: []string{base}, why: memory},
 	{what: "kB per idle connection, TLS on both sides", loads: []string{"idle-tls"}, who: []string{"unfenced", "fenced"}, of: rate, floor: 48, goal: 32, less: true, beside: []string{base}, why: memory},
 }

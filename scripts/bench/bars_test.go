@@ -24,16 +24,16 @@ func TestBars(t *testing.T) {
 		{"the floor", []*cell{update(8, 92, 30), update(32, 101, 30)}, "| update, fenced / PgBouncer | 0.92 | 1 | simple 8 0.92; simple 32 1.01 | floor |", ""},
 		{
 			"short", []*cell{update(8, 95, 30), update(32, 91, 30)}, "| update, fenced / PgBouncer | 0.92 | 1 | simple 8 0.95; simple 32 **0.91** | short |",
-			"misses the floor in 1 of 2. In the same rounds: unfenced 0.90, haproxy 0.80. CPU of the proxy: 1.50 times PgBouncer's. " + check,
+			"misses the floor in 1 of 2. In the same rounds: unfenced 0.90, haproxy 0.80. CPU of the proxy: 1.50 times PgBouncer's. " + relays,
 		},
 		{"another number of clients", []*cell{update(128, 10, 30)}, "| update, fenced / PgBouncer | 0.92 | 1 |  | not measured |", ""},
 		{
 			"less is better", []*cell{update(8, 95, 30)}, "| CPU per transaction, fenced / PgBouncer | ≤ 1.1 | ≤ 1 | update simple 8 **1.50** | short |",
-			"misses the floor in 1 of 1. In the same rounds: unfenced 1.20, haproxy 1.10. PgBouncer",
+			"misses the floor in 1 of 1. In the same rounds: unfenced 1.20, haproxy 1.10. " + relays,
 		},
 		{
 			"another base", []*cell{update(8, 95, 40)}, "| update, fenced / own fence | 2.5 | 3 | simple 8 **2.38** | short |",
-			"misses the floor in 1 of 1. In the same rounds: pgbouncer 2.50, unfenced 2.25. " + check,
+			"misses the floor in 1 of 1. In the same rounds: pgbouncer 2.50, unfenced 2.25. " + relays,
 		},
 		{
 			"as much as is allowed", []*cell{single("idle", "9 connections", 9, map[string]sample{"unfenced": {rate: 10}, "fenced": {rate: 20}})},

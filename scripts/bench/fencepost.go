@@ -19,8 +19,8 @@ func (s *servers) startFencepost(ctx context.Context, p *plan, r route) error {
 	return nil
 }
 
-// startProgram starts one, once for all that it contends as: without a resource, with one whose transactions
-// are all checked, and, on the plain route, with one whose reads are proven and with a guarded table.
+// startProgram starts one, once for all that it contends as: without a resource, with one, and, on the plain
+// route, with a guarded table.
 func (s *servers) startProgram(ctx context.Context, p *plan, r route, one program) error {
 	path, err := filepath.Abs(one.path)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *servers) startProgram(ctx context.Context, p *plan, r route, one progra
 	return s.contend(ctx, p, started, one.contenders(r, at)...)
 }
 
-// resource is the one whose transactions a program checks.
+// resource is the one that a program fences.
 func (one program) resource(r route) string { return r.named(role + "-" + one.name) }
 
 // contenders is all that a program contends as on a route.
@@ -53,9 +53,6 @@ func (one program) contenders(r route, at place) []*contender {
 		return fmt.Sprintf("-c fencepost.resource=%s -c fencepost.worker=%s -c fencepost.campaign=wait", resource, one.name)
 	}
 	all := []*contender{{name: prefix + "unfenced", over: r, at: at}}
-	if r.name == plain {
-		all = append(all, &contender{name: prefix + "proven", over: r, at: at, options: of("proven"), reads: true})
-	}
 	all = append(all, &contender{name: prefix + "fenced", over: r, at: at, options: of(one.resource(r))})
 	if r.name == plain && one.name == mainProgram {
 		all = append(all, &contender{name: "guarded", over: r, at: at, options: of("guarded"), guarded: true})

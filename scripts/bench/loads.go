@@ -142,8 +142,6 @@ func (l *load) suits(by *contender) bool {
 		return false
 	case by.own, by.guarded:
 		return l.name == "update"
-	case by.reads:
-		return !l.writes
 	default:
 		return true
 	}

@@ -94,7 +94,7 @@ func parseArgs(args []string) (*plan, error) {
 	if *quick {
 		p.rounds, p.duration, p.size = 2, 2*time.Second, 200
 		*clients, p.loads = "8 32", []string{"select", "update", "copy-out", "copy-in", "rows"}
-		p.only = []string{"pgbouncer", "unfenced", "proven", "fenced"}
+		p.only = []string{"pgbouncer", "unfenced", "fenced"}
 	}
 	for _, n := range strings.Fields(*clients) {
 		count, err := strconv.Atoi(n)

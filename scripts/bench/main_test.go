@@ -60,9 +60,9 @@ func TestWhoTakesPart(t *testing.T) {
 		want bool
 	}{
 		{"update", contender{own: true}, true}, {"select", contender{own: true}, false}, {"tpcb", contender{guarded: true}, false},
-		{"select", contender{reads: true}, true}, {"update", contender{reads: true}, false}, {"pipeline", contender{}, true},
+		{"pipeline", contender{}, true},
 		{"select-tls", contender{}, false}, {"select-tls", contender{over: route{name: "tls"}}, true}, {"select", contender{over: route{name: "tls"}}, false},
-		{"copy-in", contender{reads: true}, false}, {"rows", contender{reads: true}, true}, {"rows", contender{own: true}, false},
+		{"rows", contender{own: true}, false},
 	} {
 		if got := loadNamed(c.load).suits(&c.by); got != c.want {
 			t.Errorf("%s, %+v: takes part is %v", c.load, c.by, got)

@@ -27,7 +27,7 @@ func halved() *results {
 // single is a cell with one run of each contender.
 func single(load, mode string, clients int, runs map[string]sample) *cell {
 	c := &cell{load: loadNamed(load), mode: mode, clients: clients, runs: map[string][]sample{}, from: theOrigin}
-	for _, name := range []string{none, "haproxy", base, "own fence", "unfenced", "proven", "fenced"} {
+	for _, name := range []string{none, "haproxy", base, "own fence", "unfenced", "fenced"} {
 		if one, found := runs[name]; found {
 			c.add(name, one)
 		}

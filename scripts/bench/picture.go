@@ -16,7 +16,7 @@ const (
 )
 
 // drawn are the contenders in the picture, with their colours.
-var drawn = []struct{ name, colour string }{{"unfenced", "#3d7ea6"}, {"proven", "#4c9f70"}, {"fenced", "#c8553d"}}
+var drawn = []struct{ name, colour string }{{"unfenced", "#3d7ea6"}, {"fenced", "#c8553d"}}
 
 // picture draws the throughput of Fencepost, as ratios to that of PgBouncer.
 func (all *results) picture() string {

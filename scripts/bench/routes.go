@@ -140,7 +140,7 @@ func (s *servers) pgbouncerConfig(r route, at place, users string, clients int) 
 // fenced, its resource, within a second still has its lease.
 func (s *servers) fencepostConfig(r route, at place, admin, fenced string, clients int) string {
 	text := fmt.Sprintf("listen: %s\nadmin: %s:%s\nunfenced: allow\nlog:\n  level: warn\nlimits:\n  max_connections: %d\nresources:\n"+
-		"  proven:\n    reads: proven\n  %q:\n    linger: 1s\n", at.address(), loopback, admin, clients, fenced)
+		"  %q:\n    linger: 1s\n", at.address(), loopback, admin, clients, fenced)
 	upstream := "upstream:\n  address: " + s.server(r).address() + "\n"
 	if r.tls {
 		text += fmt.Sprintf("tls:\n  mode: require\n  cert_file: %s\n  key_file: %s\n", s.certificate(), s.key())

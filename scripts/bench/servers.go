@@ -35,7 +35,6 @@ type contender struct {
 	process *process // what is in between; nil if nothing is
 	options string   // of libpq
 	own     bool     // the application has its own fence
-	reads   bool     // it differs from another one in reads only
 	guarded bool     // its table is guarded and stamped
 }
 

@@ -110,7 +110,7 @@ func TestFencepostTakesTheStubForPostgres(t *testing.T) {
 	}
 	t.Cleanup(one.stop) // after the proxy has ended
 	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) {
-		cfg.Upstream, cfg.Observe = fixture.At(t, one.at.address(), nil), nil
+		cfg.Upstream = fixture.At(t, one.at.address(), nil)
 	})
 	host, port, err := net.SplitHostPort(p.Addr)
 	if err != nil {

@@ -121,18 +121,15 @@ func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, 
 	if err != nil {
 		return unfit, "the mutant does not compile:\n" + string(out), nil
 	}
-	test := exec.CommandContext(ctx, binary, "-test.timeout="+testTimeout.String(), "-test.run="+m.tests)
-	if m.says == "" { // otherwise, the first failure may be another one
-		test.Args = append(test.Args, "-test.failfast")
-	}
+	test := exec.CommandContext(ctx, binary, "-test.timeout="+testTimeout.String(), "-test.failfast", "-test.run="+m.tests)
 	test.Dir = filepath.Join(t.dir, in)
 	out, err = test.CombinedOutput()
-	return verdict(string(out), m.says, err), reason(string(out), m.says), nil
+	return verdict(string(out), err), reason(string(out)), nil
 }
 
 // verdict interprets the output and the error of go test. Only a test's own assertion
-// shows that the fault was noticed, and one of them must contain says.
-func verdict(out, says string, err error) outcome {
+// shows that the fault was noticed.
+func verdict(out string, err error) outcome {
 	var exit *exec.ExitError
 	switch {
 	case err == nil && strings.Contains(out, "no tests to run"):
@@ -141,27 +138,14 @@ func verdict(out, says string, err error) outcome {
 		return survived
 	case !errors.As(err, &exit), strings.Contains(out, "panic: "), strings.Contains(out, "[build failed]"), !assertion.MatchString(out):
 		return unfit
-	case assertionWith(out, says) == "":
-		return unsaid
 	default:
 		return caught
 	}
 }
 
-// assertionWith returns the first assertion that failed and contains says, or "".
-func assertionWith(out, says string) string {
-	for _, line := range assertion.FindAllString(out, -1) {
-		if strings.Contains(line, says) {
-			return line
-		}
-	}
-	return ""
-}
-
-// reason returns the first assertion that failed, if possible one that contains says, or the
-// end of the output.
-func reason(out, says string) string {
-	if line := cmp.Or(assertionWith(out, says), assertion.FindString(out)); line != "" {
+// reason returns the first assertion that failed, or the end of the output.
+func reason(out string) string {
+	if line := assertion.FindString(out); line != "" {
 		return shorten(strings.TrimSpace(line), 200)
 	}
 	return shorten(out[max(0, len(out)-2000):], 2000)

@@ -207,52 +207,6 @@ func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 	}
 }
 
-// TestCancelThatHitsTheCheck: the client sees the cancel it asked for, as if the
-// check were not there.
-func TestCancelThatHitsTheCheck(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, p, db).Close()
-		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		fixture.MustExec(t, c, "create table t (id int)")
-		admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
-		tx, err := admin.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var sequence string // as a grant that has not ended yet would hold it
-		if err := tx.QueryRow(t.Context(), "select format('%I.%I', schemaname, sequencename) from pg_sequences where schemaname = 'fencepost' and sequencename like 'epoch%'").Scan(&sequence); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), "alter sequence "+sequence+" restart"); err != nil {
-			t.Fatal(err)
-		}
-		for kind, write := range map[string][]byte{
-			"simple":   Q("insert into t values (1)"),
-			"several":  Q("begin; insert into t values (1); commit"),
-			"extended": Batch(Run("insert into t values (1)")),
-		} {
-			c.Send(write)
-			fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
-			cancelWith(t, p.Addr, key)
-			canceled(t, kind, c.Until('Z'))
-			if kind == "several" {
-				fixture.MustExec(t, c, "rollback")
-			}
-		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		fixture.MustExec(t, c, "insert into t values (2)")
-		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
-			t.Errorf("rows %s, want only that of the statement that was not cancelled", got)
-		}
-		if all := p.Audited(t, db); len(all) > 0 {
-			t.Errorf("a cancel was audited as a refusal: %+v", all)
-		}
-	})
-}
-
 func TestInterruptOfPsqlCancels(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)

@@ -16,9 +16,10 @@ func TestABackendThatDoesNotSayWhereItIs(t *testing.T) {
 	s.Exec("revoke execute on function pg_postmaster_start_time() from public; grant execute on function pg_postmaster_start_time() to fencepost; create table written (n int); grant all on written to app")
 	leader := s.Leader("w")
 	fixture.MustFail(t, leader, "ZF004", wiretest.Query("do $$begin insert into written values (1); end$$"))
-	fixture.MustPass(t, leader, wiretest.Query("insert into written values (2)"))
-	if n := s.Number("select sum(n) from written"); n != 2 {
-		t.Errorf("what was written adds up to %d", n)
+	fixture.MustFail(t, leader, "ZF004", wiretest.Query("insert into written values (2)"))
+	fixture.MustPass(t, leader, wiretest.Query("select * from written"))
+	if n := s.Number("select count(*) from written"); n != 0 {
+		t.Errorf("%d rows were written", n)
 	}
 	s.Exec("grant execute on function pg_postmaster_start_time() to public")
 	fixture.MustPass(t, s.Leader("another"), wiretest.Query("do $$begin insert into written values (3); end$$"))

@@ -104,7 +104,6 @@ func TestPostgresSeesNothingOfFencepost(t *testing.T) {
 			c, before := wiretest.Connect(t, p.Addr, append([]string{"user", pgtest.App, "database", db}, params...)...)
 			for sql, want := range map[string]string{
 				"select count(*) from pg_settings where name like 'fencepost.%'":            "0",
-				"select coalesce(current_setting('fencepost.resource', true), '')":          "", // an empty placeholder at most
 				"select coalesce(current_setting('fencepost.campaign', true), '')":          "",
 				"select current_setting('work_mem') || current_setting('application_name')": `5MBtwo words\`,
 			} {

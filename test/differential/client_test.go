@@ -34,10 +34,6 @@ type transcript struct {
 	seen   []seen // at the end of each wait
 	// end says how the connection ended: "" if normally.
 	end string
-	// unasked means that the client ended without having requested the last replies.
-	unasked bool
-	// keepsText means that PREPARE or DECLARE was one of several statements of a text.
-	keepsText bool
 	// stuck describes the peers if the connection did not end.
 	stuck string
 }

@@ -33,8 +33,6 @@ func newClusterAt(t *testing.T, pg *pgtest.Server) *cluster {
 	change := func(cfg *proxy.Config) {
 		cfg.Upstream = fixture.At(t, socketOf(pg), nil)
 		cfg.Auditors = nil // they would keep what is refused in a long run
-		// The ledger is not asked, because random scripts crash the server.
-		cfg.Observe = func(o proxy.Observed) proxy.Observer { return fixture.Oracle(t, o) }
 	}
 	p := fixture.NewProxy(t, pg, change)
 	p.Elector.SetGrace(20 * time.Millisecond)

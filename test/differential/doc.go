@@ -16,8 +16,6 @@
 //   - pair_test.go runs one both ways, and lines_test.go shows the messages that are compared;
 //   - shrink_test.go shrinks a failing one. The result is kept in testdata and run
 //     by every run of the tests;
-//   - transcripts_test.go records the kept ones for the tests of package proxy/protocol, which
-//     replay them without Postgres;
 //   - stale_test.go runs the same scripts as workers that are superseded meanwhile, or
 //     that never lead: nothing of theirs may be found in the database.
 //

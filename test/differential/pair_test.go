@@ -3,7 +3,6 @@ package differential
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -61,7 +60,7 @@ func (p *pair) differs(s script) (want, got outcome, diff string, err error) {
 	if diff == "" || err != nil {
 		return want, got, diff, err
 	}
-	if forgotten(got.all) || p.fenced.guards != "" && unclaimed(s, got.all) || struckTwice(s, got.all) {
+	if struckTwice(s, got.all) {
 		return want, got, "", nil
 	}
 	for range 2 {
@@ -75,16 +74,6 @@ func (p *pair) differs(s script) (want, got outcome, diff string, err error) {
 		}
 	}
 	return want, got, diff, nil
-}
-
-// forgotten reports whether a function's hidden DEALLOCATE ALL made the check unknown
-// to the server where the messages could not be sent again: in a transaction block, or
-// with more messages pending. Such a message is refused once, as if the fence could not
-// be checked, and that is the only difference.
-func forgotten(got []wiretest.Message) bool {
-	return slices.ContainsFunc(lines(got), func(l string) bool {
-		return strings.HasPrefix(l, "ErrorResponse ERROR ZF004 ") && strings.Contains(l, "does not exist") && strings.Contains(l, "26000")
-	})
 }
 
 // struckTwice reports whether more statements were cancelled than the script has cancelled. For one

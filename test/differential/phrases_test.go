@@ -76,6 +76,10 @@ var families = []family{
 	{3, []string{ // notifications
 		"listen ch", "listen ch", "unlisten ch", "unlisten *", "notify ch", "notify ch, 'p{i}'", "notify ch, 'p{i}'", "select pg_notify('ch', 'f{n}')", "select pg_notify('', 'x')", "select pg_listening_channels()",
 	}},
+	{2, []string{ // texts that a relayed session waits with, and looks at
+		"select 'fencepost', {i}", "insert into t values ({i}, 'fencepost')", "select current_setting('fencepost.nothing', true)", "select 'prepare transaction'", "prepare {s} as select 'transaction'", "update t set v = 'Fencepost' where id = {k}",
+		"select 1; insert into t values ({i}, 'fencepost')", "begin; insert into t values ({i}, 'fencepost'); commit", "select fencepost", "declare {c} cursor for select 'fencepost' from generate_series(1, 9)", "do $$begin perform 'fencepost'; commit; end$$", "copy (select 'fencepost') to stdout",
+	}},
 	{3, []string{ // nothing, or almost nothing
 		"", ";", " ;; ", "-- nothing", "/* /* */ */", "\n\t", "/*", "--\n;", ";select 1", "select 1;", "\v", "begin;", ";commit;", "select 1;;", "\x00",
 	}},

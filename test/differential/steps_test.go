@@ -7,8 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -26,7 +24,7 @@ func (p *client) run(s script) (t transcript, err error) {
 		p.closed, p.end = true, "nothing more came, and no end"
 		p.mu.Unlock()
 	}
-	t.seen, t.unasked, t.keepsText = p.seen, unasked(s), keepsText(s)
+	t.seen = p.seen
 	return t, nil
 }
 
@@ -152,28 +150,6 @@ func (p *client) sendCancel() error {
 	return nil
 }
 
-// unasked reports whether a script ends with messages whose replies Postgres keeps in
-// its buffer.
-func unasked(s script) bool {
-	for _, st := range slices.Backward(s.steps) {
-		switch st.name {
-		case "wait", "Terminate", "Hangup", "Half", "Cancel", "Beside":
-		case "Parse", "Bind", "Describe", "Execute", "Close":
-			return true
-		default:
-			return false
-		}
-	}
-	return false
-}
-
-func keepsText(s script) bool {
-	return slices.ContainsFunc(s.steps, func(st step) bool {
-		text := strings.ToLower(st.text(0))
-		return st.name == "Query" && strings.Contains(text, ";") && (strings.Contains(text, "prepare") || strings.Contains(text, "declare"))
-	})
-}
-
 // count keeps track of how many ReadyForQuery messages may arrive.
 func (p *client) count(name string) {
 	switch name {
@@ -264,16 +240,6 @@ func (p *client) quiet() bool {
 	defer p.mu.Unlock()
 	n, err := p.queued(unix.SIOCINQ)
 	return n == 0 && err == nil
-}
-
-// untilQuiet waits until p is quiet or the server has ended the connection.
-func (p *client) untilQuiet() bool {
-	for until := time.Now().Add(patience); time.Now().Before(until); {
-		if p.await(glance, func() bool { return p.closed }) || p.quiet() {
-			return true
-		}
-	}
-	return false
 }
 
 // queued returns how many bytes are in one of the socket's queues.

@@ -221,9 +221,7 @@ func (g *generator) doubtful() {
 	g.query("set standard_conforming_strings = on; set client_encoding = 'UTF8'")
 }
 
-// forget makes a function drop all prepared statements, which is invisible on the wire.
-// Messages that are pipelined after it are refused once, because nothing else is known
-// to be safe (see proxy/protocol/retry.go). So this comes first, followed by a wait.
+// forget makes a function drop all prepared statements, which is invisible on the wire. A wait follows.
 func (g *generator) forget() {
 	if g.IntN(2) == 0 {
 		g.add(parseOf("s1", "select forget()"), bindOf("", "s1", nil), executeOf("", 0), syncStep)

@@ -21,14 +21,14 @@ var alike = []struct{ stale, nothing string }{
 	{"update t set v = 'x' returning id, now(), null, 1.5::numeric(4, 2)", "update t set v = 'x' where false returning id, now(), null, 1.5::numeric(4, 2)"},
 	{"delete from c returning c, c.v", "delete from c where false returning c, c.v"},
 	{"insert into nowhere values (1)", ""}, {"insert into t (nothing) values (1)", ""}, {"update t set v = 1 + 'x'", ""}, {"delete from t where id", ""},
-	{"insert into t (v) values ('x') returning nothing", ""}, {"insert into t values (1, 'x', 2)", ""}, {"delete from t where", ""}, {"update pg_class set relname = 'x' where nothing()", ""},
+	{"insert into t (v) values ('x') returning nothing", ""}, {"insert into t values (1, 'x', 2)", ""}, {"update pg_class set relname = 'x' where nothing()", ""},
 }
 
 // TestDiscardedStatementsAreAnsweredAsThoseThatChangeNothing compares what a superseded worker is
 // answered with what Postgres answers to the same statement, or to one that finds no row.
 func TestDiscardedStatementsAreAnsweredAsThoseThatChangeNothing(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(c *fixture.Cluster) {
+	since16(t, func(c *fixture.Cluster) {
 		direct, _ := wiretest.Connect(c.T, c.PG.Addr(), "user", pgtest.App, "database", c.DB)
 		worker := c.Leader("w")
 		c.Supersede()
@@ -51,8 +51,8 @@ func TestDiscardedStatementsAreAnsweredAsThoseThatChangeNothing(t *testing.T) {
 	})
 }
 
-// answer sends, and returns the answer without what tells the worker that it is superseded.
+// answer sends, and returns the answer without the parameters that are reported.
 func answer(c *wiretest.Conn, piece []byte) []string {
 	all, _ := fixture.Ask(c, piece)
-	return fixture.Lines(slices.DeleteFunc(all, func(m wiretest.Message) bool { return m.Type == 'N' && m.Fields()['C'] == "ZF001" }))
+	return fixture.Lines(slices.DeleteFunc(all, func(m wiretest.Message) bool { return m.Type == 'S' }))
 }

@@ -15,7 +15,7 @@ import (
 // delivered.
 func TestPlanningADiscardedWriteRunsFunctions(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(c *fixture.Cluster) {
+	since16(t, func(c *fixture.Cluster) {
 		c.Exec(`create function tells(v text) returns boolean language plpgsql as $$begin perform pg_notify('planned', v); return true; end$$;
 			create function tells_early(v text) returns int language plpgsql immutable as $$begin perform pg_notify('planned', v); return 1; end$$;
 			create domain told as text check (tells(value)); create table n (a told); grant all on n to app`)
@@ -27,7 +27,7 @@ func TestPlanningADiscardedWriteRunsFunctions(t *testing.T) {
 		c.Supersede()
 		for payload, piece := range map[string][]byte{
 			"a domain":    Batch(Run("insert into n values ($1)", "a domain")),
-			"a condition": Q("update t set v = 'x' where id = tells_early('a condition')"),
+			"a condition": Batch(Run("update t set v = 'x' where id = tells_early('a condition')")),
 		} {
 			fixture.MustPass(c.T, conn, piece)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -43,11 +43,11 @@ func TestPlanningADiscardedWriteRunsFunctions(t *testing.T) {
 	})
 }
 
-// TestAVerdictClaimsTheEpoch: a leader writes a guarded table under the claim of the verdict, and
-// what it writes later, when it was superseded, is discarded there, too.
-func TestAVerdictClaimsTheEpoch(t *testing.T) {
+// TestDiscardedWritesOfAGuardedTable: a leader writes a guarded table as the trigger lets a registered backend, and
+// what it writes when it was superseded is discarded there, too.
+func TestDiscardedWritesOfAGuardedTable(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(c *fixture.Cluster) {
+	since16(t, func(c *fixture.Cluster) {
 		c.Exec("create table guarded (a int); grant all on guarded to app")
 		c.GrantOn("r", "first")
 		c.Guard(guard.Options{Resource: "r", Table: "public.guarded", Stamp: "fence_epoch"})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -50,11 +51,18 @@ func onServers(t *testing.T, test func(c *fixture.Cluster)) {
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) { test(discarding(t, pg)) })
 }
 
-// discarding is a cluster whose proxy discards stale writes.
-func discarding(t *testing.T, pg *pgtest.Server, changes ...func(*proxy.Config)) *fixture.Cluster {
+// since16 runs a test on PostgreSQL 18. Before 16 nothing is discarded.
+func since16(t *testing.T, test func(c *fixture.Cluster)) {
 	t.Helper()
-	changes = append(changes, fixture.WithPolicy(proxy.SessionPolicy{OnStale: proxy.DiscardStale}))
-	c := fixture.NewCluster(t, pg, changes...)
+	test(discarding(t, pgtest.SharedMajor(t, 18)))
+}
+
+// discarding is a cluster whose proxy discards stale writes.
+func discarding(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
+	t.Helper()
+	c := fixture.NewCluster(t, pg, fixture.WithPolicy(proxy.SessionPolicy{OnStale: proxy.DiscardStale}))
+	c.PG.DrainsPatiently(t, c.DB)
+	c.Elector.SetGrace(3 * time.Second)
 	c.Exec(schema)
 	return c
 }

@@ -12,7 +12,7 @@ import (
 func TestTheExampleOfThePage(t *testing.T) {
 	t.Parallel()
 	example := fixture.Example(t, "discard.md", "")
-	c := discarding(t, pgtest.Shared(t))
+	c := discarding(t, pgtest.SharedMajor(t, 18))
 	c.Exec("create table invoices (id int primary key, state text); grant all on invoices to app; insert into invoices values (7, 'open')")
 	conn := c.Leader("w")
 	c.Supersede()

@@ -50,7 +50,7 @@ func onEachServer(t *testing.T, test func(t *testing.T, pg *pgtest.Server, proxy
 // first attempt to lead, however long that takes.
 func serve(t testing.TB, pg *pgtest.Server, settings ...string) *process.Server {
 	t.Helper()
-	return process.ServeOn(t, pg, append(settings, "FENCEPOST_LEASE_GRACE="+leaseGrace.String(), "FENCEPOST_STARTUP_WAIT=30s")...)
+	return process.ServeOn(t, pg, append([]string{"FENCEPOST_LEASE_GRACE=" + leaseGrace.String(), "FENCEPOST_STARTUP_WAIT=30s"}, settings...)...)
 }
 
 func newCluster(t testing.TB, pg *pgtest.Server, proxy *process.Server) *cluster {

@@ -28,7 +28,7 @@ func (h *pair) pausing(p *process.Server) <-chan outcome {
 		ended <- outcome{code, out}
 	}()
 	process.Eventually(h.t, process.Patience, "pause to wait for the transaction", func() bool {
-		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%fencepost.pause(%' AND wait_event_type = 'Lock'") == 1
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%fencepost.pause(%' AND wait_event = 'PgSleep'") == 1
 	})
 	return ended
 }

@@ -63,7 +63,7 @@ func TestAnUnconfirmedGrantIsNotLed(t *testing.T) {
 	if got := h.at(p)(); got.State != "contested" {
 		t.Errorf("at its own proxy: %+v", got)
 	}
-	if code, out := h.command("status", "--dsn", h.a.DSN(pgtest.App, h.db)); code != 0 || !strings.Contains(out, "unknown") || !strings.Contains(out, "synchronous standbys") {
+	if code, out := h.command("status", "--dsn", h.a.DSN(pgtest.Control, h.db)); code != 0 || !strings.Contains(out, "unknown") || !strings.Contains(out, "synchronous standbys") {
 		t.Errorf("status --dsn: code %d:\n%s", code, out)
 	}
 
@@ -88,10 +88,10 @@ func (h *pair) at(p *process.Server) func() admin.ResourceView {
 	}
 }
 
-// inDatabase returns what status --dsn shows of the resource, to a role without rights.
+// inDatabase returns what status --dsn shows of the resource, to the control role.
 func (h *pair) inDatabase() admin.ResourceView {
 	h.t.Helper()
-	code, out := h.command("status", "--json", "--dsn", h.a.DSN(pgtest.App, h.db))
+	code, out := h.command("status", "--json", "--dsn", h.a.DSN(pgtest.Control, h.db))
 	var list admin.ResourceList
 	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list.Resources) != 1 {
 		h.t.Fatalf("status --dsn: code %d, %v: %s", code, err, out)

@@ -93,10 +93,11 @@ func TestSafetyALeaderFromBeforeAFailoverCannotWrite(t *testing.T) {
 			if !c.Candidacy(h.db, "r", "old").Status().CanWrite() {
 				t.Fatal("the proxy knows that the old leader was superseded, so the test proves nothing")
 			}
-			again := c.Connect("old")
-			answer, _ := fixture.Ask(again, wiretest.Query("INSERT INTO work VALUES ('stale')"))
-			if got := wiretest.ErrorOf(answer); got != fencing.StateSuperseded {
-				t.Errorf("the write of the old leader at the new primary ends with %q, want %s", got, fencing.StateSuperseded)
+			again := wiretest.Dial(t, c.Addr)
+			again.Send(wiretest.Startup("user", pgtest.App, "database", h.db, "fencepost.resource", "r", "fencepost.worker", "old"),
+				wiretest.Query("INSERT INTO work VALUES ('stale')"))
+			if f := fixture.FatalError(t, again.Rest()); f['C'] != fencing.StateSuperseded {
+				t.Errorf("the connection of the old leader to the new primary ends with %q, want %s", f['C'], fencing.StateSuperseded)
 			}
 			if got := h.works(); got != "before" {
 				t.Errorf("the table contains %q", got)

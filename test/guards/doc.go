@@ -1,5 +1,5 @@
 // Package guards tests guarded and stamped tables on real servers: every way to write a row,
-// as the leader behind a proxy and past it; sessions that bring their claim themselves and race
-// with grants; what a leader's session may do to its claim; and resources that leave their
+// as the leader behind a proxy and past it; sessions that claim their epoch themselves and race
+// with grants; what a leader's session may do to its settings; and resources that leave their
 // followers to guards.
 package guards

@@ -22,6 +22,12 @@ func add(c *fixture.Cluster, table string) {
 	c.Guard(guard.Options{Resource: "r", Table: table, Stamp: "fence_epoch"})
 }
 
+// mayClaim lets the role of the workers call fencepost.claim.
+func mayClaim(c *fixture.Cluster) {
+	c.T.Helper()
+	c.PG.Exec(c.T, pgtest.Control, c.DB, "SELECT fencepost.admit('app')")
+}
+
 // leader makes worker w lead, after another, and connects as w through the proxy.
 func leader(c *fixture.Cluster) *pgx.Conn {
 	c.T.Helper()

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestALeaderWritesInTheNameOfTheOwner has tables of a role that is no worker's: foreign keys
+// TestALeaderWritesInTheNameOfTheOwner has tables of a role that nobody logs in as: foreign keys
 // and a function with SECURITY DEFINER write them under its name, for the leader only.
 func TestALeaderWritesInTheNameOfTheOwner(t *testing.T) {
 	t.Parallel()
@@ -20,10 +20,9 @@ insert into head values (1), (2); insert into tail values (1, 1), (2, 2);
 create function insert_head() returns void language sql security definer as 'insert into public.head values (5)';
 grant all on head, tail to app; reset role`)
 	_ = leader(c) // creates the resource
-	c.PG.Exec(t, pgtest.Control, c.DB, "SELECT fencepost.set_worker_roles('{app}')", "SELECT fencepost.seal()")
 	add(c, "public.head")
 	add(c, "public.tail")
-	c.Candidacy(c.DB, "r", "w").Grant() // learns of the guards
+	c.Candidacy(c.DB, "r", "w").Grant()
 	conn, direct := c.Join("w"), c.PG.Connect(t, pgtest.App, c.DB)
 	for _, sql := range []string{"update head set id = 30 where id = 1", "delete from head where id = 2", "select insert_head()"} {
 		if got := pgtest.StateOf(exec(t.Context(), direct, sql, false)); got != "ZF002" {

@@ -113,7 +113,7 @@ func everything(condition string) string {
 const written = "xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text"
 
 // newShapes makes a cluster with the guarded tables, and a leader.
-func newShapes(t *testing.T, pg *pgtest.Server) (*fixture.Cluster, *pgx.Conn, []shape) {
+func newShapes(t *testing.T, pg *pgtest.Server) (*fixture.Cluster, *pgx.Conn) {
 	t.Helper()
 	c := fixture.NewCluster(t, pg)
 	c.Exec(shapesSQL)
@@ -122,25 +122,16 @@ func newShapes(t *testing.T, pg *pgtest.Server) (*fixture.Cluster, *pgx.Conn, []
 		add(c, "public."+table)
 	}
 	c.Candidacy(c.DB, "r", "w").Grant() // learns of the guards, as a candidacy does that begins
-	usable := shapes
-	if c.Number("select current_setting('server_version_num')::int") < 150000 {
-		usable = nil
-		for _, s := range shapes {
-			if s.name != "MERGE" {
-				usable = append(usable, s)
-			}
-		}
-	}
-	return c, c.Join("w"), usable
+	return c, c.Join("w")
 }
 
 // TestEveryWriteOfALeaderIsStamped runs each shape as the leader, in a block, which is then
 // rolled back. All rows that it has written have the stamp of the epoch.
 func TestEveryWriteOfALeaderIsStamped(t *testing.T) {
 	t.Parallel()
-	c, conn, usable := newShapes(t, pgtest.Shared(t))
+	c, conn := newShapes(t, pgtest.Shared(t))
 	e := epoch(c)
-	for _, s := range usable {
+	for _, s := range shapes {
 		for _, simple := range []bool{false, true} {
 			tx, err := conn.Begin(t.Context())
 			if err != nil {
@@ -177,13 +168,14 @@ func TestEveryWriteOfALeaderIsStamped(t *testing.T) {
 }
 
 // TestSafetyGuardedTablesRefuseWritesPastTheProxy runs each shape past the proxy, without a
-// claim and with one that is over: it is refused, and changes nothing.
+// registration, and when an epoch that is over was claimed: it is refused, and changes nothing.
 func TestSafetyGuardedTablesRefuseWritesPastTheProxy(t *testing.T) {
 	t.Parallel()
-	c, _, usable := newShapes(t, pgtest.Shared(t))
+	c, _ := newShapes(t, pgtest.Shared(t))
 	if !fencing.Checking {
 		c.Exec(toothless)
 	}
+	mayClaim(c)
 	direct := c.PG.Connect(t, pgtest.App, c.DB)
 	all := func() (text string) {
 		for _, table := range append([]string{"ruled", "unguarded"}, roots...) {
@@ -196,23 +188,20 @@ func TestSafetyGuardedTablesRefuseWritesPastTheProxy(t *testing.T) {
 		return text
 	}
 	before := all()
-	for _, claim := range []struct{ set, state string }{
-		{"set fencepost.claim_1 = ''", "ZF002"}, {"select fencepost.claim('r', 1)", "ZF001"},
-	} {
-		if _, err := direct.Exec(t.Context(), claim.set); err != nil {
-			t.Fatal(err)
+	for _, claim := range []struct{ sql, state string }{{"select 1", ""}, {"select fencepost.claim('r', 1)", "ZF001"}} {
+		if _, err := direct.Exec(t.Context(), claim.sql); pgtest.StateOf(err) != claim.state {
+			t.Fatalf("%s: %v, want %q", claim.sql, err, claim.state)
 		}
-		for _, s := range usable {
-			if got := pgtest.StateOf(s.run(t.Context(), direct, false)); got != claim.state {
-				t.Errorf("%s after %q: %q, want %s", s.name, claim.set, got, claim.state)
+		for _, s := range shapes {
+			if got := pgtest.StateOf(s.run(t.Context(), direct, false)); got != "ZF002" {
+				t.Errorf("%s after %q: %q, want ZF002", s.name, claim.sql, got)
 			}
 			if after := all(); after != before {
-				t.Fatalf("%s after %q has changed\n%s to\n%s", s.name, claim.set, before, after)
+				t.Fatalf("%s after %q has changed\n%s to\n%s", s.name, claim.sql, before, after)
 			}
 		}
 	}
 }
 
 // toothless makes the triggers let everybody pass, for the build that fences nothing.
-const toothless = `create or replace function fencepost.refuse(fence integer, claim text, options text[], target oid) returns text
-	language sql security definer as 'select null::text'`
+const toothless = `create or replace function fencepost.refuse(fence integer, options text[], target oid) returns void language plpgsql as 'begin end'`

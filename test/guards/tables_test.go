@@ -113,7 +113,7 @@ func TestSafetyOnlyGuardedTablesRefuseAFollower(t *testing.T) {
 				switch err := exec(t.Context(), conn, sql, simple || many); {
 				case !errors.As(err, &pg), pg.Code != fencing.StateNotLeader, pg.Severity != "ERROR":
 					t.Errorf("%s: %v, want ZF002", sql, err)
-				case !strings.HasPrefix(pg.Message, "worker f is not the leader of resource r: table \"public.t\" is guarded") || !strings.Contains(pg.Message, "is held by worker w"):
+				case !strings.HasPrefix(pg.Message, "worker f does not lead resource r: table \"public.t\" is guarded") || !strings.Contains(pg.Message, "is held by worker w"):
 					t.Errorf("%s: %s", sql, pg.Message)
 				case strings.Contains(pg.Where, "fencepost"):
 					t.Errorf("%s: context %q", sql, pg.Where)

@@ -1,10 +1,7 @@
 package protocol
 
 import (
-	"bytes"
-	"context"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -62,29 +59,6 @@ func TestProtocolCopyThatFailsInDoubt(t *testing.T) {
 	})
 }
 
-// TestManySyncsBehindACopyThatWaits: more Syncs than Fencepost keeps come before a COPY begins that reads them. The session
-// ends, as it does when they come later, and does not hang.
-func TestManySyncsBehindACopyThatWaits(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		admin := p.PG.Connect(t, pgtest.Superuser, db)
-		for _, sql := range []string{"create table public.t (id int); grant all on public.t to app", "begin", "lock table public.t"} {
-			if _, err := admin.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
-		}
-		conn := fixture.LeaderConn(t, p, db)
-		conn.Send(Q("copy t from stdin"), bytes.Repeat(Sync(), 9000), wiretest.CopyData("1\n"), wiretest.CopyDone(), Sync())
-		fixture.AwaitBackend(t, p.PG.Connect(t, pgtest.Superuser, db), "wait_event_type = 'Lock'")
-		if _, err := admin.Exec(t.Context(), "commit"); err != nil {
-			t.Fatal(err)
-		}
-		if f := fixture.FatalError(t, conn.Rest()); f['C'] != "08P01" {
-			t.Errorf("the session ends with %v, want 08P01", f)
-		}
-	})
-}
-
 // TestAMessageBehindACopyInDoubtIsAnswered: messages are pending behind a Sync of which it is open whether a COPY that has
 // failed has read it. The next message, which waits for their replies, is answered, or the session ends: see D8.
 func TestAMessageBehindACopyInDoubtIsAnswered(t *testing.T) {
@@ -110,40 +84,6 @@ func TestAMessageBehindACopyInDoubtIsAnswered(t *testing.T) {
 				}
 			}
 			_ = conn.Close()
-		}
-	})
-}
-
-// TestASessionBehindACopyInDoubtComesToRest: a COPY was read to its end and has failed. It is open whether the server has
-// read the Sync in front of its data as one, until Fencepost asks. The client sends nothing more, and the session ends
-// with the proxy.
-func TestASessionBehindACopyInDoubtComesToRest(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		admin := p.PG.Connect(t, pgtest.Superuser, db)
-		if _, err := admin.Exec(t.Context(), `create table public.t (id int); grant all on public.t to app;
-			create function no() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;
-			create trigger no after insert on public.t for each statement execute function no()`); err != nil {
-			t.Fatal(err)
-		}
-		copyIn := Cat(Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0), Sync(), wiretest.CopyData("1\n"), wiretest.CopyDone())
-		idle, half := fixture.LeaderConn(t, p, db), fixture.LeaderConn(t, p, db)
-		idle.Send(copyIn, Sync())
-		idle.Until('Z')
-		half.Send(copyIn)
-		half.Until('E')
-		half.Send(Sync(), Flush()[:2]) // a message in hand when the ReadyForQuery comes
-		half.Until('Z')
-		half.Send(Flush()[2:])
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		if err := p.Server.Shutdown(ctx); err != nil {
-			t.Errorf("shutdown: %v", err)
-		}
-		for name, conn := range map[string]*wiretest.Conn{"idle": idle, "half a message": half} {
-			if f := fixture.FatalError(t, conn.Rest()); f['C'] != "57P01" {
-				t.Errorf("%s: the session ends with %v, want 57P01", name, f)
-			}
 		}
 	})
 }

@@ -107,8 +107,7 @@ func manyRows(n int) [][]byte {
 	return [][]byte{bytes.Join(rows, nil)}
 }
 
-// TestProtocolSyncBehindBadCopyData: a Sync that the server may have read as part
-// of a COPY leaves open what it skipped, so the session ends, with an error that says so; Postgres goes on.
+// TestProtocolSyncBehindBadCopyData: the server skips up to a Sync that stands among the data of a COPY which has failed.
 func TestProtocolSyncBehindBadCopyData(t *testing.T) {
 	t.Parallel()
 	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
@@ -118,12 +117,8 @@ func TestProtocolSyncBehindBadCopyData(t *testing.T) {
 		sent := Cat(Parse("", "copy t from stdin"), Bind("", ""), Exec("", 0), wiretest.CopyData("bad\n"), Sync(), Run("insert into t values (1)"), Sync(), wiretest.Terminate())
 		for name, conn := range map[string]*wiretest.Conn{"Postgres": direct, "Fencepost": c} {
 			conn.Send(sent)
-			said := conn.Rest()
-			if want := map[string]string{"Postgres": "12GEZ12nCZ", "Fencepost": "12GEE"}[name]; fixture.Types(said) != want {
-				t.Errorf("%s said %v; want %s", name, said, want)
-			}
-			if last := said[len(said)-1].Fields(); name == "Fencepost" && (last['V'] != "FATAL" || last['C'] != "08P01") {
-				t.Errorf("the session ended with %v", last)
+			if said := conn.Rest(); fixture.Types(said) != "12GEZ12nCZ" {
+				t.Errorf("%s said %v; want 12GEZ12nCZ", name, said)
 			}
 		}
 	})

@@ -1,8 +1,7 @@
 // Package protocol contains the tests of what a client is told: the same messages are
 // sent to Postgres and, as a leader, through the proxy, and the replies are compared.
 //
-//   - script_test.go sends scripts and compares the replies; with -record, it writes
-//     the sessions into the transcripts of package proxy/protocol;
+//   - script_test.go sends scripts and compares the replies;
 //   - transcript_test.go and page_test.go check docs/protocol.md; with -rewrite, its
 //     transcripts are written.
 package protocol

@@ -12,34 +12,6 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
-// TestShowDoesNotSplitABatch: a SHOW of one of Fencepost's parameters is a part of the transaction that
-// any other SHOW would be a part of, also from 18 on, where a lone Query continues the open batch.
-func TestShowDoesNotSplitABatch(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, p, db)
-		fixture.MustExec(t, c, "create table t (v text)")
-		var want []string
-		for _, shown := range []string{"work_mem", "fencepost.role", "fencepost.epoch", "fencepost.resource"} {
-			c.Send(Cat(Run("insert into t values ('undone')"), Q("show "+shown), Run("select 1 / 0"), Sync()))
-			replies := append(c.Until('Z'), c.Until('Z')...)
-			got := []string{fixture.FirstValue(t, c.Exec("select count(*) from t"))}
-			for _, m := range replies {
-				if m.Type == 'Z' || m.Type == 'E' || m.Type == 'C' {
-					got = append(got, string(m.Type), string(m.Body[:1]))
-				}
-			}
-			if want == nil {
-				want = got
-			}
-			if !slices.Equal(got, want) {
-				t.Errorf("%s: the rows and the answers are %q, want %q as with work_mem", shown, got, want)
-			}
-			c.Exec("truncate t")
-		}
-	})
-}
-
 // TestBatchGoesOnBehindItsError: what a client sends behind an error that it has
 // read, or that came while it was sending, is skipped up to its Sync.
 func TestBatchGoesOnBehindItsError(t *testing.T) {

@@ -3,7 +3,6 @@ package protocol
 import (
 	"encoding/binary"
 	"errors"
-	"flag"
 	"io"
 	"regexp"
 	"strings"
@@ -18,8 +17,6 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
-
-var record = flag.Bool("record", false, "write the sessions of scripts into the transcripts of package proxy/protocol")
 
 // step is what a client sends in one write, what it then waits for, and what
 // happens beside it.
@@ -41,7 +38,6 @@ func then(do func(*session)) step { return step{do: do} }
 type script struct {
 	name  string
 	steps []step
-	rec   *fixture.Transcriber // nil: nothing is recorded
 	// before prepares the proxied database, as its administrator; may be nil.
 	before func(t *testing.T, p *fixture.Proxy, admin *pgx.Conn)
 }
@@ -55,7 +51,6 @@ type session struct {
 	address string // where the client has connected to
 	key     []byte // body of its BackendKeyData
 	admin   *pgx.Conn
-	rec     *fixture.Transcriber
 	got     []wiretest.Message
 }
 
@@ -64,7 +59,7 @@ type session struct {
 func (s script) run(t *testing.T, address string, admin *pgx.Conn, params ...string) *session {
 	t.Helper()
 	c, before := wiretest.Connect(t, address, params...)
-	st := &session{t: t, c: c, address: address, admin: admin, rec: s.rec}
+	st := &session{t: t, c: c, address: address, admin: admin}
 	for _, m := range before {
 		if m.Type == 'K' {
 			st.key = m.Body
@@ -75,7 +70,6 @@ func (s script) run(t *testing.T, address string, admin *pgx.Conn, params ...str
 			return st
 		}
 	}
-	st.rec.Client(wiretest.Terminate())
 	if _, err := c.Write(wiretest.Terminate()); err == nil {
 		st.got = append(st.got, c.Rest()...)
 	}
@@ -86,7 +80,6 @@ func (s script) run(t *testing.T, address string, admin *pgx.Conn, params ...str
 func (st *session) perform(name string, p step) bool {
 	st.t.Helper()
 	if len(p.send) > 0 {
-		st.rec.Client(p.send)
 		_ = st.c.SetWriteDeadline(time.Now().Add(fixture.Patience))
 		if _, err := st.c.Write(p.send); err != nil && !strings.Contains(p.wait, "$") {
 			st.t.Fatalf("%s: send: %v", name, err)
@@ -159,23 +152,17 @@ func compareScripts(t *testing.T, scripts ...script) {
 // changes the proxy's configuration.
 func compareAs(t *testing.T, pg *pgtest.Server, worker string, change func(*proxy.Config), scripts ...script) {
 	t.Helper()
-	rec := fixture.NewTranscriber(*record)
-	p, db := fixture.NewProxy(t, pg, func(c *proxy.Config) {
-		if change != nil {
-			change(c)
-		}
-		rec.Observe(c)
-	}), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, change), pg.Database(t)
 	direct, proxied := pg.Connect(t, pgtest.Superuser, pg.Database(t)), pg.Connect(t, pgtest.Superuser, db)
 	fixture.LeaderConn(t, p, db)
 	for _, s := range scripts {
 		t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {
-			compareScript(t, p, rec, worker, direct, proxied, s)
+			compareScript(t, p, worker, direct, proxied, s)
 		})
 	}
 }
 
-func compareScript(t *testing.T, p *fixture.Proxy, rec *fixture.Transcriber, worker string, direct, proxied *pgx.Conn, s script) {
+func compareScript(t *testing.T, p *fixture.Proxy, worker string, direct, proxied *pgx.Conn, s script) {
 	t.Helper()
 	for _, admin := range []*pgx.Conn{direct, proxied} {
 		if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
@@ -190,9 +177,7 @@ func compareScript(t *testing.T, p *fixture.Proxy, rec *fixture.Transcriber, wor
 	}
 	want := shownLines(s.run(t, p.PG.Addr(), direct, params(direct)...).got)
 	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker="+worker)
-	s.rec = rec.Next()
 	all := s.run(t, p.Addr, proxied, own...).got
-	rec.Keep(t, s.name, all)
 	got := shownLines(all)
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {

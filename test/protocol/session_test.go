@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/fencepost/fencepost/internal/fixture"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
@@ -104,46 +103,4 @@ create function evil.set_config(text, text, bool) returns text language sql as '
 		newScript("query texts seen", at("Z", Q("select current_query()")), at("Z", Run("select current_query()"), Sync()), at("Z", Q("select query from pg_stat_activity where pid = pg_backend_pid()")), at("Z", Q("select 1; select current_query()")), at("Z", Q("do $$begin raise notice '%', current_query(); end$$"))),
 		newScript("application name", at("Z", Q("set application_name = 'mine'")), at("Z", Q("select application_name from pg_stat_activity where pid = pg_backend_pid()"))),
 	)
-}
-
-// TestProtocolReplacedChecksAreClosed: a check that is prepared anew, because the
-// last one may be gone, does not stay beside it for as long as the session lives.
-func TestProtocolReplacedChecksAreClosed(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, p, db)
-		fixture.MustExec(t, c, "create table t (id int); create function prepared() returns setof text language sql as 'select name from pg_prepared_statements'") // seen by its name, they are closed
-		for range 5 {
-			fixture.MustExec(t, c, "insert into t values (1); insert into t values (2) -- "+long)
-			fixture.MustExec(t, c, "insert into t values (3)")
-		}
-		if n := fixture.FirstValue(t, c.Exec("select count(*) from prepared() n where n like 'fencepost%'")); n != "3" {
-			t.Errorf("%s prepared statements of Fencepost's, want the check, the one for the front, and the read-only mode", n)
-		}
-	})
-}
-
-// TestProtocolHiddenDeallocate: a function that frees all prepared statements
-// frees the check's, and nothing in the protocol says so. What comes next is sent
-// once more; in a transaction block, where BEGIN has run, it is refused once, and
-// the block behind it passes.
-func TestProtocolHiddenDeallocate(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, p, db)
-		fixture.MustExec(t, c, "create table t (id int); create function da() returns int language plpgsql as $$begin execute 'deallocate all'; return 1; end$$")
-		for _, write := range [][]byte{Q("insert into t values (1)"), Batch(Run("insert into t values (1)"))} {
-			fixture.MustExec(t, c, "select da()")
-			fixture.MustPass(t, c, write)
-			fixture.MustExec(t, c, "select da()")
-			fixture.MustExec(t, c, "begin")
-			fixture.MustFail(t, c, "ZF004", write)
-			fixture.MustExec(t, c, "rollback; begin")
-			fixture.MustPass(t, c, write)
-			fixture.MustExec(t, c, "commit")
-		}
-		if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "4" {
-			t.Errorf("%s rows, want 4", n)
-		}
-	})
 }

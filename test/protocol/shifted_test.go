@@ -8,7 +8,6 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
-	"github.com/fencepost/fencepost/proxy"
 )
 
 // A client's function can bring Fencepost to count one ReadyForQuery too few. If each reply then counted for the
@@ -35,10 +34,10 @@ func (g *gates) wait() string {
 // open opens a gate.
 func (g *gates) open(n int) { g.s.Exec("select pg_advisory_unlock(" + strconv.Itoa(n) + ")") }
 
-// newShifted returns a cluster without the observer, which the client confuses, too, and its leader.
+// newShifted returns a cluster and its leader.
 func newShifted(t *testing.T, pg *pgtest.Server, functions string) (*fixture.Cluster, *wiretest.Conn) {
 	t.Helper()
-	s := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Observe = nil }))
+	s := fixture.NewCluster(t, pg)
 	s.Exec("create function ex(v text) returns text language plpgsql as $$begin execute v; return v; end$$;" + functions)
 	c := s.Leader("w")
 	fixture.MustPass(t, c, Batch(Parse("ends", "commit")))

@@ -1,7 +1,6 @@
 package safety
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"strconv"
@@ -15,65 +14,6 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
-
-// checkName reads the name of the session's prepared check, as any client can.
-func checkName(t *testing.T, c *wiretest.Conn) string {
-	t.Helper()
-	all := fixture.MustPass(t, c, Q("select * from prepared() n where n like 'fencepost_check_%'"))
-	for _, m := range all {
-		if m.Type == 'D' {
-			_, name, _ := bytes.Cut(m.Body, []byte("fencepost_check_"))
-			return "fencepost_check_" + string(name)
-		}
-	}
-	t.Fatalf("the check is not among the prepared statements: %v", all)
-	return ""
-}
-
-// TestSafetyClientTakesTheChecksName: a client that frees the name of the check,
-// and prepares something harmless under it, is checked none the less.
-func TestSafetyClientTakesTheChecksName(t *testing.T) {
-	t.Parallel()
-	const harmless = "select null::boolean from (select $1::bigint, $2::bigint) x"
-	for name, take := range map[string]func(check string) [][]byte{
-		"by SQL":             func(c string) [][]byte { return [][]byte{Q("deallocate " + c), Q("prepare " + c + " as " + harmless)} },
-		"by SQL in one text": func(c string) [][]byte { return [][]byte{Q("deallocate " + c + "; prepare " + c + " as " + harmless)} },
-		"by messages":        func(c string) [][]byte { return [][]byte{Batch(Shut('S', c), Parse(c, harmless))} },
-		"by messages and SQL": func(c string) [][]byte {
-			return [][]byte{Batch(Shut('S', c)), Q("prepare " + c + " as " + harmless)}
-		},
-		"by a prepared one": func(c string) [][]byte {
-			return [][]byte{Batch(Parse("d", "deallocate "+c)), Q("execute d"), Batch(Parse(c, harmless))}
-		},
-		"all of them": func(c string) [][]byte { return [][]byte{Q("deallocate all"), Batch(Parse(c, harmless))} },
-		"by guessing the next": func(c string) [][]byte {
-			return [][]byte{Batch(Parse(c[:len(c)-1]+"2", harmless)), Q("deallocate " + c)}
-		},
-		"in a text too long to read": func(c string) [][]byte {
-			return [][]byte{Q("deallocate " + c + "; prepare " + c + " as " + harmless + " -- " + long)}
-		},
-	} {
-		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			t.Parallel()
-			s := fixture.NewCluster(t, pgtest.Shared(t))
-			client := s.Leader("w")
-			check := "fencepost_check_x_1"
-			if fencing.Checking {
-				check = checkName(t, client)
-			}
-			for _, piece := range take(check) {
-				if _, ended := fixture.Ask(client, piece); ended {
-					t.Fatalf("%.200q ended the connection", piece)
-				}
-			}
-			s.Supersede()
-			fixture.MustEnd(t, client, "ZF001", Q(stale))
-			if s.Rows("stale") != 0 {
-				t.Error("the stale row is there")
-			}
-		})
-	}
-}
 
 // TestSafetyReadOnlyModeIsNotUndone: a worker that does not lead cannot leave
 // the read-only mode of its transaction, to write in it or as it commits.
@@ -106,9 +46,9 @@ func TestSafetyReadOnlyModeIsNotUndone(t *testing.T) {
 	}
 }
 
-// TestSafetyPreparedTransactionIsRefused: it would outlive the session that was
+// TestPreparedTransactionIsRefused: it would outlive the session that was
 // checked.
-func TestSafetyPreparedTransactionIsRefused(t *testing.T) {
+func TestPreparedTransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	client := s.Leader("w")
@@ -132,7 +72,7 @@ func TestSafetyPreparedTransactionIsRefused(t *testing.T) {
 }
 
 // TestSafetyFrozenBackend: a grant that comes while the server's process of the
-// worker is stopped, bytes of a write in its socket, waits or ends it.
+// worker is stopped, bytes of a write in its socket, ends it, and waits until it is gone.
 func TestSafetyFrozenBackend(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string][]byte{"idle": Q("select 1"), "in a transaction": Q("begin; insert into t (v) values ('stale')")} {
@@ -151,11 +91,7 @@ func TestSafetyFrozenBackend(t *testing.T) {
 				defer close(granted)
 				s.Grant("successor")
 			}()
-			if name == "in a transaction" {
-				fixture.Eventually(t, "the grant ends the backend", func() bool { return !fencing.Checking || terminated(t, pid) })
-			} else {
-				<-granted
-			}
+			fixture.Eventually(t, "the grant ends the backend", func() bool { return !fencing.Checking || terminated(t, pid) })
 			resume()
 			<-granted
 			answer.Wait()

@@ -7,7 +7,6 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
-	"github.com/fencepost/fencepost/proxy"
 )
 
 // TestSafetyErrorThatSeemsToComeFromCopyData: whether a Sync that was sent with a
@@ -17,8 +16,7 @@ import (
 func TestSafetyErrorThatSeemsToComeFromCopyData(t *testing.T) {
 	t.Parallel()
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
-		// The observer goes by the same words, and would lose its way.
-		s := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Observe = nil }))
+		s := fixture.NewCluster(t, pg)
 		s.Exec(strings.ReplaceAll(`create table cp (id int);
 			create function "f\nCOPY cp, line 1: "() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;
 			create trigger tr before insert on cp for each statement execute function "f\nCOPY cp, line 1: "();

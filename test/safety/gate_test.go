@@ -8,7 +8,6 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
-	"github.com/fencepost/fencepost/proxy"
 )
 
 // outsiders are connections that may not write: each returns a new one. A worker
@@ -16,11 +15,6 @@ import (
 func outsiders(s *fixture.Cluster) map[string]func() *wiretest.Conn {
 	return map[string]func() *wiretest.Conn{
 		"follower": func() *wiretest.Conn { return s.Connect("follower") },
-		"superseded": func() *wiretest.Conn {
-			c := s.Leader("old")
-			s.Supersede()
-			return c
-		},
 		"without a resource": func() *wiretest.Conn {
 			c, _ := wiretest.Connect(s.T, s.Addr, "user", pgtest.App, "database", s.DB)
 			return c
@@ -33,7 +27,7 @@ func asOutsiders(t *testing.T, try func(t *testing.T, s *fixture.Cluster, c *wir
 	for name, server := range fixture.Servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, kind := range []string{"follower", "superseded", "without a resource"} {
+			for _, kind := range []string{"follower", "without a resource"} {
 				t.Run(strings.ReplaceAll(kind, " ", "_"), func(t *testing.T) {
 					s := fixture.NewCluster(t, server(t))
 					s.Leader("leader")
@@ -93,31 +87,6 @@ func TestSafetyLockInABlockThatWasFlushed(t *testing.T) {
 	})
 }
 
-// TestSafetyNoteUnderAnothersEpoch: the registry does not take a client's word for
-// the epoch. A worker that was superseded, and says that it knows its successor's
-// epoch, enters nothing.
-func TestSafetyNoteUnderAnothersEpoch(t *testing.T) {
-	t.Parallel()
-	const do = "do $$begin insert into t (v) values ('stale'); commit; end$$"
-	for name, write := range map[string][]byte{
-		"DO": Q(do), "unreadable": Q(do + " -- \\ " + strings.Repeat("x", 300<<10)), "by messages": Batch(Run(do)),
-	} {
-		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			t.Parallel()
-			s := fixture.NewCluster(t, pgtest.Shared(t))
-			c := s.Leader("old")
-			s.Supersede()
-			fixture.MustPass(t, c, Q("set fencepost.epoch = 2"))
-			if all, _ := fixture.Ask(c, write); wiretest.ErrorOf(all) == "" {
-				t.Errorf("it is not refused: %v", all)
-			}
-			if n := s.Rows("stale"); n != 0 {
-				t.Errorf("%d rows were written", n)
-			}
-		})
-	}
-}
-
 // TestSafetyNameThatAFunctionGaveAway: a prepared statement that needs no check passes
 // for its text, whatever statement a function has given its name to.
 func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
@@ -125,7 +94,7 @@ func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
 	const give = `create function give() returns void language plpgsql as $$begin
 		execute 'deallocate s'; execute 'prepare s as insert into t (v) values (''stale'')'; end$$`
 	for name, server := range fixture.Servers {
-		for _, kind := range []string{"follower", "superseded", "without a resource"} {
+		for _, kind := range []string{"follower", "without a resource"} {
 			for _, text := range []string{"begin", "set a.b = 'x'", "show all", "commit", ""} {
 				t.Run(strings.Join([]string{name, kind, text}, "/"), func(t *testing.T) {
 					t.Parallel()
@@ -149,44 +118,6 @@ func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
 					_ = c.Close()
 					if n := s.Rows("stale"); n != 0 {
 						t.Errorf("%d rows were written", n)
-					}
-				})
-			}
-		}
-	}
-}
-
-// TestSafetyNameGivenAwayInABind: a Bind runs a domain's check, which gives
-// the name away; a Sync of Fencepost's own ends that transaction within the batch, so the
-// name still counts as one after whose Parse nothing has run.
-func TestSafetyNameGivenAwayInABind(t *testing.T) {
-	t.Parallel()
-	for name, server := range fixture.Servers {
-		for _, kind := range []string{"follower", "superseded", "without a resource"} {
-			if name != "18" && kind != "superseded" {
-				continue // 15 lets them run nothing that is not proven
-			}
-			for _, text := range []string{"begin", "set a.b = 'x'"} {
-				t.Run(strings.Join([]string{name, kind, text}, "/"), func(t *testing.T) {
-					t.Parallel()
-					s := fixture.NewClusterOn(t, fixture.NewProxy(t, server(t), func(c *proxy.Config) { c.Observe = nil }))
-					s.Exec(`create function give(x text) returns boolean language plpgsql as $$begin
-						execute 'deallocate s'; execute 'prepare s as insert into t (v) values (''stale'')'; return true; end$$;
-						create domain giving as text check (give(value))`)
-					c := s.Leader("leader")
-					if kind != "superseded" {
-						c = outsiders(s)[kind]()
-					}
-					c.Send(Parse("s", text), Parse("x", "select $1::giving"), Bind("p", "x", "v"), wiretest.Close('P', "p"), wiretest.Flush())
-					c.Until('3')
-					c.Send(Parse("d", "discard all"), wiretest.Flush())
-					c.Until('1')
-					if kind == "superseded" {
-						s.Supersede()
-					}
-					all, _ := fixture.Ask(c, Batch(Bind("", "s"), Exec("", 0)))
-					if n := s.Rows("stale"); n != 0 {
-						t.Errorf("%d rows were written: %v", n, all)
 					}
 				})
 			}

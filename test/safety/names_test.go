@@ -1,48 +1,12 @@
 package safety
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
-	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
-
-// TestSafetyOneNameInManySpellings: the server keeps 63 bytes of a name, and of one in
-// SQL only whole characters of its own encoding. Whoever gives a statement's name away
-// in another spelling does not get a write past the check of a leader whose proven
-// reads go unchecked.
-func TestSafetyOneNameInManySpellings(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
-		long, euro := strings.Repeat("n", 63), strings.Repeat("n", 61)
-		for name, c := range map[string]struct {
-			name   string
-			before [][]byte
-		}{
-			"messages": {long, [][]byte{Batch(wiretest.Close('S', long+"x"), Parse(long+"y", stale))}},
-			"SQL":      {long, [][]byte{Q("deallocate " + long + "x"), Q("prepare " + long + "y as " + stale)}},
-			"WIN1252":  {euro, [][]byte{Q("deallocate " + euro + "\x80"), Q("select 1; prepare " + euro + "\x80 as " + stale)}},
-		} {
-			t.Run(name, func(t *testing.T) {
-				s := provenCluster(t, pg)
-				worker := s.Leader("w", "client_encoding", "WIN1252")
-				fixture.MustPass(t, worker, Q("select * from c"))
-				awaitProofs(s, worker, "w")
-				fixture.MustPass(t, worker, Batch(Parse(c.name, "select * from c")))
-				for _, piece := range c.before {
-					fixture.MustPass(t, worker, piece)
-				}
-				s.Supersede()
-				fixture.MustEnd(t, worker, "ZF001", Batch(Bind("", c.name), Exec("", 0)))
-				if n := s.Rows("stale"); n != 0 {
-					t.Errorf("%d rows were written", n)
-				}
-			})
-		}
-	})
-}
 
 // TestStatementsNamedOutsideASCII prepares and executes statements by such names, under the
 // observer of the sessions, as a leader and as a follower.

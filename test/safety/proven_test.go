@@ -2,20 +2,16 @@ package safety
 
 import (
 	"encoding/binary"
-	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
-	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/migrations"
-	"github.com/fencepost/fencepost/proxy"
 )
 
-// evilSQL leaves read-only mode in the ways that 14 and 15 allow.
+// evilSQL leaves read-only mode in the ways that 15 allows.
 const evilSQL = `
 create function evil() returns text language plpgsql volatile as $$begin
   reset transaction_read_only; insert into public.t (v) values ('stale'); return 'x'; end$$;
@@ -31,20 +27,6 @@ insert into kept values (1);
 alter table kept enable row level security;
 create policy p on kept using (evil_check('x'));
 grant all on kept to app`
-
-// provenCluster is a cluster whose resource lets proven reads of its leader go
-// unchecked.
-func provenCluster(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
-	t.Helper()
-	p := fixture.NewProxy(t, pg, func(c *proxy.Config) {
-		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
-			return proxy.SessionPolicy{ProvenReads: r.Resource == "r"}
-		}
-	})
-	s := fixture.NewClusterOn(t, p)
-	s.Exec(evilSQL)
-	return s
-}
 
 // parseTyped is a Parse that names the type of its one parameter.
 func parseTyped(sql string, oid int) []byte {
@@ -62,8 +44,7 @@ var readers = map[string]func(*fixture.Cluster) *wiretest.Conn{
 }
 
 // TestSafetyReadersCannotLeaveReadOnlyMode: nothing that a follower sends, or a
-// connection without a resource, writes, though a function can undo read-only mode on 14
-// and 15.
+// connection without a resource, writes, though a function can undo read-only mode on 15.
 func TestSafetyReadersCannotLeaveReadOnlyMode(t *testing.T) {
 	t.Parallel()
 	for who, connect := range readers {
@@ -148,7 +129,7 @@ func TestAFenceMadeLaterCountsForOldConnections(t *testing.T) {
 	s.Admin = pg.Connect(t, pgtest.Superuser, s.DB)
 	s.Exec("create table t (v text); create table c (v text); grant all on t, c to public; " + evilSQL)
 	c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", s.DB)
-	fixture.Ask(c, wiretest.Query("select evil()")) // writes on 14 and 15, where there is nothing to protect
+	fixture.Ask(c, wiretest.Query("select evil()")) // writes on 15, where there is nothing to protect
 	if _, err := migrations.Up(t.Context(), s.Admin, migrations.Options{Control: pgtest.Control}); err != nil {
 		t.Fatal(err)
 	}
@@ -192,24 +173,6 @@ func readWhatIsProven(t *testing.T, connect func(*fixture.Cluster) *wiretest.Con
 	fixture.MustPass(t, c, wiretest.Bind("", "s", "1"), wiretest.Execute("", 0), wiretest.Sync())
 }
 
-// sequenceLocks asks how many locks of the fence's sequence the asking backend holds. It
-// is itself a proven read.
-func sequenceLocks(s *fixture.Cluster) string { return sequenceLocksOf(s, "leader") }
-
-func sequenceLocksOf(s *fixture.Cluster, worker string) string {
-	return fmt.Sprintf("select count(*) from pg_locks where pid = pg_backend_pid() and relation = 'fencepost.epoch_%d'::regclass",
-		s.Candidacy(s.DB, "r", worker).FenceID())
-}
-
-// awaitProofs waits until the worker's proven reads go unchecked: until the database's
-// names have been read, which takes a while.
-func awaitProofs(s *fixture.Cluster, c *wiretest.Conn, worker string) {
-	s.T.Helper()
-	fixture.Eventually(s.T, "proven reads go unchecked", func() bool {
-		return column(fixture.MustPass(s.T, c, wiretest.Query(sequenceLocksOf(s, worker)))) == "0"
-	})
-}
-
 // column is the first column of the last row in a reply.
 func column(all []wiretest.Message) string {
 	for i := len(all) - 1; i >= 0; i-- {
@@ -218,111 +181,6 @@ func column(all []wiretest.Message) string {
 		}
 	}
 	return ""
-}
-
-// TestProvenReadsOfLeadersGoUnchecked: alone in their transaction they do, and
-// everything else is checked as ever.
-func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
-		s := provenCluster(t, pg)
-		c := s.Leader("leader")
-		held := sequenceLocks(s)
-		for _, x := range []struct {
-			name  string
-			parts [][]byte
-			want  string
-		}{
-			{"simple", [][]byte{wiretest.Query(held)}, "0"},
-			{"extended", [][]byte{wiretest.Run(held), wiretest.Sync()}, "0"},
-			{"behind another read", [][]byte{wiretest.Run("select * from c"), wiretest.Run(held), wiretest.Sync()}, "0"},
-			{"several in a text", [][]byte{wiretest.Query("select 1; " + held)}, "1"},
-			{"in a block", [][]byte{wiretest.Query("begin; " + held + "; commit")}, "1"},
-			{"behind a write", [][]byte{wiretest.Run("insert into t (v) values ('led')"), wiretest.Run(held), wiretest.Sync()}, "1"},
-			{"in front of a write", [][]byte{wiretest.Run("select * from c"), wiretest.Run("insert into t (v) values ('led')"), wiretest.Run(held), wiretest.Sync()}, "1"},
-			{"in a block of extended messages", [][]byte{wiretest.Run("begin"), wiretest.Run(held), wiretest.Run("commit"), wiretest.Sync()}, "1"},
-			{"not proven", [][]byte{wiretest.Query(held + " and wr('led') = 'led'")}, "1"},
-		} {
-			fixture.MustPass(t, c, x.parts...) // a Query is looked at when it comes again
-			look := func() string { return column(fixture.MustPass(t, c, x.parts...)) }
-			if x.want == "0" { // on a busy machine, the names may be too old at times
-				fixture.Eventually(t, x.name+": the read goes unchecked", func() bool { return look() == "0" })
-				continue
-			}
-			got := look()
-			if x.name == "not proven" { // it may not have counted before it wrote
-				got = "1"
-			}
-			if got != x.want {
-				t.Errorf("%s: holds the fence %s times, want %s", x.name, got, x.want)
-			}
-		}
-		number := 100
-		look := func() string {
-			number++
-			return column(fixture.MustPass(t, c, wiretest.Query(fmt.Sprintf("select %d, * from (%s) x", number, held))))
-		}
-		if got := look(); !strings.HasSuffix(got, "1") {
-			t.Errorf("a text that is new: holds the fence %q times", got)
-		}
-		for range 2 { // texts that differ by a number count as one that comes again
-			fixture.Eventually(t, "a text that differs by a number goes unchecked", func() bool { return strings.HasSuffix(look(), "0") })
-		}
-		fixture.MustPass(t, c, wiretest.Query("begin"))
-		if got := column(fixture.MustPass(t, c, wiretest.Query(held))); got != "1" {
-			t.Errorf("in a block of its own: %s", got)
-		}
-		fixture.MustPass(t, c, wiretest.Query("commit"))
-		if s.Rows("led") == 0 {
-			t.Error("the leader wrote nothing")
-		}
-	})
-}
-
-// TestSafetyProvenReadsFenceNothingElse: a leader that does not know that it is
-// one no more still reads what is proven; all else is refused, also behind a
-// proven read in one batch.
-func TestSafetyProvenReadsFenceNothingElse(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
-		s := provenCluster(t, pg)
-		for i, parts := range [][][]byte{
-			{wiretest.Query("insert into t (v) values ('stale')")},
-			{wiretest.Run("select * from c"), wiretest.Run("insert into t (v) values ('stale')"), wiretest.Sync()},
-			{wiretest.Query("select * from c; insert into t (v) values ('stale')")},
-			{wiretest.Query("select wr('stale')")},
-			{wiretest.Query("select * from c; select wr('stale')")},
-			{wiretest.Query("select * from vw")},
-			{wiretest.Query("select lower('x')")},
-			{wiretest.Query("set search_path = public, pg_catalog; select 1 + 2")},
-			{wiretest.Query("select 'x'::wd")},
-			{wiretest.Run("select c.badge from c"), wiretest.Sync()},
-			{parseTyped("select $1", s.Number("select 'wd'::regtype::oid::int")), wiretest.Bind("", "", "stale"), wiretest.Execute("", 0), wiretest.Sync()},
-		} {
-			for again := range 2 { // a Query is looked at when it comes again
-				try := 0
-				fixture.Eventually(t, "a proven read of a superseded worker passes", func() bool {
-					try++
-					worker := fmt.Sprintf("w%d.%d.%d", i, again, try)
-					c := s.Leader(worker)
-					fixture.MustPass(t, c, wiretest.Query("select * from c"))
-					awaitProofs(s, c, worker)
-					s.Supersede()
-					for _, read := range [][]byte{wiretest.Query("select * from c"), Cat(wiretest.Run("select * from c"), wiretest.Sync())} {
-						if all, _ := fixture.Ask(c, read); wiretest.ErrorOf(all) == "ZF001" {
-							return false // the database's names were not read in time, so that it was checked
-						}
-					}
-					all, _ := fixture.Ask(c, parts...)
-					if got := wiretest.ErrorOf(all); got != "ZF001" {
-						t.Errorf("%q: answered by %q, want ZF001", Cat(parts...), got)
-					}
-					return true
-				})
-			}
-		}
-		if n := s.Number("select count(*) from t"); n != 0 {
-			t.Errorf("%d rows were written", n)
-		}
-	})
 }
 
 // eachVersion runs the test on the default server and on PostgreSQL 18.
@@ -336,7 +194,7 @@ func eachVersion(t *testing.T, test func(t *testing.T, pg *pgtest.Server)) {
 	}
 }
 
-// TestRefusedReadsAreNotCalledWrites: on 14 and 15 a read that is not proven is
+// TestRefusedReadsAreNotCalledWrites: on 15 a read that is not proven is
 // refused as by one who does not lead.
 func TestRefusedReadsAreNotCalledWrites(t *testing.T) {
 	t.Parallel()

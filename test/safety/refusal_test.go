@@ -44,7 +44,7 @@ func TestRefusalSaysWhatThereIsToSay(t *testing.T) {
 	if d.Resource != "r" || d.Worker != worker || d.Epoch != 1 || d.CurrentEpoch != 2 || !strings.HasPrefix(d.CurrentWorker, "successor") || !strings.HasPrefix(d.Incarnation, worker) {
 		t.Errorf("the detail says %+v", d)
 	}
-	for _, part := range []string{`"r"`, "epoch is 1", "current epoch 2", d.CurrentWorker} {
+	for _, part := range []string{"resource r", "epoch 1", "current epoch 2", d.CurrentWorker} {
 		if !strings.Contains(f['M'], part) {
 			t.Errorf("the message %q does not say %q", f['M'], part)
 		}

@@ -26,8 +26,8 @@ type how struct {
 	fails  bool     // Postgres refuses it, with an error of its own
 	temp   bool     // what comes before makes a temporary table, which goes with its session
 	define bool     // one of the many that define objects: not all forms are run
-	// reads: those who do not lead may do it too, since it changes nothing; on 14
-	// and 15 it is refused where it is not proven.
+	// reads: those who do not lead may do it too, since it changes nothing; on 15
+	// it is refused where it is not proven.
 	reads bool
 }
 
@@ -63,7 +63,7 @@ func rowPaths() []writePath {
 		path("delete", "delete from t where id = 1"),
 		path("truncate", "truncate t"),
 		path("truncate and restart", "truncate identified restart identity"),
-		path("merge", "merge into t using (values (1), (10)) x(i) on t.id = x.i when matched then update set v = 'w' when not matched then insert values (x.i, 'w')").but(how{since: 15}),
+		path("merge", "merge into t using (values (1), (10)) x(i) on t.id = x.i when matched then update set v = 'w' when not matched then insert values (x.i, 'w')"),
 		path("merge returning", "merge into t using (values (1)) x(i) on t.id = x.i when matched then delete returning t.id").but(how{since: 17}),
 		path("returning old and new", "update t set v = 'w' where id = 1 returning old.v, new.v").but(how{since: 18}),
 		path("insert in a WITH", "with x as (insert into t values (10, 'w') returning id) select id from x"),

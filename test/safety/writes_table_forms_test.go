@@ -1,6 +1,7 @@
 package safety
 
 import (
+	"bytes"
 	"regexp"
 	"strings"
 
@@ -98,6 +99,17 @@ func (p piece) flushedSteps() []sending {
 func (c cell) script(fill func(string) string) cellScript {
 	pieces := c.path.pieces(c.text, fill)
 	s := transportScripts[c.transport](c, pieces)
+	if c.who == lapsed { // a transaction that began before the lapse goes on
+		var early []sending
+		for i := len(s.early) - 1; i >= 0; i-- {
+			if m := s.early[i]; bytes.Equal(m.send, beginFlushed.send) || bytes.Equal(m.send, Q("begin")) {
+				s.late = append([]sending{m}, s.late...)
+			} else {
+				early = append([]sending{m}, early...)
+			}
+		}
+		s.early = early
+	}
 	switch c.text {
 	case oldStrings:
 		s.setup = append(s.setup, ask1(Q("set standard_conforming_strings = off; set escape_string_warning = off")))

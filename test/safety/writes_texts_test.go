@@ -73,7 +73,7 @@ create function turn(text, text) returns text language plpgsql as $$begin return
 create function heard() returns text language sql volatile as $$select pg_notify('wp', 'stale')::text$$;`
 
 // setUpReading brings a new connection of the worker to the reading. Who does not lead
-// may not be let on 14 and 15, where a function of a user's is not proven.
+// may not be let on 15, where a function of a user's is not proven.
 func setUpReading(s *fixture.Cluster, t *testing.T, r reading, worker string) *wiretest.Conn {
 	t.Helper()
 	params := r.params

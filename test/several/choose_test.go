@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
@@ -58,19 +59,19 @@ func TestPipelinesOfQueriesThatChoose(t *testing.T) {
 		c := chooser(s, "b")
 		const set = "set local fencepost.resource = 'b'"
 		for _, p := range []struct {
-			name     string
-			messages []byte
-			replies  int
+			name, state string
+			messages    []byte
+			replies     int
 		}{
-			{"queries", Cat(Q("begin"), Q(set), Q(write("in")), Q("commit"), Q(write("out"))), 5},
-			{"batches", Cat(Run("begin"), Sync(), Run(set), Sync(), Run(write("in")), Sync(), Run("commit"), Sync(), Run(write("out")), Sync()), 5},
-			{"one batch and another", Cat(Run("begin"), Run(set), Run(write("in")), Run("commit"), Sync(), Run(write("out")), Sync()), 2},
-			{"a text and another", Cat(Q("begin; " + set + "; " + write("in") + "; commit; " + write("out"))), 1},
-			{"a batch that goes on", Batch(Run("begin"), Run(set), Run(write("in")), Run("commit"), Run(write("out"))), 1},
+			{"queries", "ZF002", Cat(Q("begin"), Q(set), Q(write("in")), Q("commit"), Q(write("out"))), 5},
+			{"batches", "ZF002", Cat(Run("begin"), Sync(), Run(set), Sync(), Run(write("in")), Sync(), Run("commit"), Sync(), Run(write("out")), Sync()), 5},
+			{"one batch and another", "ZF002", Cat(Run("begin"), Run(set), Run(write("in")), Run("commit"), Sync(), Run(write("out")), Sync()), 2},
+			{"a text and another", "ZF002", Cat(Q("begin; " + set + "; " + write("in") + "; commit; " + write("out"))), 1},
+			{"a batch that goes on", "ZF005", Batch(Run("begin"), Run(set), Run(write("in")), Run("commit"), Run(write("out"))), 1},
 		} {
 			in := s.Rows("in")
 			all, ended := fixture.AskAll(c, p.replies, p.messages)
-			if ended || wiretest.ErrorOf(all) != "ZF002" || s.Rows("out") != 0 || s.Rows("in") != in+1 {
+			if ended || wiretest.ErrorOf(all) != p.state || s.Rows("out") != 0 || s.Rows("in") != in+1 {
 				t.Errorf("%s: %v, ended %v; %d rows in, %d out", p.name, all, ended, s.Rows("in")-in, s.Rows("out"))
 			}
 		}
@@ -126,11 +127,19 @@ func TestTheSessionChooses(t *testing.T) {
 		if s.Rows("before") != 0 || s.Rows("undone") != 0 {
 			t.Error("what was refused or undone has rows")
 		}
-		// What comes in the same batch is checked for the choice.
-		fixture.MustPass(t, c, Run("set fencepost.resource = 'b'"), Run(write("at once")), Sync())
-		fixture.MustPass(t, c, Batch(Run(write("at once"))))
-		if n := s.Rows("at once"); n != 2 {
-			t.Errorf("%d rows, want 2", n)
+		// What comes in the same batch or text may only read, also if the worker leads the resource of its startup.
+		s.GrantOn("r", "w")
+		fixture.MustPass(t, c, Q("show fencepost.role"))
+		for _, sent := range [][]byte{
+			Batch(Run("set fencepost.resource = 'b'"), Run(write("beside"))),
+			Q("begin; set local fencepost.resource = 'b'; commit; " + write("beside")),
+			Q(write("beside") + "; commit; begin; set local fencepost.resource = 'b'; commit"),
+		} {
+			fixture.MustFail(t, c, "ZF005", sent)
+		}
+		fixture.MustPass(t, c, Q(write("by itself")))
+		if s.Rows("beside") != 0 || s.Rows("by itself") != 1 {
+			t.Errorf("%d and %d rows, want 0 and 1", s.Rows("beside"), s.Rows("by itself"))
 		}
 	})
 }
@@ -153,8 +162,6 @@ func TestChoicesThatAreRefused(t *testing.T) {
 			{"behind a read", "ZF005", "begin; select * from t", Q(local)},
 			{"behind a Parse", "ZF005", "begin", Batch(Parse("", write("refused")), Run(local))},
 			{"in a savepoint", "ZF005", "begin; savepoint s", Q(local)},
-			{"behind a savepoint", "ZF005", "begin; savepoint s; rollback to s", Q(local)},
-			{"behind a savepoint that is released", "ZF005", "begin; savepoint s; release s", Q(local)},
 			{"in a text behind a write", "ZF005", "", Q("begin; " + write("refused") + "; " + local)},
 			{"of the session, in a block", "ZF005", "begin", Q(all)},
 			{"of the session, in a text", "ZF005", "", Q(all + "; " + write("refused"))},
@@ -163,9 +170,9 @@ func TestChoicesThatAreRefused(t *testing.T) {
 			{"no name for a transaction", "22023", "begin", Q("set local fencepost.resource to default")},
 			{"a control character", "22023", "", Q(`set fencepost.resource = E'b\x01'`)},
 			{"the epoch, while another is chosen", "ZF005", "begin; " + local, Q("set fencepost.epoch = 3")},
-			{"the token, while another is chosen", "ZF005", "begin; " + local, Q("set fencepost.token = '3'")},
-			{"reset all in a block that has chosen", "ZF005", "begin; " + local, Q("reset all")},
-			{"what needs the registry", "ZF005", "begin; " + local, Q("this cannot be read")},
+			{"the token, in a block", "25001", "begin; " + local, Q("set fencepost.token = '3'")},
+			{"a value that is long", "22023", "", Q("set fencepost.resource = 'b" + strings.Repeat(" ", fencing.MaxResources) + "'")},
+			{"the current value", "22023", "", Q("set fencepost.resource from current")},
 		} {
 			if r.before != "" {
 				fixture.MustPass(t, c, Q(r.before))
@@ -180,14 +187,18 @@ func TestChoicesThatAreRefused(t *testing.T) {
 		for _, sql := range []string{local, all, `set local "fencepost" . "RESOURCE" to b`, "set fencepost/**/.resource to b", "set fencepost.-- \nresource to b"} {
 			fixture.MustFail(t, c, "ZF005", Q("begin; "+sql+"; "+write("refused")+"; commit"+unread))
 		}
-		fixture.MustPass(t, c, Q("begin; insert into t (v) values ('fencepost.role, resource'); rollback"+unread))
-		fixture.MustPass(t, c, Q(all))
-		for _, sql := range []string{"vacuum t", "call late()", "do $$begin end$$", "create index concurrently i on t (v)", "this cannot be read"} {
-			fixture.MustFail(t, c, "ZF005", Q(sql))
-			fixture.MustFail(t, c, "ZF005", Run(sql), Sync())
+		// A prepared SET is seen when it is bound. What SQL EXECUTE runs is not.
+		fixture.MustPass(t, c, Batch(Parse("s", all), Parse("l", local)))
+		for _, sent := range [][]byte{Q("execute s"), Q("begin; execute l; " + write("refused")), Batch(Run("execute s"))} {
+			fixture.MustFail(t, c, "ZF005", sent)
+			fixture.MustPass(t, c, Q("rollback"))
 		}
-		fixture.MustFail(t, c, "ZF005", Q("begin; reset all"))
-		fixture.MustPass(t, c, Q("rollback"))
+		fixture.MustPassEach(t, c, "prepare p as "+write("executed"), "execute p")
+		fixture.MustPass(t, c, Batch(Bind("", "s"), Exec("", 0)))
+		fixture.MustFail(t, c, "ZF005", Q("execute s"))
+		if shown := show(t, c, "resource"); shown != "b" || s.Rows("executed") != 1 {
+			t.Errorf("the session's resource is %s, want b; %d rows, want 1", shown, s.Rows("executed"))
+		}
 		if n := s.Rows("refused"); n != 0 {
 			t.Errorf("%d rows, want 0", n)
 		}
@@ -216,23 +227,6 @@ func TestAChoiceOutsideASCII(t *testing.T) {
 		}
 		if n := s.Rows("outside"); n != 0 {
 			t.Errorf("%d rows without a choice", n)
-		}
-	})
-}
-
-// TestALongTextBehindAChoice: to one who does not lead what was chosen, its check refuses a text that
-// Fencepost does not read.
-func TestALongTextBehindAChoice(t *testing.T) {
-	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		c := chooser(s, "r")
-		s.GrantOn("b", "other")
-		long := "/*" + strings.Repeat("x", 1<<20) + "*/"
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
-		fixture.MustFail(t, c, "ZF002", Q("reset all "+long))
-		fixture.MustFail(t, c, "ZF002", Q(write("refused")+long))
-		if shown := show(t, c, "resource"); shown != "b" || s.Rows("refused") != 0 {
-			t.Errorf("the session's resource is %s, want b; %d rows", shown, s.Rows("refused"))
 		}
 	})
 }

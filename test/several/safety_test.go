@@ -98,7 +98,7 @@ func TestSafetyAnUndoneChoice(t *testing.T) {
 }
 
 // TestSafetyAChoiceBehindACommit: the transaction that chooses begins in the batch or text that ends
-// the one before, and what comes next may have been anything. It is checked for what was chosen.
+// the one before, and what comes next may have been anything. It is fenced for what was chosen.
 func TestSafetyAChoiceBehindACommit(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
@@ -107,18 +107,19 @@ func TestSafetyAChoiceBehindACommit(t *testing.T) {
 		for name, w := range map[string]struct {
 			messages []byte
 			replies  int
+			state    string
 		}{
-			"a batch":              {Batch(Run("commit"), Run("begin"), Run(set), Exec("h", 1), Run(write("stale")), Run("commit")), 1},
-			"a batch, and another": {Cat(Run("commit"), Run("begin"), Run(set), Sync(), Shut('P', "none"), Exec("h", 1), Run(write("stale")), Run("commit"), Sync()), 2},
-			"a text":               {Cat(Q("commit; begin; "+set), Shut('P', "none"), Exec("h", 1), Run(write("stale")), Run("commit"), Sync()), 2},
-			"a text, and a text":   {Cat(Q("commit; begin; "+set), Q(write("stale")+"; commit")), 2},
-			"queries":              {Cat(Q("commit"), Q("begin"), Q(set), Q(write("stale")), Q("commit")), 5},
-			"a savepoint":          {Batch(Run("commit"), Run("begin"), Run(set), Run("savepoint s"), Run("rollback to s"), Run(write("stale")), Run("commit")), 1},
+			"a batch":              {Batch(Run("commit"), Run("begin"), Run(set), Exec("h", 1), Run(write("stale")), Run("commit")), 1, "ZF002"},
+			"a batch, and another": {Cat(Run("commit"), Run("begin"), Run(set), Sync(), Shut('P', "none"), Exec("h", 1), Run(write("stale")), Run("commit"), Sync()), 2, "ZF002"},
+			"a text":               {Cat(Q("commit; begin; "+set), Shut('P', "none"), Exec("h", 1), Run(write("stale")), Run("commit"), Sync()), 2, "ZF002"},
+			"a text, and a text":   {Cat(Q("commit; begin; "+set), Q(write("stale")+"; commit")), 2, "ZF002"},
+			"queries":              {Cat(Q("commit"), Q("begin"), Q(set), Q(write("stale")), Q("commit")), 5, "ZF002"},
+			"a savepoint":          {Batch(Run("commit"), Run("begin"), Run(set), Run("savepoint s"), Run("rollback to s"), Run(write("stale")), Run("commit")), 1, "ZF002"},
 		} {
 			c := chooserAs(s, another(s), "r")
 			fixture.MustPass(t, c, Q("begin; declare h cursor with hold for select generate_series(1, 9); commit; begin"))
-			if all, ended := fixture.AskAll(c, w.replies, w.messages); ended || wiretest.ErrorOf(all) != "ZF002" {
-				t.Errorf("%s: %v, ended %v; want ZF002", name, all, ended)
+			if all, ended := fixture.AskAll(c, w.replies, w.messages); ended || wiretest.ErrorOf(all) != w.state {
+				t.Errorf("%s: %v, ended %v; want %s", name, all, ended, w.state)
 			}
 		}
 		if n := s.Rows("stale"); n != 0 {
@@ -283,33 +284,26 @@ func TestSafetyAChoiceBehindARead(t *testing.T) {
 	})
 }
 
-// TestSafetyTheServerDisagrees: a transaction whose fencepost.resource was changed behind
-// Fencepost's back is refused.
-func TestSafetyTheServerDisagrees(t *testing.T) {
+// TestSafetyOnlySETChooses: where fencepost.resource was changed behind Fencepost's back, a transaction is fenced for what
+// the client has chosen, or for the resource of the startup, all the same.
+func TestSafetyOnlySETChooses(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		s.Exec("create function chooses(r text) returns text language sql as $$select set_config('fencepost.resource', r, false)$$")
-		c := chooser(s, "b", "c")
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
-		fixture.MustPass(t, c, Q("select chooses('c')"))
-		if r := show(t, c, "resource"); r != "c" {
-			t.Errorf("the server has %s for fencepost.resource, want c", r)
+		for _, set := range []string{"set fencepost.resource = 'b'", "reset fencepost.resource"} {
+			c := chooserAs(s, another(s), "b", "c", "r")
+			fixture.MustPassEach(t, c, set, "select chooses('c')")
+			s.SupersedeOn("c")
+			fixture.MustPass(t, c, Q(write("chosen")))
+			fixture.MustPass(t, c, Batch(Run(write("chosen"))))
+			s.SupersedeOn("b")
+			s.SupersedeOn("r")
+			if all, _ := fixture.Ask(c, Q(write("stale"))); wiretest.ErrorOf(all) != "ZF001" {
+				t.Errorf("%s: a superseded worker gets %v", set, all)
+			}
 		}
-		fixture.MustFail(t, c, "ZF005", Q(write("refused")))
-		fixture.MustFail(t, c, "ZF005", Run(write("refused")), Sync())
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'c'"))
-		fixture.MustPass(t, c, Q(write("chosen")))
-
-		// The same is true where nothing is chosen any more.
-		s.GrantOn("r", "w")
-		fixture.MustPassEach(t, c, "reset fencepost.resource", "show fencepost.role", write("chosen"), "select chooses('c')")
-		fixture.MustFail(t, c, "ZF005", Q(write("refused")))
-		fixture.MustFail(t, c, "ZF005", Run(write("refused")), Sync())
-		for _, r := range []string{"r", "", " r "} {
-			fixture.MustPassEach(t, c, "set fencepost.resource = '"+r+"'", write("chosen"), "show fencepost.resource", write("chosen"))
-		}
-		if s.Rows("refused") != 0 || s.Rows("chosen") != 8 {
-			t.Errorf("%d rows refused and %d chosen, want 0 and 8", s.Rows("refused"), s.Rows("chosen"))
+		if s.Rows("chosen") != 4 || s.Rows("stale") != 0 {
+			t.Errorf("%d rows and %d stale ones, want 4 and 0", s.Rows("chosen"), s.Rows("stale"))
 		}
 	})
 }

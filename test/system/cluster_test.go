@@ -46,6 +46,7 @@ type cluster struct {
 	take     func()            // takes the lease away, with a provider of moreProviders
 	prefix   string            // of the lease service's keys
 	settings []string          // settings of every proxy
+	patient  bool              // its takeovers leave idle backends alone for 3 s
 	stamped  bool              // it has a table that audit can verify
 }
 
@@ -54,6 +55,12 @@ type option func(*cluster)
 
 // onServer puts the database on a separate server.
 func onServer(s *pgtest.Server) option { return func(h *cluster) { h.pg = s } }
+
+// patient has takeovers wait for 3 s until the proxies have let go of their backends; see DrainsPatiently.
+func patient(h *cluster) {
+	h.patient = true
+	with("LEASE_GRACE=3s")(h)
+}
 
 // withConsul uses a separate agent.
 func withConsul(a *consultest.Agent) option { return func(h *cluster) { h.consul = a } }
@@ -107,6 +114,9 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 		}
 	}
 	h.db = h.pg.Database(t)
+	if h.patient {
+		h.pg.DrainsPatiently(t, h.db)
+	}
 	if shared { // or each proxy looks at the databases of all other cases first
 		h.settings = append(h.settings, "FENCEPOST_CONTROL_PROBE_DATABASE="+h.db)
 	}

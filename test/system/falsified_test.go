@@ -17,7 +17,6 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/fixture/process"
-	"github.com/fencepost/fencepost/internal/oracle"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/proxy"
 )
@@ -148,11 +147,6 @@ func (c *chaos) inProcess(log *zap.Logger, open func(context.Context, string) (e
 		}
 	})
 	cfg := proxy.Config{Upstream: fixture.At(c.t, c.pg.Addr(), nil), Candidates: e, StartupWait: 500 * time.Millisecond, Logger: log}
-	if fencing.Checking {
-		cfg.Observe = func(o proxy.Observed) proxy.Observer {
-			return oracle.New(oracle.Facts(o), func(complaint string) { c.t.Error(complaint) })
-		}
-	}
 	_, address := fixture.Serve(c.t, cfg)
 	return &process.Server{Address: address}
 }

@@ -36,7 +36,7 @@ func TestLongTextsOfManyLeaveALeaderAlone(t *testing.T) {
 		enough   = 20 // long texts
 	)
 	h := newCluster(t, "postgres", onServer(pgtest.Start(t, pgtest.WithConfig(map[string]string{"max_connections": "300"}))),
-		with("LEASE_TTL="+ttl.String(), "DEBUG_ORACLE=0"))
+		with("LEASE_TTL="+ttl.String()))
 	p := h.proxy()
 	leader := h.join(p, "leader", "campaign", "wait")
 	crowd := startCrowd(t, h.dsn(p, "crowd", "campaign", "off"), sessions)

@@ -132,7 +132,7 @@ func TestRefusalsNameASilentLeaseService(t *testing.T) {
 		mustRefuse(t, how, err, `the lease of "`+resource+`" is not confirmed: Consul has not answered for \d+s; worker "a" holds epoch 1`, "Retry")
 		b := h.join(p, "b")
 		mustRefuse(t, how+", a follower", b.exec("INSERT INTO work VALUES ('b')"),
-			`worker "b" does not lead resource "`+resource+`": the current epoch 1 is held by worker "a"; Consul has not answered for \d+s`, "SHOW fencepost.role")
+			`worker b does not lead resource `+resource+`: the current epoch 1 is held by worker a; Consul has not answered for \d+s`, "SHOW fencepost.role")
 	}
 }
 
@@ -188,6 +188,6 @@ func TestRefusalsOfNamelessWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := second.Exec(t.Context(), "INSERT INTO work VALUES ('second')")
-	mustRefuse(t, "a pool without a worker id", err, `worker "connection:.*" does not lead`,
+	mustRefuse(t, "a pool without a worker id", err, `worker connection:.* does not lead`,
 		"This connection named no fencepost.worker, so it is a worker of its own")
 }

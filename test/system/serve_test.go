@@ -225,3 +225,21 @@ func TestAClientForWhomNoFileDescriptorIsLeft(t *testing.T) {
 		}
 	}
 }
+
+// TestAnIdleWorkerCostsTwoConnections: the control role has one connection that asks and one that listens in a database
+// whose workers are idle. What a takeover has needed is closed.
+func TestAnIdleWorkerCostsTwoConnections(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider)
+			w := h.join(h.proxy(), "a", "campaign", "wait")
+			w.must("INSERT INTO work VALUES ('a')")
+			process.Eventually(t, time.Minute, "the connections of the control role to be two", func() bool {
+				return pgtest.Ask[int](t, h.pg, h.db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = $1", pgtest.Control) == 2
+			})
+			w.must("INSERT INTO work VALUES ('a')")
+		})
+	}
+}

@@ -102,8 +102,8 @@ func TestServeEndsSoonWhilePostgresIsFrozen(t *testing.T) {
 				defer close(over)
 				_ = other.exec("DO $$BEGIN PERFORM pg_sleep(600); END$$")
 			}()
-			process.Eventually(t, process.Patience, "a backend to be registered", func() bool {
-				return ask[int](h, "SELECT count(*) FROM fencepost.running") == 1
+			process.Eventually(t, process.Patience, "both leaders' backends to be registered", func() bool {
+				return ask[int](h, "SELECT count(*) FROM fencepost.running") == 2
 			})
 			h.pg.Freeze(t)
 			process.Eventually(t, process.Patience, "the proxy to notice", func() bool {

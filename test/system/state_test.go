@@ -97,10 +97,10 @@ func (h *cluster) metric(p *process.Server, name string) (value float64, ok bool
 	return value, true
 }
 
-// mustShowInDatabase checks what status --dsn shows to a worker's role.
+// mustShowInDatabase checks what status --dsn shows to the control role.
 func (h *cluster) mustShowInDatabase(provider, state, leader string) {
 	h.t.Helper()
-	code, table := h.command("status", "--dsn", h.pg.DSN(pgtest.App, h.db))
+	code, table := h.command("status", "--dsn", h.pg.DSN(pgtest.Control, h.db))
 	if code != 0 {
 		h.t.Errorf("status: code %d", code)
 	}

@@ -438,7 +438,7 @@ func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newCluster(t, "postgres")
+			h := newCluster(t, "postgres", patient, onServer(pgtest.SharedMajor(t, 18))) // 15 discards nothing
 			const config = "resources: {billing: {election: token, on_stale: discard, max_jump: 100}}\n"
 			p, _ := h.configured(config)
 			q, _ := h.configured(config)
@@ -460,7 +460,7 @@ func TestSafetyADiscardingConnectionStartsOver(t *testing.T) {
 // that it leads again. The driver sends the second one again on a new connection.
 func TestSafetyEachDiscardedWriteStartsOver(t *testing.T) {
 	t.Parallel()
-	h := newCluster(t, "postgres", with(long))
+	h := newCluster(t, "postgres", with(long), patient, onServer(pgtest.SharedMajor(t, 18))) // 15 discards nothing
 	const config = "resources: {billing: {on_stale: discard}}\n"
 	one, _ := h.configured(config)
 	two, _ := h.configured(config)

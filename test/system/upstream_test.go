@@ -1,6 +1,7 @@
 package system
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
@@ -163,6 +165,41 @@ func TestAPoolerIsNotPostgres(t *testing.T) {
 				t.Errorf("the fault is %+v", fault)
 			}
 		})
+	}
+}
+
+// TestAnOldServerIsRefused: workers, connections without a resource and commands are refused by the version that
+// the server says, and the operator is told.
+func TestAnOldServerIsRefused(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	major := pgtest.Ask[string](t, h.pg, h.db, "SELECT current_setting('server_version_num')::int / 10000 || '.'")
+	old := fixture.NewRelay(t, "tcp", h.pg.Addr(), func() fixture.Passing {
+		return fixture.Passing{ToClient: func(piece []byte) []byte {
+			return bytes.ReplaceAll(piece, []byte("server_version\x00"+major), []byte("server_version\x0014."))
+		}}
+	}).Addr
+	p := h.proxy("UPSTREAM_ADDRESS="+old, "CONTROL_PROBE_DATABASE="+h.db)
+	fault := awaitFault(t, p, faults.Upstream, "Upgrade the server")
+	if fault.Where != faults.InControl || !strings.Contains(fault.Problem, "PostgreSQL 14") {
+		t.Errorf("the fault is %+v", fault)
+	}
+	_, err := h.tryJoin(process.Patience, p, "a")
+	plain, plainErr := pgx.Connect(t.Context(), "postgres://"+pgtest.App+"@"+p.Address+"/"+h.db)
+	if plainErr == nil {
+		_ = plain.Close(t.Context())
+	}
+	for who, err := range map[string]error{"the worker": err, "a connection without a resource": plainErr} {
+		var refused *pgconn.PgError
+		if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence || !strings.Contains(refused.Message, "PostgreSQL 14") || !strings.Contains(refused.Hint, "Upgrade the server") {
+			t.Errorf("%s is told %v; want ZF004 that names the version", who, err)
+		}
+	}
+	for _, command := range [][]string{{"migrate"}, {"status"}, {"evict", "billing"}} {
+		code, out := h.command(append(command, "--dsn", "postgres://"+pgtest.Superuser+"@"+old+"/"+h.db+"?sslmode=disable")...)
+		if code == 0 || !strings.Contains(out, "PostgreSQL 14") || !strings.Contains(out, "Upgrade the server") {
+			t.Errorf("%v: code %d: %s", command, code, out)
+		}
 	}
 }
 

@@ -24,9 +24,10 @@ const workerVariable = "FENCEPOST_TEST_WORKER"
 
 // order is an order to a worker.
 type order struct {
-	Do   string    `json:"do"`   // connect, beat, simple, extended, or load
-	Text string    `json:"text"` // a DSN or a statement
-	Load *loadPlan `json:"load,omitempty"`
+	Do    string    `json:"do"`              // connect, beat, pool, drain, simple, extended, or load
+	Text  string    `json:"text"`            // a DSN or a statement
+	Count int       `json:"count,omitempty"` // of the connections of a pool
+	Load  *loadPlan `json:"load,omitempty"`
 }
 
 // report is a worker's report about an order.
@@ -67,6 +68,7 @@ func failureOf(err error) *failure {
 func workerMain(orders io.Reader, reports io.Writer) int {
 	in, out := bufio.NewScanner(orders), json.NewEncoder(reports)
 	var conn *pgx.Conn
+	var pool []*pgx.Conn
 	stop := func() {}
 	for in.Scan() {
 		var o order
@@ -80,6 +82,10 @@ func workerMain(orders io.Reader, reports io.Writer) int {
 			conn, r = workerConnect(o.Text)
 		case "beat":
 			stop, r = workerBeat(o.Text)
+		case "pool":
+			pool, r = workerPool(o)
+		case "drain":
+			r = workerDrain(pool, o.Text)
 		case "load":
 			runLoad(*o.Load, in, out)
 			return 0
@@ -132,6 +138,29 @@ func workerConnect(dsn string) (*pgx.Conn, report) {
 	}
 	status := conn.PgConn().ParameterStatus
 	return conn, report{Role: status("fencepost.role"), Epoch: status("fencepost.epoch")}
+}
+
+// workerPool connects as often as the order says, and reports the role of each connection.
+func workerPool(o order) (pool []*pgx.Conn, r report) {
+	for range o.Count {
+		conn, one := workerConnect(o.Text)
+		if conn == nil {
+			r.Failure = one.Failure
+			break
+		}
+		pool, r.Values = append(pool, conn), append(r.Values, one.Role)
+	}
+	return pool, r
+}
+
+// workerDrain runs a statement on each connection of the pool, closes it, and reports the SQLSTATE that it got, "" for none.
+func workerDrain(pool []*pgx.Conn, sql string) (r report) {
+	for _, conn := range pool {
+		_, err := conn.Exec(context.Background(), sql)
+		r.Values = append(r.Values, stateOf(err))
+		_ = conn.Close(context.Background()) // it may be broken
+	}
+	return r
 }
 
 // workerRun runs one statement with the protocol that the order names.

@@ -67,7 +67,6 @@ func TestAdminAnswers(t *testing.T) {
 	refuse(m, fencing.StateNotLeader, true)   // a write, but not a stale one
 	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Kind: fencing.KindDiscarded, Write: true})
 	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Write: true, Shadow: true})
-	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", Kind: fencing.KindRegistered, Write: true, Shadow: true})
 	a.EnforceMode = func(string) string { return "shadow" }
 	a.StaleMode = func(string) string { return "discard" }
 	a.FenceMode = func(string) string { return "tables" }
@@ -92,7 +91,6 @@ func TestAdminAnswers(t *testing.T) {
 		{"/metrics", 200, []string{
 			`fencepost_stale_writes_rejected_total{database="shop",reason="ZF001",resource="billing"} 1`,
 			`fencepost_would_reject_total{database="shop",reason="ZF001",resource="billing"} 1`,
-			`fencepost_would_register_total{database="shop",resource="billing"} 1`,
 			`fencepost_longest_silence_seconds{database="shop",resource="billing"} 75`,
 			`fencepost_stale_writes_discarded_total{database="shop",resource="billing"} 1`,
 			`fencepost_writes_refused_total{database="shop",kind="stale",reason="ZF001",resource="billing"} 1`,

@@ -23,7 +23,6 @@ type Metrics struct {
 	stale       *prometheus.CounterVec
 	discarded   *prometheus.CounterVec
 	would       *prometheus.CounterVec
-	wouldAdd    *prometheus.CounterVec
 	refused     *prometheus.CounterVec
 	grants      *prometheus.CounterVec
 	takeover    *prometheus.HistogramVec
@@ -65,8 +64,6 @@ func NewMetrics() *Metrics {
 			"Stale writes that were answered as if they had changed nothing, and not executed.", byResource...),
 		would: counter("would_reject_total",
 			"Writes that enforce: shadow let pass and enforce: on would have refused, by SQLSTATE.", "database", "resource", "reason"),
-		wouldAdd: counter("would_register_total",
-			"Statements in shadow that would have run with their backend registered.", byResource...),
 		refused: counter("writes_refused_total",
 			"All refused writes, by kind and SQLSTATE.", "database", "resource", "kind", "reason"),
 		grants: counter("grants_total", "Epochs granted to workers at this proxy.", byResource...),
@@ -94,7 +91,7 @@ func NewMetrics() *Metrics {
 	}
 	m.mu.stopped = map[[2]string]stopped{}
 	m.mu.blocked = map[[2]string][]string{}
-	m.registry.MustRegister(m.stale, m.discarded, m.would, m.wouldAdd, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections, m.unrecorded,
+	m.registry.MustRegister(m.stale, m.discarded, m.would, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections, m.unrecorded,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -117,10 +114,6 @@ func (m *Metrics) Audit(r fencing.Rejection) {
 		return
 	}
 	database, resource := label(r.Database), label(r.Resource)
-	if r.Kind == fencing.KindRegistered {
-		m.wouldAdd.WithLabelValues(database, resource).Inc()
-		return
-	}
 	if r.Shadow {
 		m.would.WithLabelValues(database, resource, r.SQLState).Inc()
 		return
@@ -208,7 +201,7 @@ func (m *Metrics) Observe(e election.Event) {
 func (m *Metrics) forget(database, resource string) {
 	labels := prometheus.Labels{"database": label(database), "resource": label(resource)}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-		m.stale, m.discarded, m.would, m.wouldAdd, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures,
+		m.stale, m.discarded, m.would, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures,
 	} {
 		v.DeletePartialMatch(labels)
 	}

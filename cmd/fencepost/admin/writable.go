@@ -13,14 +13,14 @@ import (
 // While Postgres as a whole cannot be reached or does not answer, what is led is in the state
 // Unknown, although a lease may be confirmed elsewhere. A fault of one database is no proof
 // that its leaders cannot write: it may be that only the control role cannot log in, or that
-// only the look at the schema waits for a lock. Such a fault is the Reason beside the state. So is one of
-// the roles of a database's workers, that Postgres lets nobody log in, and that it is a standby, whatever the state.
+// only the look at the schema waits for a lock. Such a fault is the Reason beside the state. So is
+// that Postgres lets nobody log in, and that it is a standby, whatever the state.
 func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.Time) []election.ResourceStatus {
 	for _, f := range lasting {
 		for i := range all {
 			s := &all[i]
 			switch {
-			case besides(f, s.Database) && s.Reason == nil:
+			case besides(f) && s.Reason == nil:
 				s.Reason = errors.New(f.Problem)
 			case s.State != election.Led:
 			case f.Where == faults.InServer && f.Kind == faults.Upstream:
@@ -34,9 +34,9 @@ func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.
 	return all
 }
 
-// besides reports whether a fault keeps workers in a database from leading or from connecting, whatever
+// besides reports whether a fault keeps workers from leading or from connecting, whatever
 // the state says.
-func besides(f faults.Lasting, database string) bool {
-	return f.Where == faults.InWorkers(database) || f.Where == faults.InPrimary ||
+func besides(f faults.Lasting) bool {
+	return f.Where == faults.InPrimary ||
 		f.Where == faults.InControl && f.Kind == faults.Upstream
 }

@@ -18,7 +18,7 @@ func TestReloadAppliesWhatItCan(t *testing.T) {
 	next.Listen, next.Lease.Grace, next.Lease.TTL = Addresses{"127.0.0.1:1"}, long, long
 	next.Log.Level, next.Limits.MaxConnections = "debug", 7
 	old.Unfenced.Users, next.Unfenced.Users = map[string]string{"a": "allow", "b": "allow"}, map[string]string{"b": "allow", "c": "refuse"}
-	old.Resources = map[string]Resource{"gone": {}, "billing": {Users: []string{"x"}, Reads: "proven"}}
+	old.Resources = map[string]Resource{"gone": {}, "billing": {Users: []string{"x"}, Announce: "per-connection"}}
 	next.Resources = map[string]Resource{"billing": {Users: []string{"x", "y"}, TTL: &long}, "mail.out": {}}
 	reloaded, changes := old.Reload(&next)
 	want := []Change{
@@ -30,7 +30,7 @@ func TestReloadAppliesWhatItCan(t *testing.T) {
 		{"unfenced.users.a", "allow", "", true, ""},
 		{"unfenced.users.c", "", "refuse", true, ""},
 		{"resources.billing.ttl", "", "1m0s", true, ""},
-		{"resources.billing.reads", "proven", "", true, ""},
+		{"resources.billing.announce", "per-connection", "", true, ""},
 		{"resources.billing.users", `["x"]`, `["x" "y"]`, true, ""},
 		{"resources.gone", "listed", "not listed", true, ""},
 		{"resources.mail.out", "not listed", "listed", true, ""},

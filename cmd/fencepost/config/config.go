@@ -79,7 +79,7 @@ type Election struct {
 	ZooKeeper  ZooKeeper  `yaml:"zookeeper"`
 }
 
-// Lease sets the times of leases. Time decides who may try to lead; the check in
+// Lease sets the times of leases. Time decides who may try to lead; the registry in
 // the database decides who may write.
 type Lease struct {
 	TTL              Duration `yaml:"ttl"`
@@ -108,7 +108,6 @@ type Resource struct {
 	WorkerTimeout    *Duration `yaml:"worker_timeout"`
 	MaxWorkerTimeout *Duration `yaml:"max_worker_timeout"`
 	Linger           *Duration `yaml:"linger"`
-	Reads            string    `yaml:"reads"`    // "checked" or "proven"
 	Announce         string    `yaml:"announce"` // "per-worker" or "per-connection"
 	Enforce          string    `yaml:"enforce"`  // "on" or "shadow"
 	OnStale          string    `yaml:"on_stale"` // "reject" or "discard"

@@ -201,7 +201,8 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"lease: {ttl: 1ms}", "lease.ttl is 1ms: use a value"},
 		{"lease: {grace: -1s}", "lease.grace is -1s"},
 		{"resources: {billing: {ttl: 1ms}}", "resources.billing.ttl"},
-		{"resources: {billing: {reads: some}}", "resources.billing.reads"},
+		{"resources: {billing: {reads: proven}}", "yml:1: resources.billing.reads is gone"},
+		{"lease: {reads: proven}", `unknown setting "lease.reads"`},
 		{"resources: {billing: {on_stale: ignore}}", "resources.billing.on_stale"},
 		{"resources: {billing: {enforce: off}}", "resources.billing.enforce"},
 		{"resources: {billing: {fence: rows}}", "resources.billing.fence"},
@@ -339,13 +340,13 @@ resources:
     worker_timeout: -5s
   a:
     <<: *defaults
-    reads: some
+    enforce: some
 unfenced: maybe
 pprof: yes
 `)
 	_, err := Load(path, []string{
 		"FENCEPOST_LEASE_TLL=1s", "FENCEPOST_LOG_LEVEL=loud", "FENCEPOST_LIMITS_MAX_RESOURCES=x", "FENCEPOST_RESOURCES=a",
-		"FENCEPOST_SOMETHING=1", "FENCEPOST_LEASE=", "HOME=/", "FENCEPOST_DEBUG_ORACLE=1", "FENCEPOST_CONFIG=x", "FENCEPOST_TEST_PG=1", "FENCEPOST_DSN=x",
+		"FENCEPOST_SOMETHING=1", "FENCEPOST_LEASE=", "HOME=/", "FENCEPOST_CONFIG=x", "FENCEPOST_TEST_PG=1", "FENCEPOST_DSN=x",
 		"FENCEPOST_PORT=tcp://10.0.0.1:6432", "FENCEPOST_PORT_6432_TCP_ADDR=10.0.0.1", "FENCEPOST_ADMIN_SERVICE_HOST=10.0.0.1", "FENCEPOST_SERVICE_PORT_PG=6432",
 	}, providers)
 	if err == nil {
@@ -362,7 +363,7 @@ line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_
 line 5: lease.ttl: invalid duration "10": use a number with a unit, e.g. 500ms, 10s, 2m
 line 6: lease.grace is -1s: use at least 1ms (transactions of the old epoch that last longer are ended)
 line 9: resources.b.worker_timeout is -5s: use 0s for no timeout, or a positive duration
-line 12: resources.a.reads is "some": it must be one of checked, proven
+line 12: resources.a.enforce is "some": it must be one of on, shadow
 line 13: unfenced.default is "maybe": it must be one of allow, read-only, refuse`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -107,7 +107,6 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 
 // validateModes checks the words that say how the resource is fenced.
 func (r Resource) validateModes(fault Fault, where string) {
-	checkWord(fault, where+".reads", r.reads(), "checked", "proven")
 	checkWord(fault, where+".announce", r.announce(), "per-worker", "per-connection")
 	checkWord(fault, where+".enforce", r.EnforceMode(), "on", "shadow")
 	checkWord(fault, where+".on_stale", r.StaleMode(), "reject", "discard")
@@ -229,17 +228,6 @@ func (r Resource) validateElection(fault Fault, where string) {
 			fault("%s.%s is set, but with election: token there is no lease: remove it", where, s.name)
 		}
 	}
-}
-
-// ProvenReads reports whether a leader's proven reads of the resource run unchecked.
-func (r Resource) ProvenReads() bool { return r.reads() == "proven" }
-
-// reads returns how reads of a resource are treated; the default is "checked".
-func (r Resource) reads() string {
-	if r.Reads == "" {
-		return "checked"
-	}
-	return r.Reads
 }
 
 // AnnouncePerConnection reports whether a worker that was superseded before is told its new

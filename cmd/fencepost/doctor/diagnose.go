@@ -80,7 +80,7 @@ func (f *findings) fault(where string, fault *faults.Fault) {
 
 var (
 	schemaOlder = newKind(Warning, "schema-older",
-		"Fencepost works with that schema, but without what the missing migrations are for.")
+		"Fencepost works with that schema, but without what the missing upgrades are for.")
 	schemaNewer = newKind(Warning, "schema-newer",
 		"This binary was not tested with that schema.")
 )
@@ -115,8 +115,6 @@ func (f *findings) schema(d Database, facts Facts) {
 var (
 	preparedAllowed = newKind(Warning, "prepared-transactions",
 		"Fencepost cannot end a prepared transaction. One that holds the fence of a resource blocks its takeover until somebody ends it by hand.")
-	workerRoleGone = newKind(Warning, "worker-role-missing",
-		"Nobody takes the place of a role that was dropped or renamed, so its workers may be refused (ZF004).")
 	writeAllData = newKind(Error, "write-all-data",
 		"Such a role can change the fence itself. A change that makes an epoch valid again is not noticed.")
 	otherWarning = newKind(Warning, "schema-warning",
@@ -132,7 +130,6 @@ var warningKinds = []struct {
 	do     string
 }{
 	{"max_prepared_transactions", preparedAllowed, "Set max_prepared_transactions = 0 and restart Postgres, unless somebody needs prepared transactions."},
-	{"the worker role", workerRoleGone, "Run fencepost migrate with --worker-role for each role that workers use."},
 	{"pg_write_all_data", writeAllData, "REVOKE pg_write_all_data from these roles, and grant the tables that they need."},
 }
 

@@ -70,9 +70,6 @@ func TestDiagnose(t *testing.T) {
 			f.Databases[0].awarded(1, 8, Recorded{"billing", "token", 2, 9})
 		}, nil},
 		"another superuser": {func(f *Facts) { f.Databases[0].Roles = []Role{{Name: "boss", Super: true}} }, nil},
-		"a guard and a member of pg_write_all_data": {func(f *Facts) {
-			f.Databases[0].Guards, f.Databases[0].Workers, f.Databases[0].Roles = []Guard{{}}, []string{"app"}, []Role{{Name: "etl", Groups: []string{"pg_write_all_data"}}}
-		}, []string{"guard-write-all"}},
 		"a guard and a worker of pg_write_all_data": {func(f *Facts) {
 			f.Databases[0].Guards, f.Databases[0].Roles = []Guard{{}}, []Role{{Name: "etl", Groups: []string{"pg_write_all_data"}}}
 			f.Databases[0].Warnings = []string{"pg_write_all_data lets etl"}
@@ -109,13 +106,11 @@ func TestDiagnose(t *testing.T) {
 		"no schema":                      {func(f *Facts) { f.Databases[0].Schema = Schema{Latest: 8} }, []string{"schema"}},
 		"an old schema":                  {func(f *Facts) { f.Databases[0].Schema.Version = 6 }, []string{"schema"}},
 		"an incomplete schema":           {func(f *Facts) { f.Databases[0].Schema.Incomplete = "lacks function x()" }, []string{"schema"}},
-		"a worker that may not check":    {func(f *Facts) { f.Databases[0].Unable = &faults.Fault{Kind: faults.Privilege} }, []string{"worker-privilege"}},
 		"a schema without the newest":    {func(f *Facts) { f.Databases[0].Schema.Version = 7 }, []string{"schema-older"}},
 		"a newer schema":                 {func(f *Facts) { f.Databases[0].Schema.Version = 9 }, []string{"schema-newer"}},
 		"another control role":           {func(f *Facts) { f.Databases[0].Schema.Owner = "boss" }, []string{"control-privilege"}},
 		"missing rights":                 {func(f *Facts) { f.Databases[0].Schema.Lacks = []string{"pg_signal_backend"} }, []string{"control-privilege"}},
 		"prepared transactions":          {func(f *Facts) { f.Databases[0].Warnings = []string{"max_prepared_transactions is 10"} }, []string{"prepared-transactions"}},
-		"a worker role that is gone":     {func(f *Facts) { f.Databases[0].Warnings = []string{"the worker role x does not exist"} }, []string{"worker-role-missing"}},
 		"pg_write_all_data":              {func(f *Facts) { f.Databases[0].Warnings = []string{"pg_write_all_data lets app"} }, []string{"write-all-data"}},
 		"a warning of a later schema":    {func(f *Facts) { f.Databases[0].Warnings = []string{"beware"} }, []string{"schema-warning"}},
 		"a prepared transaction":         {func(f *Facts) { f.Databases[0].Prepared = []Prepared{{"x", "app", "billing"}} }, []string{"prepared-transaction-holds-fence"}},
@@ -142,14 +137,13 @@ func TestDiagnose(t *testing.T) {
 		"a clock that is ahead":               {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second / 2} }, []string{"clock"}},
 		"a clock that is behind":              {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: -3 * time.Second} }, []string{"clock"}},
 		"a clock that was read slowly":        {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second} }, nil},
-		"too many clients":                    {func(f *Facts) { f.Settings.Limits.MaxConnections = 75 }, []string{"max-connections"}},
-		"as many clients as fit":              {func(f *Facts) { f.Settings.Limits.MaxConnections = 74 }, nil},
+		"too many clients":                    {func(f *Facts) { f.Settings.Limits.MaxConnections = 74 }, []string{"max-connections"}},
+		"as many clients as fit":              {func(f *Facts) { f.Settings.Limits.MaxConnections = 73 }, nil},
 		"reserved connections": {func(f *Facts) {
-			f.Settings.Limits.MaxConnections, f.Postgres.Settings["reserved_connections"] = 74, "1"
+			f.Settings.Limits.MaxConnections, f.Postgres.Settings["reserved_connections"] = 73, "1"
 		}, []string{"max-connections"}},
-		"a superuser as a named worker": {func(f *Facts) { f.Databases[0].Workers = []string{"postgres"} }, []string{"worker-superuser"}},
-		"a superuser in a group of workers": {func(f *Facts) {
-			f.Databases[0].Workers, f.Databases[0].Roles[1].Groups = []string{"workers"}, []string{"workers"}
+		"a superuser in a group of a resource": {func(f *Facts) {
+			f.Settings.Resources["billing"], f.Databases[0].Roles[1].Groups = config.Resource{Users: []string{"workers"}, MaxWorkerTimeout: duration(time.Minute)}, []string{"workers"}
 		}, []string{"worker-superuser"}},
 		"a superuser as user of a resource": {func(f *Facts) {
 			f.Settings.Resources["billing"] = config.Resource{Users: []string{"postgres"}, MaxWorkerTimeout: duration(time.Minute)}

@@ -62,12 +62,9 @@ type Rule struct {
 
 // Database is what is known of one database.
 type Database struct {
-	Name    string
-	Schema  Schema
-	Roles   []Role   // that may log in, without the owner of the schema
-	Workers []string // the roles that migrate --worker-role has named
-	// Unable says which roles of workers may not run the check, and what to do; nil: none.
-	Unable *faults.Fault
+	Name   string
+	Schema Schema
+	Roles  []Role // that may log in, without the owner of the schema
 	// Warnings are those of migrations.Warnings.
 	Warnings []string
 	Prepared []Prepared

@@ -30,10 +30,8 @@ var (
 		"The owner of a table can disable or drop its guard.")
 	guardSuperuser = newKind(Warning, "guard-superuser",
 		"A superuser can disable or drop every guard. Without that, the guards refuse it like everybody else.")
-	guardWriteAll = newKind(Warning, "guard-write-all",
-		"The guards refuse its writes like those of everybody else. But it may also change the sequences of the fence, and so make a claim valid again that was superseded.")
 	guardSubscription = newKind(Error, "guard-subscription",
-		"The apply worker of a subscription claims no epoch, so that its first change of the table is refused, and replication stops.")
+		"The apply worker of a subscription is not registered, so that its first change of the table is refused, and replication stops.")
 	stampAbove = newKind(Error, "stamp-above-fence",
 		"The fence has not granted that epoch: the rows come from another database, or the fence was restored or created again. When it grants the epoch, nothing tells those rows from the new leader's.")
 )
@@ -129,31 +127,24 @@ func (f *findings) guards(d Database) {
 }
 
 // mighty looks at the roles that can go around all guards of a database. The superuser that
-// initdb has made is always one of them, and not named. Nor are members of pg_write_all_data
-// whom the finding write-all-data names.
+// initdb has made is always one of them, and not named. The finding write-all-data names members of
+// pg_write_all_data.
 func (f *findings) mighty(d Database) {
 	if len(d.Guards) == 0 {
 		return
 	}
-	var tables, supers, writers []string
+	var tables, supers []string
 	for _, g := range d.Guards {
 		tables = append(tables, g.Table)
 	}
 	for _, r := range d.Roles {
-		worker := len(d.Workers) == 0 || slices.ContainsFunc(d.Workers, func(w string) bool { return w == r.Name || slices.Contains(r.Groups, w) })
 		switch {
 		case r.Super && !r.Bootstrap:
 			supers = append(supers, r.Name)
-		case !r.Super && !worker && slices.Contains(r.Groups, "pg_write_all_data"):
-			writers = append(writers, r.Name)
 		}
 	}
 	if len(supers) > 0 {
 		f.addf(guardSuperuser, "ALTER ROLE ... NOSUPERUSER, or NOLOGIN while nobody needs them.",
 			"superusers may log in and disable the guards of %s: %s", strings.Join(tables, ", "), strings.Join(supers, ", "))
-	}
-	if len(writers) > 0 {
-		f.addf(guardWriteAll, "REVOKE pg_write_all_data from them, and grant the tables that they need.",
-			"members of pg_write_all_data may change the fence that guards %s: %s", strings.Join(tables, ", "), strings.Join(writers, ", "))
 	}
 }

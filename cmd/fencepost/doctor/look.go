@@ -157,7 +157,7 @@ func (f *Facts) at(ctx context.Context, s Sources, conn *pgx.Conn) {
 			f.Postgres = &p
 		}
 	}
-	d, err := database(ctx, conn, namedUsers(s.Settings))
+	d, err := database(ctx, conn)
 	if err != nil {
 		f.Failures = append(f.Failures, fmt.Sprintf("look at database %s (the control role or a superuser may): %v", name, err))
 		return

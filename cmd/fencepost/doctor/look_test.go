@@ -120,10 +120,9 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"CREATE ROLE column_writer LOGIN", "CREATE ROLE reader LOGIN",
 		"CREATE TABLE invoices (id int, paid bool)",
 		"GRANT INSERT ON invoices TO writers", "GRANT UPDATE (paid) ON invoices TO column_writer", "GRANT SELECT ON invoices TO reader",
-		"SELECT fencepost.set_worker_roles('{boss, mighty, app}')", "SELECT fencepost.seal()",
 		"ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE postgres SET synchronous_commit = off")
-	s.Exec(t, pgtest.App, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)", "PREPARE TRANSACTION 'stuck'")
-	t.Cleanup(func() { s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED 'stuck'") })
+	s.Exec(t, pgtest.Control, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)", "PREPARE TRANSACTION 'stuck'")
+	t.Cleanup(func() { s.Exec(t, pgtest.Control, db, "ROLLBACK PREPARED 'stuck'") })
 	rules, err := os.OpenFile(filepath.Join(s.DataDir(), "pg_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -137,13 +136,12 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	follow(t, s)
 	r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
 	wantIDs(t, r, "fsync-off", "full-page-writes-off", "synchronous-commit", "asynchronous-replica", "prepared-transactions", "prepared-transaction-holds-fence",
-		"worker-superuser", "write-all-data", "fence-rights", "way-around", "hba-invalid")
+		"write-all-data", "fence-rights", "way-around", "hba-invalid")
 	for _, f := range r.Findings {
 		for id, wants := range map[string][]string{
 			"synchronous-commit":               {"off for role "},
 			"asynchronous-replica":             {"a_standby"},
-			"prepared-transaction-holds-fence": {`"stuck" of role app`, "billing"},
-			"worker-superuser":                 {"boss"},
+			"prepared-transaction-holds-fence": {`"stuck" of role fencepost`, "billing"},
 			"fence-rights":                     {"scram_user has the right to change fencepost.fence"},
 			"way-around":                       {"10.0.0.0/8: boss, column_writer, member, mighty, nested, postgres"},
 		} {
@@ -313,7 +311,8 @@ func TestATakeoverWhileStampsAreLookedAt(t *testing.T) {
 		return err == nil && waits
 	})
 	run("UPDATE fencepost.fence SET epoch = 5, worker = 'w', source = 'test', granted_at = now(); SELECT setval('fencepost.epoch_1', 5);" +
-		"SELECT fencepost.claim('billing', 5); INSERT INTO public.invoices VALUES (1); COMMIT") // at once: the doctor waits for 3 s
+		"INSERT INTO fencepost.running (pid, backend_start, fence, epoch) SELECT pid, backend_start, 1, 5 FROM pg_stat_get_activity(pg_backend_pid());" +
+		"INSERT INTO public.invoices VALUES (1); COMMIT") // at once: the doctor waits for 3 s
 	r := <-reports
 	for _, f := range r.Findings {
 		if f.ID == "stamp-above-fence" {

@@ -119,18 +119,13 @@ func (f *findings) connections(facts Facts) {
 var (
 	workerSuper = newKind(Error, "worker-superuser",
 		"Fencepost refuses a superuser as a worker (ZF004), because it could not end its transactions. A superuser can also change the fence.")
-	workerPrivilege = newKind(Error, "worker-privilege",
-		"A connection that may not run the check is refused, so such a worker cannot lead.")
 	fenceRights = newKind(Error, "fence-rights",
 		"Such a role can change the fence itself, or end and replace what Fencepost has recorded. A change that makes an epoch valid again is not noticed.")
 )
 
 // roles looks at the rights of the roles that workers may use.
 func (f *findings) roles(d Database, facts Facts) {
-	if d.Unable != nil {
-		f.add(workerPrivilege, d.Unable.Problem, d.Unable.Remedy)
-	}
-	named := slices.Concat(d.Workers, namedUsers(facts.Settings))
+	named := namedUsers(facts.Settings)
 	for _, r := range d.Roles {
 		is := func(name string) bool { return name == r.Name || slices.Contains(r.Groups, name) }
 		switch {

@@ -3,13 +3,11 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing/owner"
-	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
 )
 
@@ -106,9 +104,8 @@ func server(ctx context.Context, conn *pgx.Conn) (p Postgres, notes []string, er
 	return p, nil, nil
 }
 
-// database reads what is known of the database that conn is connected to. named are roles that workers use there, or
-// elsewhere.
-func database(ctx context.Context, conn *pgx.Conn, named []string) (d Database, err error) {
+// database reads what is known of the database that conn is connected to.
+func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	if err := conn.QueryRow(ctx, "SELECT current_database()::text").Scan(&d.Name); err != nil {
 		return d, fmt.Errorf("read the name of the database: %w", err)
 	}
@@ -128,8 +125,7 @@ func database(ctx context.Context, conn *pgx.Conn, named []string) (d Database, 
 		return d, err
 	}
 	d.Schema.Owner, d.Schema.Lacks = by.Role, by.Lacks
-	const migrate = "fencepost migrate --dsn ..."
-	if d.Schema.Incomplete, d.Schema.Remedy, err = migrations.Examine(ctx, conn, migrate); err != nil {
+	if d.Schema.Incomplete, d.Schema.Remedy, err = migrations.Examine(ctx, conn, "fencepost migrate --dsn ..."); err != nil {
 		return d, err
 	}
 	if d.Schema.Version < d.Schema.Needed || d.Schema.Incomplete != "" { // what is below may not exist
@@ -137,16 +133,6 @@ func database(ctx context.Context, conn *pgx.Conn, named []string) (d Database, 
 	}
 	if d.Warnings, err = migrations.Warnings(ctx, conn); err != nil {
 		return d, err
-	}
-	workers, err := conn.Query(ctx, "SELECT role::text FROM fencepost.worker_roles ORDER BY 1")
-	if err != nil {
-		return d, fmt.Errorf("read the worker roles: %w", err)
-	}
-	if d.Workers, err = pgx.CollectRows(workers, pgx.RowTo[string]); err != nil {
-		return d, fmt.Errorf("read the worker roles: %w", err)
-	}
-	if d.Unable, err = store.LookAtWorkers(ctx, conn, d.Name, migrate, workerRoles(d, named)); err != nil {
-		return d, fmt.Errorf("read the privileges of the worker roles: %w", err)
 	}
 	if d.Prepared, err = rows[Prepared](ctx, conn, preparedSQL); err != nil {
 		return d, fmt.Errorf("read the prepared transactions: %w", err)
@@ -167,21 +153,6 @@ func database(ctx context.Context, conn *pgx.Conn, named []string) (d Database, 
 		return d, fmt.Errorf("read the recorded guards: %w", err)
 	}
 	return d, nil
-}
-
-// workerRoles returns the roles that workers use, as far as that is known: those that are named or recorded. If
-// there are none, any role may be one that may write a table of the application.
-func workerRoles(d Database, named []string) (roles []store.WorkerRole) {
-	known := slices.Concat(named, d.Workers)
-	for _, r := range d.Roles {
-		if len(named)+len(d.Workers) == 0 && !r.Super && r.Writes != "" {
-			known = append(known, r.Name)
-		}
-	}
-	for _, name := range known {
-		roles = append(roles, store.WorkerRole{Role: name})
-	}
-	return roles
 }
 
 // rows reads the result of a query, whose columns are the fields of T in order.

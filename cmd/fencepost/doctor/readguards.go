@@ -28,7 +28,6 @@ const (
 				WHERE p.root = g.root AND p.fence = g.fence), '{}')
 		FROM parts g GROUP BY g.root, g.resource, g.fence ORDER BY 1`
 
-	// Privileges on parameters are new in 15.
 	settersSQL = `SELECT coalesce(array_agg(r.rolname::text ORDER BY r.rolname), '{}') FROM pg_roles r
 		WHERE r.rolcanlogin AND NOT r.rolsuper AND has_parameter_privilege(r.oid, 'session_replication_role', 'SET')`
 )
@@ -38,10 +37,6 @@ func guards(ctx context.Context, conn *pgx.Conn) ([]Guard, error) {
 	list, err := rows[Guard](ctx, conn, guardsSQL)
 	if err != nil {
 		return nil, err
-	}
-	var known bool
-	if err := conn.QueryRow(ctx, "SELECT to_regprocedure('has_parameter_privilege(oid,text,text)') IS NOT NULL").Scan(&known); err != nil || !known {
-		return list, err
 	}
 	var setters []string
 	if err := conn.QueryRow(ctx, settersSQL).Scan(&setters); err != nil {

@@ -20,7 +20,6 @@ const (
 type reason string
 
 const (
-	noSnapshot   reason = "no_snapshot"   // the next grant is from before migration 019
 	copiedLedger reason = "copied_ledger" // the next grant was recorded elsewhere
 	pruned       reason = "pruned"        // the ledger begins later
 	beforeGuard  reason = "before_guard"  // the rows are older than the trigger
@@ -52,7 +51,7 @@ func newJudge(grants []evidence.Grant, now evidence.Xid, since time.Time) judge 
 	j := judge{grants: grants, terms: make(map[int64]term)}
 	var oldest evidence.Xid // no row of this epoch has an older transaction
 	for i, g := range grants {
-		if g.Snapshot != nil && !g.Copied {
+		if !g.Copied {
 			oldest = g.Snapshot.Xmin
 		}
 		if g.Worker == "" {
@@ -63,8 +62,6 @@ func newJudge(grants []evidence.Grant, now evidence.Xid, since time.Time) judge 
 			t.next = &grants[i+1]
 			t.skipped = t.next.At.Before(since)
 			switch {
-			case t.next.Snapshot == nil:
-				t.reason = noSnapshot
 			case t.next.Copied:
 				t.reason = copiedLedger
 			case now > oldest+wrap:
@@ -128,7 +125,7 @@ func (j judge) rows(t evidence.Facts, r evidence.Rows, granted map[int64]bool) v
 func (j judge) unknown(t evidence.Facts, stamp int64, x evidence.Xid) verdict {
 	if len(j.grants) > 0 && stamp > 0 && stamp < j.grants[0].Epoch {
 		first := j.grants[0]
-		if first.Snapshot != nil && !first.Copied && first.Snapshot.Sees(x) == evidence.Open {
+		if !first.Copied && first.Snapshot.Sees(x) == evidence.Open {
 			return found(t, x, &first)
 		}
 		return verdict{reason: pruned}

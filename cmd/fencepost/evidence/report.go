@@ -156,7 +156,6 @@ func writeJSON(w io.Writer, v any) error {
 
 // explanations say what the reasons mean.
 var explanations = map[reason]string{
-	noSnapshot:   "the next grant was recorded before migration 019",
 	copiedLedger: "the next grant was recorded in another database, of which this one is a restored copy",
 	pruned:       "the ledger begins with a later epoch",
 	beforeGuard:  "they were written before the guard was made, or restored",

@@ -30,7 +30,7 @@ type database struct {
 func newDatabase(t *testing.T, s *pgtest.Server) *database {
 	t.Helper()
 	d := &database{t: t, s: s, name: s.Database(t)}
-	d.control("SELECT fencepost.register('billing')", "SELECT fencepost.generation('test', 'm')")
+	d.control("SELECT fencepost.register('billing')", "SELECT fencepost.generation('test', 'm')", "SELECT fencepost.admit('app')")
 	d.app("CREATE TABLE public.invoices (id bigint)")
 	_, _, err := guard.Add(d.ctx(), d.super(), guard.Options{Resource: "billing", Table: "public.invoices", Stamp: "fence_epoch"})
 	if err != nil {
@@ -131,7 +131,7 @@ var planted = map[string]state{
 		d.past("INSERT INTO public.invoices VALUES (7, 999)")
 	}, "found", "wrote 1 rows under epoch 999 of resource \"billing\", which was granted to nobody"},
 	"an epoch of nobody": {func(d *database) {
-		d.control("SELECT fencepost.raise_epoch(1, 5, '1 s', '1 s')")
+		d.control("SELECT fencepost.raise_epoch(1, 5, 'me', '', '1 s', '1 s')")
 		d.past("INSERT INTO public.invoices VALUES (7, 6)")
 	}, "found", "which was granted to nobody"},
 	"a disabled guard": {func(d *database) {
@@ -151,10 +151,6 @@ var planted = map[string]state{
 		d.grant()
 		d.s.Exec(d.t, pgtest.Superuser, d.name, "SET session_replication_role = replica; UPDATE public.invoices SET id = '9' WHERE id = '1'")
 	}, "found", "wrote 1 rows under epoch 1"},
-	"a ledger from before the migration": {func(d *database) {
-		d.grant()
-		d.s.Exec(d.t, pgtest.Superuser, d.name, "UPDATE fencepost.grants SET xid = NULL, snapshot = NULL")
-	}, "unverified", "2 rows of epoch 1: the next grant was recorded before migration 019"},
 	"a pruned ledger": {func(d *database) {
 		d.grant()
 		d.grant()

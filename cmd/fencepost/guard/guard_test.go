@@ -30,7 +30,7 @@ const firstEpoch = 7
 func newDatabase(t *testing.T, s *pgtest.Server, tables ...string) *database {
 	t.Helper()
 	d := &database{t, s, s.Database(t)}
-	s.Exec(t, pgtest.Control, d.name, "SELECT fencepost.register('billing')")
+	s.Exec(t, pgtest.Control, d.name, "SELECT fencepost.register('billing')", "SELECT fencepost.admit('app')")
 	d.grant(firstEpoch)
 	s.Exec(t, pgtest.App, d.name, tables...)
 	return d
@@ -41,7 +41,7 @@ func (d *database) grant(epoch int) {
 	d.t.Helper()
 	conn := d.s.Connect(d.t, pgtest.Control, d.name)
 	var got int
-	err := conn.QueryRow(d.ctx(), "SELECT fencepost.raise_epoch(id, $1, '1 s', '1 s') FROM fencepost.fence", epoch-1).Scan(&got)
+	err := conn.QueryRow(d.ctx(), "SELECT fencepost.raise_epoch(id, $1, 'me', '', '1 s', '1 s') FROM fencepost.fence", epoch-1).Scan(&got)
 	if err != nil || got != epoch {
 		d.t.Fatalf("grant epoch %d: %d, %v", epoch, got, err)
 	}

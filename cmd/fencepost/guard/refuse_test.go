@@ -9,13 +9,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-func TestClaimsAreComparedWithTheFence(t *testing.T) {
+// TestOnlyWhoIsRegisteredWrites, whatever its session sets.
+func TestOnlyWhoIsRegisteredWrites(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Shared(t), invoices)
 	d.add(guard.Options{Table: "public.invoices", Stamp: "fence_epoch"})
@@ -23,15 +25,14 @@ func TestClaimsAreComparedWithTheFence(t *testing.T) {
 		"CREATE FUNCTION hostile.yes(text, text) RETURNS bool LANGUAGE sql AS 'SELECT true'",
 		"CREATE OPERATOR hostile.= (LEFTARG = text, RIGHTARG = text, FUNCTION = hostile.yes)")
 	for _, c := range []struct{ claim, state, message string }{
-		{"", "ZF002", "claims no epoch"},
-		{"SELECT fencepost.claim('billing', 6)", "ZF001", "was superseded"},
-		{"SELECT fencepost.claim('billing', 8)", "ZF004", "only knows epoch 7"},
-		{"SET fencepost.claim_1 = ''", "ZF002", "claims no epoch"},
-		{"SET fencepost.claim_1 = 'x'", "ZF004", "is no epoch"},
-		{"SET fencepost.claim_1 = ' 7'", "ZF004", "is no epoch"},
+		{"", "ZF002", "is not registered for it"},
+		{"SET fencepost.claim_1 = '7'", "ZF002", "is not registered for it"},
+		{"SET fencepost.registered_1 = '7'", "ZF002", "is not registered for it"},
+		{"SET search_path = hostile, pg_catalog", "ZF002", "is not registered for it"},
 		{"SELECT fencepost.claim('billing', 7)", "", ""},
 		{"SELECT fencepost.claim('billing', 7); SET search_path = hostile", "", ""},
-		{"SELECT fencepost.claim('billing', 6); SET search_path = hostile, pg_catalog", "ZF001", "was superseded"},
+		{"SELECT fencepost.claim('billing', 7); SET search_path = hostile, pg_catalog", "", ""},
+		{"SELECT fencepost.claim('billing', 7); RESET ALL", "", ""},
 	} {
 		conn := d.app()
 		if _, err := conn.Exec(d.ctx(), c.claim); err != nil {
@@ -63,11 +64,12 @@ func TestStampIsTheClaim(t *testing.T) {
 		}
 	}
 	d.grant(9)
-	if _, err := conn.Exec(d.ctx(), "SELECT fencepost.claim('billing', 9); UPDATE public.invoices SET paid = true WHERE id = 2"); err != nil {
+	next := d.app()
+	if _, err := next.Exec(d.ctx(), "SELECT fencepost.claim('billing', 9); UPDATE public.invoices SET paid = true WHERE id = 2"); err != nil {
 		t.Fatal(err)
 	}
 	var got string
-	if err := conn.QueryRow(d.ctx(), "SELECT string_agg(format('%s:%s', id, fence_epoch), ' ' ORDER BY id) FROM public.invoices").Scan(&got); err != nil || got != "0: 1:7 2:9 3:7" {
+	if err := next.QueryRow(d.ctx(), "SELECT string_agg(format('%s:%s', id, fence_epoch), ' ' ORDER BY id) FROM public.invoices").Scan(&got); err != nil || got != "0: 1:7 2:9 3:7" {
 		t.Errorf("stamps are %q, %v", got, err)
 	}
 }
@@ -105,13 +107,96 @@ func TestSomeAreLetPass(t *testing.T) {
 	want("a warning", 11, 2)
 }
 
-// TestAWriteUnderAClaimHoldsOffAGrant: until its transaction ends.
-func TestAWriteUnderAClaimHoldsOffAGrant(t *testing.T) {
+// TestWhoHasClaimedHoldsOffAGrant in the transaction of the claim, and in each that writes: it may be prepared for
+// two-phase commit, and outlives its backend then.
+func TestWhoHasClaimedHoldsOffAGrant(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Shared(t), invoices)
 	d.add(guard.Options{Table: "public.invoices"})
-	if !d.locksTheFence("SELECT fencepost.claim('billing', 7)", "INSERT INTO public.invoices VALUES (1)") {
-		t.Error("a grant does not wait for a transaction that has written")
+	const claim, write = "SELECT fencepost.claim('billing', 7)", "INSERT INTO public.invoices VALUES (1)"
+	if !d.locksTheFence(claim) {
+		t.Error("a grant does not wait for the transaction of a claim, and would not see its registration")
+	}
+	conn := d.app()
+	if _, err := conn.Exec(d.ctx(), claim); err != nil {
+		t.Fatal(err)
+	}
+	if d.locksTheFenceOn(conn, "SELECT 1") {
+		t.Error("a grant waits for a transaction that has written nothing")
+	}
+	if !d.locksTheFenceOn(conn, write) {
+		t.Error("a grant does not wait for a transaction that has written, and that may be prepared")
+	}
+}
+
+// TestAClaimIsUndoneOnlyByARollback: neither RESET ALL nor DISCARD ALL takes a registration away.
+func TestAClaimIsUndoneOnlyByARollback(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Shared(t), invoices)
+	d.add(guard.Options{Table: "public.invoices"})
+	for _, c := range []struct{ claim, state string }{
+		{"BEGIN; SELECT fencepost.claim('billing', 7); ROLLBACK", "ZF002"},
+		{"BEGIN; SAVEPOINT s; SELECT fencepost.claim('billing', 7); ROLLBACK TO s; COMMIT", "ZF002"},
+		{"SELECT fencepost.claim('billing', 7); RESET ALL", ""},
+		{"SELECT fencepost.claim('billing', 7); SELECT fencepost.claim('billing', 7)", ""},
+		{"BEGIN; SELECT fencepost.claim('billing', 7); COMMIT; BEGIN; SAVEPOINT s; SELECT fencepost.claim('billing', 7); ROLLBACK", ""},
+	} {
+		conn := d.app()
+		if _, err := conn.Exec(d.ctx(), c.claim); err != nil {
+			t.Fatalf("%s: %v", c.claim, err)
+		}
+		for range 2 {
+			if _, err := conn.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != c.state {
+				t.Errorf("%s, and then a write: %v, want %q", c.claim, err, c.state)
+			}
+			if _, err := conn.Exec(d.ctx(), "DISCARD ALL"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var entries int
+		const question = "SELECT count(*) FROM fencepost.running WHERE pid = $1"
+		if err := d.super().QueryRow(d.ctx(), question, conn.PgConn().PID()).Scan(&entries); err != nil || entries > 1 || entries == 0 && c.state == "" {
+			t.Errorf("%s: the registry has %d entries of the backend: %v", c.claim, entries, err)
+		}
+	}
+}
+
+// TestAnEntryOfAnEarlierBackendIsNone: a process id is used again.
+func TestAnEntryOfAnEarlierBackendIsNone(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Shared(t), invoices)
+	d.add(guard.Options{Table: "public.invoices"})
+	conn := d.app()
+	d.s.Exec(t, pgtest.Control, d.name, fmt.Sprintf("INSERT INTO fencepost.running (pid, backend_start, fence, epoch) VALUES (%d, '2000-01-01', 1, 7)", conn.PgConn().PID()))
+	if _, err := conn.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != "ZF002" {
+		t.Errorf("a write: %v, want ZF002", err)
+	}
+}
+
+// TestAGrantEndsWhoHasClaimed: no row is written under the claim once the grant has returned.
+func TestAGrantEndsWhoHasClaimed(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Shared(t), invoices)
+	d.add(guard.Options{Table: "public.invoices"})
+	rests, works := d.app(), d.app()
+	for _, conn := range []*pgx.Conn{rests, works} {
+		if _, err := conn.Exec(d.ctx(), "SELECT fencepost.claim('billing', 7)"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := works.Exec(d.ctx(), "BEGIN; SELECT count(*) FROM public.invoices"); err != nil {
+		t.Fatal(err)
+	}
+	d.grant(8)
+	for name, conn := range map[string]*pgx.Conn{"at rest": rests, "in a transaction": works} {
+		if _, err := conn.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (2); COMMIT"); pgtest.StateOf(err) != "57P01" {
+			t.Errorf("a backend %s, after the grant: %v, want 57P01", name, err)
+		}
+	}
+	var rows, entries int
+	err := d.super().QueryRow(d.ctx(), "SELECT (SELECT count(*) FROM public.invoices), (SELECT count(*) FROM fencepost.running)").Scan(&rows, &entries)
+	if err != nil || rows != 0 || entries != 0 {
+		t.Errorf("%d rows, %d entries of the registry: %v", rows, entries, err)
 	}
 }
 
@@ -129,7 +214,13 @@ func TestWhatIsLetPassHoldsOffNoGrant(t *testing.T) {
 // of the sequence for which a grant waits.
 func (d *database) locksTheFence(statements ...string) (locks bool) {
 	d.t.Helper()
-	tx, err := d.app().Begin(d.ctx())
+	return d.locksTheFenceOn(d.app(), statements...)
+}
+
+// locksTheFenceOn is locksTheFence on a connection.
+func (d *database) locksTheFenceOn(conn *pgx.Conn, statements ...string) (locks bool) {
+	d.t.Helper()
+	tx, err := conn.Begin(d.ctx())
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -146,47 +237,110 @@ func (d *database) locksTheFence(statements ...string) (locks bool) {
 	return locks
 }
 
+// TestAMissingSequenceIsRefused to who has claimed: a grant could not wait for it.
 func TestAMissingSequenceIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Shared(t), invoices)
 	d.add(guard.Options{Table: "public.invoices"})
-	conn := d.app()
-	if _, err := conn.Exec(d.ctx(), "SELECT fencepost.claim('billing', 7); INSERT INTO public.invoices VALUES (1)"); err != nil {
+	claimed := d.app()
+	if _, err := claimed.Exec(d.ctx(), "SELECT fencepost.claim('billing', 7); INSERT INTO public.invoices VALUES (1)"); err != nil {
 		t.Fatal(err)
 	}
 	d.s.Exec(t, pgtest.Control, d.name, "DROP SEQUENCE fencepost.epoch_1")
-	if _, err := conn.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != "ZF004" {
-		t.Errorf("without the sequence: %v, want ZF004", err)
+	if _, err := claimed.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != "ZF002" {
+		t.Errorf("without the sequence: %v, want ZF002", err)
+	}
+	if _, err := d.app().Exec(d.ctx(), "SELECT fencepost.claim('billing', 7)"); pgtest.StateOf(err) != "ZF004" {
+		t.Errorf("a claim without the sequence: %v, want ZF004", err)
 	}
 }
 
-// TestClaimNamesItsMistakes also has a role claim that is no worker's.
+// TestClaimNamesItsMistakes, and those of a role whose backend no grant can end.
 func TestClaimNamesItsMistakes(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Shared(t), invoices)
-	for _, sql := range []string{"SELECT fencepost.claim('typo', 7)", "SELECT fencepost.claim('billing', 0)", "SELECT fencepost.claim('billing', NULL)"} {
-		if _, err := d.app().Exec(d.ctx(), sql); pgtest.StateOf(err) != "ZF004" {
-			t.Errorf("%s: %v, want ZF004", sql, err)
+	for sql, want := range map[string]struct{ state, message string }{
+		"SELECT fencepost.claim('typo', 7)":       {"ZF004", "no resource"},
+		"SELECT fencepost.claim('billing', 0)":    {"ZF004", "is no epoch"},
+		"SELECT fencepost.claim('billing', NULL)": {"ZF004", "is no epoch"},
+		"SELECT fencepost.claim('billing', 8)":    {"ZF004", "is no epoch"},
+		"SELECT fencepost.claim('billing', 6)":    {"ZF001", "current epoch 7 is held by"},
+	} {
+		if _, err := d.app().Exec(d.ctx(), sql); pgtest.StateOf(err) != want.state || !strings.Contains(err.Error(), want.message) {
+			t.Errorf("%s: %v, want %s that contains %q", sql, err, want.state, want.message)
 		}
+	}
+	if _, err := d.super().Exec(d.ctx(), "SELECT fencepost.claim('billing', 7)"); pgtest.StateOf(err) != "ZF004" || !strings.Contains(err.Error(), "could not end") {
+		t.Errorf("a claim of a superuser: %v, want ZF004", err)
 	}
 }
 
-func TestAnUnknownWorkerRoleIsRefused(t *testing.T) {
+// TestOnlyWhoWasAdmittedMayClaim, and its triggers refuse everybody else without any right on the schema.
+func TestOnlyWhoWasAdmittedMayClaim(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	d := newDatabase(t, s, invoices)
 	s.Exec(t, pgtest.Superuser, d.name, "CREATE ROLE stranger LOGIN", "GRANT ALL ON public.invoices TO stranger")
-	s.Exec(t, pgtest.Control, d.name, "SELECT fencepost.set_worker_roles('{app}')", "SELECT fencepost.seal()")
 	d.add(guard.Options{Table: "public.invoices"})
 	stranger := s.Connect(t, "stranger", d.name)
 	for _, c := range []struct{ sql, state string }{
 		{"INSERT INTO public.invoices VALUES (1)", "ZF002"},
+		{"TRUNCATE public.invoices", "ZF002"},
 		{"SELECT fencepost.claim('billing', 7)", "42501"},
-		{"SET fencepost.claim_1 = 7; INSERT INTO public.invoices VALUES (1)", "ZF004"},
 	} {
 		if _, err := stranger.Exec(d.ctx(), c.sql); pgtest.StateOf(err) != c.state {
 			t.Errorf("%s: %v, want %s", c.sql, err, c.state)
 		}
+	}
+	s.Exec(t, pgtest.Control, d.name, fmt.Sprintf("INSERT INTO fencepost.running (pid, backend_start, fence, epoch) SELECT pid, backend_start, 1, 7 FROM pg_stat_activity WHERE pid = %d", stranger.PgConn().PID()))
+	if _, err := stranger.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); err != nil {
+		t.Errorf("a write of a role without any right on the schema, whose backend is registered: %v", err)
+	}
+}
+
+// TestAClaimAfterAWriteThatWasLetPass counts in the transaction of both.
+func TestAClaimAfterAWriteThatWasLetPass(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Shared(t), invoices, "CREATE TABLE public.others (id int)")
+	for _, table := range []string{"public.invoices", "public.others"} {
+		d.add(guard.Options{Table: table, Stamp: "fence_epoch", Warn: table == "public.invoices"})
+	}
+	conn := d.app()
+	for _, c := range []struct{ sql, state string }{
+		{"BEGIN; INSERT INTO public.invoices VALUES (1); INSERT INTO public.others VALUES (1)", "ZF002"},
+		{"ROLLBACK; BEGIN; INSERT INTO public.invoices VALUES (1); SELECT fencepost.claim('billing', 7); INSERT INTO public.invoices VALUES (2); INSERT INTO public.others VALUES (2); COMMIT", ""},
+	} {
+		if _, err := conn.Exec(d.ctx(), c.sql); pgtest.StateOf(err) != c.state {
+			t.Fatalf("%s: %v, want %q", c.sql, err, c.state)
+		}
+	}
+	var got string
+	err := conn.QueryRow(d.ctx(), "SELECT (SELECT string_agg(format('%s:%s', id, fence_epoch), ' ' ORDER BY id) FROM public.invoices) || ' and ' || (SELECT string_agg(format('%s:%s', id, fence_epoch), ' ') FROM public.others)").Scan(&got)
+	if err != nil || got != "1: 2:7 and 2:7" {
+		t.Errorf("the stamps are %q, %v", got, err)
+	}
+}
+
+// TestAStampRunsNoCodeOfTheOwner: the function of the trigger has the rights of the control role, and a domain that the
+// column was given later would have it call a function of the table's owner.
+func TestAStampRunsNoCodeOfTheOwner(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Shared(t), invoices, "CREATE TABLE public.caught (who text)",
+		"CREATE FUNCTION public.catches(v bigint) RETURNS bool LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.caught VALUES (current_user); RETURN true; END'",
+		"CREATE DOMAIN public.trap AS bigint CHECK (public.catches(VALUE))")
+	d.add(guard.Options{Table: "public.invoices", Stamp: "fence_epoch"})
+	conn := d.app()
+	for _, sql := range []string{"ALTER TABLE public.invoices ALTER fence_epoch TYPE public.trap", "TRUNCATE public.caught", "SELECT fencepost.claim('billing', 7)"} {
+		if _, err := conn.Exec(d.ctx(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := conn.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != "42804" || !strings.Contains(err.Error(), `column fence_epoch takes the stamp`) {
+		t.Errorf("a write: %v, want 42804", err)
+	}
+	var caught int
+	if err := conn.QueryRow(d.ctx(), "SELECT count(*) FROM public.caught WHERE who <> 'app'").Scan(&caught); err != nil || caught != 0 {
+		t.Errorf("the function ran %d times as somebody else: %v", caught, err)
 	}
 }
 

@@ -69,7 +69,6 @@ type Checker struct {
 	cfg  Config
 	wake chan struct{} // cap 1; an early look is wanted
 
-	refused    refusals
 	surveyDone bool
 	leasesAt   time.Time // when the lease service was last tried
 	loggedIn   chan struct{}
@@ -139,7 +138,6 @@ func (c *Checker) look(ctx context.Context, suspected bool) {
 	} else {
 		c.report(ctx, faults.InServer, nil)
 		c.lookAtDatabases(ctx)
-		c.lookAtWorkers(ctx)
 	}
 	c.lookAtLeases(ctx, suspected)
 	c.lookAtResources(ctx)
@@ -167,7 +165,7 @@ func (c *Checker) control(database string) store.Config {
 }
 
 // lookAtDatabases logs in as the control role, and examines the databases that workers
-// use, those in which the check of one could not be prepared, and those that had a fault.
+// use, and those that had a fault.
 func (c *Checker) lookAtDatabases(ctx context.Context) {
 	open := c.cfg.Open()
 	looked := map[string]bool{}
@@ -182,7 +180,7 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 			idle[r.Database] = true
 		}
 	}
-	doubtful := c.refused.databases(time.Now())
+	var doubtful []string
 	for _, where := range c.cfg.Faults.Places() {
 		if name, ok := faults.DatabaseOf(where); ok {
 			doubtful = append(doubtful, name)

@@ -32,7 +32,7 @@ type visitor struct {
 
 var client = http.Client{Timeout: process.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// open starts a playground. Its sessions are observed by the oracle.
+// open starts a playground.
 func open(t *testing.T) *visitor {
 	t.Helper()
 	temp, err := os.MkdirTemp("", "playground-test-") // short, and not only this user may enter it

@@ -32,7 +32,7 @@ type Resource struct {
 	synchronous bool // it is led, if the synchronous standbys have the grant
 }
 
-// statusSQL reads the view that everybody may read, and the prepared transactions that
+// statusSQL reads the view of the status, and the prepared transactions that
 // have read the fence, which block every takeover.
 const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesce(s.worker, ''), s.epoch, s.granted_at,
 	s.state, s.state_since, s.confirmed_until - pg_catalog.clock_timestamp(), coalesce(s.source, ''),
@@ -86,6 +86,8 @@ func unread(err error, who string) error {
 	switch {
 	case errors.As(err, &pg) && slices.Contains([]string{"3F000", "42P01", "42703", "42883"}, pg.Code):
 		return fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
+	case errors.As(err, &pg) && pg.Code == "42501":
+		return fmt.Errorf("read fencepost.status (superusers, the control role and members of pg_monitor may; GRANT pg_monitor TO ...): %w", err)
 	case who != "":
 		return fmt.Errorf("read fencepost.status, which needs a lock that is held by %s: %w", who, err)
 	default:

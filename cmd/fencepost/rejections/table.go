@@ -120,7 +120,7 @@ func New(cfg Config) *Table {
 // Record counts a rejection. a describes its statement. It does not wait for a database. What was
 // observed in shadow was neither refused nor discarded, and is not counted.
 func (t *Table) Record(r fencing.Rejection, a sqltext.Audit) {
-	if r.Shadow || r.Kind == fencing.KindRegistered || !t.cfg.Settings().Record {
+	if r.Shadow || !t.cfg.Settings().Record {
 		return
 	}
 	t.mu.Lock()

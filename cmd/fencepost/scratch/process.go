@@ -69,9 +69,6 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // Err returns how the child ended. It may be called when Done is closed.
 func (p *Process) Err() error { return p.err }
 
-// PID returns the id of the process.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
-
 // unprivileged returns a user to run PostgreSQL as, or nil if this program does not run
 // as root. PostgreSQL refuses to run as root.
 func unprivileged() (*syscall.Credential, error) {

@@ -93,9 +93,6 @@ func (c *Cluster) Heal() {
 	}
 }
 
-// Has reports whether there is a node of this number.
-func (c *Cluster) Has(id int) bool { return id >= 1 && id <= len(c.nodes) }
-
 func (c *Cluster) node(id int) *node { return c.nodes[id-1] }
 
 // send puts a message on its way.

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/cmd/fencepost/rejections"
+	"github.com/fencepost/fencepost/fencing/store"
+)
+
+// recordTimeout bounds the last batch of the table of rejections. The leases are released
+// meanwhile.
+const recordTimeout = 3 * time.Second
+
+// auditing is what records refusals beside the metrics.
+type auditing struct {
+	log   *auditlog.Log
+	table *rejections.Table
+}
+
+func (s *serving) newAuditing(logs loggers) auditing {
+	return auditing{log: auditlog.New(logs.audit), table: rejections.New(rejections.Config{
+		Settings: func() rejections.Settings {
+			c := s.current().Audit
+			return rejections.Settings{Record: c.Table, Keep: c.Keep.D()}
+		},
+		Connect: func(ctx context.Context, database string, do func(*pgx.Conn) error) error {
+			return store.Look(ctx, hosts.Store(*s.current(), s.upstream, database, zap.NewNop()), do)
+		},
+		Gone:       store.Gone,
+		Open:       func() []string { return slices.Collect(maps.Keys(s.fences.all())) },
+		Unrecorded: s.metrics.Unrecorded,
+		Log:        s.log.Named("rejections"),
+	})}
+}
+
+// close writes what is left, and returns a function that waits until the database has it too, for
+// at most recordTimeout.
+func (a auditing) close(ctx context.Context) (wait func()) {
+	a.log.Close()
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	var recording sync.WaitGroup
+	recording.Go(func() { a.table.Close(ctx) })
+	return func() {
+		defer cancel()
+		recording.Wait()
+	}
+}

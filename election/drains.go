@@ -1,0 +1,53 @@
+package election
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// followDrains tells the members of candidacies which grants of other proxies wait for their backends, until ctx ends. A
+// grant ends by itself what did not hear of it.
+func (e *Elections) followDrains(ctx context.Context, name string, b Backend) {
+	if b.FollowDrains == nil {
+		return
+	}
+	unheard := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot follow the grants of other proxies", 0)
+	for {
+		err := b.FollowDrains(ctx, func(resource string, epoch fencing.Epoch) {
+			unheard.Passed()
+			e.Draining(name, resource, epoch)
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		unheard.Failed(zap.Error(err))
+		select {
+		case <-time.After(orderPoll):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Draining says that a grant waits for the backends that are registered under e or an older epoch.
+func (e *Elections) Draining(database, resource string, epoch fencing.Epoch) {
+	e.mu.Lock()
+	r := e.mu.resources[resourceKey{database, resource}]
+	e.mu.Unlock()
+	if r == nil {
+		return
+	}
+	for _, c := range r.all() {
+		if own := c.Status().Epoch; own == 0 || own > epoch {
+			continue
+		}
+		for _, m := range c.allMembers() {
+			m.EpochEnds(epoch)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestSafetyAGrantEndsIdleBackendsSoon: whoever is registered and idle is ended long before the grace has
+// passed, and cannot write after the grant.
+func TestSafetyAGrantEndsIdleBackendsSoon(t *testing.T) {
+	t.Parallel()
+	var told atomic.Int64
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) {
+		c.Grace = patience // with that, the grant would fail
+		c.Draining = func(name string, e fencing.Epoch) {
+			if name == resource {
+				told.Store(int64(e))
+			}
+		}
+	})
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
+	term := h.grant("a")
+	var all []*worker
+	for range 20 {
+		w := h.worker(term)
+		if err := h.enter(w); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, w)
+	}
+	next := h.grant("b")
+	for _, w := range all {
+		if _, err := w.Exec(h.ctx(), "INSERT INTO public.entries VALUES ($1)", int64(term.Epoch)); err == nil {
+			t.Error("a backend of the old epoch writes")
+		}
+	}
+	if got := told.Load(); got != int64(term.Epoch) {
+		t.Errorf("told of the end of epoch %d, want %d", got, term.Epoch)
+	}
+	if next.Epoch != term.Epoch+1 {
+		t.Errorf("epoch %d follows %d", next.Epoch, term.Epoch)
+	}
+}
+
+// TestABusyBackendHasTheGrace: a registered backend that works ends by itself within the grace.
+func TestABusyBackendHasTheGrace(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = patience })
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
+	w := h.worker(h.grant("a"))
+	h.mustEnter(w)
+	if _, err := w.Exec(h.ctx(), "BEGIN; INSERT INTO public.entries VALUES (1)"); err != nil {
+		t.Fatal(err)
+	}
+	granted, award := make(chan error, 1), h.award("b")
+	go func() {
+		_, err := h.fence.Grant(context.Background(), award)
+		granted <- err
+	}()
+	eventually(t, "the grant waits", func() bool {
+		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%fencepost.grant%' AND datname = current_database()") == 1
+	})
+	if _, err := w.Exec(h.ctx(), "SELECT pg_sleep(0.5); COMMIT"); err != nil { // longer than an idle backend may stay
+		t.Errorf("the transaction: %v", err)
+	}
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	if n := ask[int](h, "SELECT count(*) FROM public.entries"); n != 1 {
+		t.Errorf("%d rows, want the one that was committed in the grace", n)
+	}
+}
+
+// TestAGrantThatCannotEndAllEndsNone: one registered backend is of a role that was made a superuser since. The
+// others go on, and the error names it.
+func TestAGrantThatCannotEndAllEndsNone(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newTestDatabase(t, s, func(c *store.Config) { c.Grace, c.Patience = 300*time.Millisecond, 300*time.Millisecond })
+	s.Exec(t, pgtest.Superuser, h.db, "CREATE ROLE mighty LOGIN")
+	term := h.grant("a")
+	mighty := &worker{Conn: s.Connect(t, "mighty", h.db), fence: h.fence, term: term}
+	other := h.worker(term)
+	h.mustEnter(mighty)
+	h.mustEnter(other)
+	s.Exec(t, pgtest.Superuser, h.db, "ALTER ROLE mighty SUPERUSER")
+	a := h.award("b")
+	_, err := h.fence.Grant(h.ctx(), a)
+	mustContain(t, err, "in the way", fmt.Sprint(mighty.PgConn().PID()), "superuser")
+	for name, w := range map[string]*worker{"the superuser": mighty, "the other": other} {
+		if _, err := w.Exec(h.ctx(), "SELECT 1"); err != nil {
+			t.Errorf("%s was ended: %v", name, err)
+		}
+	}
+	s.Exec(t, pgtest.Superuser, h.db, "ALTER ROLE mighty NOSUPERUSER")
+	if _, err := h.fence.Grant(h.ctx(), a); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSafetyWhatAnExitCommitsIsThere: a backend drops its temporary tables, and what depends on them, while it
+// exits. That is over when the grant returns.
+func TestSafetyWhatAnExitCommitsIsThere(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	w := h.worker(h.grant("a"))
+	if err := h.enter(w); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Exec(h.ctx(), `DO $$BEGIN FOR i IN 1..500 LOOP EXECUTE format('CREATE TEMP TABLE t%s (a int)', i); END LOOP; END$$;
+		CREATE FUNCTION public.dependent(t1) RETURNS int LANGUAGE sql AS 'SELECT 1'`); err != nil {
+		t.Fatal(err)
+	}
+	h.grant("b")
+	if n := ask[int](h, "SELECT count(*) FROM pg_proc WHERE proname = 'dependent'"); n != 0 {
+		t.Error("the function is there when the grant returns")
+	}
+}
+
+// TestSafetyRegistrationsRaceWithGrants: connections register and write without a pause while other workers are
+// granted epochs. No row of an epoch appears after the grant of a later one has returned.
+func TestSafetyRegistrationsRaceWithGrants(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = 20 * time.Millisecond })
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
+	var current atomic.Pointer[fencing.Term]
+	first := h.grant("0")
+	current.Store(&first)
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				writeUntilEnded(ctx, h, *current.Load())
+			}
+		})
+	}
+	for n := 1; n <= 25; n++ {
+		before := ask[int](h, "SELECT count(*) FROM public.entries")
+		eventually(t, "somebody writes", func() bool { return ask[int](h, "SELECT count(*) FROM public.entries") > before })
+		next := h.grant(fmt.Sprint(n))
+		rows := ask[int](h, "SELECT count(*) FROM public.entries WHERE epoch < $1", int64(next.Epoch))
+		current.Store(&next)
+		time.Sleep(5 * time.Millisecond) // for whoever would be late
+		if later := ask[int](h, "SELECT count(*) FROM public.entries WHERE epoch < $1", int64(next.Epoch)); later != rows {
+			t.Fatalf("%d rows of older epochs when epoch %d was granted, %d later", rows, next.Epoch, later)
+		}
+	}
+	stop()
+	all.Wait()
+}
+
+// writeUntilEnded registers a new connection and writes until it is ended.
+func writeUntilEnded(ctx context.Context, h *testDatabase, term fencing.Term) {
+	conn, err := pgx.Connect(ctx, h.server.DSN(pgtest.App, h.db))
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	w := &worker{Conn: conn, fence: h.fence, term: term}
+	if !unfenced {
+		entry := w.entry()
+		if _, err := h.fence.RegisterBackend(ctx, entry); err != nil {
+			return
+		}
+	}
+	for ctx.Err() == nil {
+		if _, err := w.Exec(ctx, "INSERT INTO public.entries VALUES ($1)", int64(term.Epoch)); err != nil {
+			return
+		}
+	}
+}
+
+// TestOnlyAGrantEndsSessions: other proxies are told of a grant that waits, and not of a notification that some role
+// has sent.
+func TestOnlyAGrantEndsSessions(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = patience })
+	told := make(chan string, 10)
+	ctx, stop := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	following.Go(func() {
+		_ = h.store.FollowDrains(ctx, func(name string, e fencing.Epoch) { told <- fmt.Sprint(name, " ", e) })
+	})
+	defer following.Wait()
+	defer stop()
+	eventually(t, "somebody listens", func() bool {
+		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT fencepost.lease_listen()' AND datname = current_database()") == 1
+	})
+	for _, payload := range []string{fmt.Sprintf(`{"resource":"%s","epoch":99}`, resource), "x"} {
+		if err := h.store.Drain(h.ctx(), payload, func(name string, e fencing.Epoch) { t.Errorf("told of %q %d", name, e) }); err != nil {
+			t.Error(err)
+		}
+	}
+	h.server.Exec(t, pgtest.Superuser, h.db, "SELECT fencepost.lease_tell('x')")
+	w := h.worker(h.grant("a"))
+	h.mustEnter(w)
+	h.grant("b")
+	if got, want := <-told, fmt.Sprint(resource, " ", w.term.Epoch); got != want {
+		t.Errorf("told of %q first, want %q", got, want)
+	}
+}
+
+// TestGrantsThatDrainShareTheirTurns: two resources are taken over at once, there is one turn, and a backend works under
+// each. The second grant does not wait for the grace of the first and then for its own.
+func TestGrantsThatDrainShareTheirTurns(t *testing.T) {
+	t.Parallel()
+	const grace = 4 * time.Second
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.PoolSize = grace, 1 })
+	other, err := h.store.Fence(h.ctx(), "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.number(other, "life-1")
+	award := func(resource, name string, index int64) fencing.Award {
+		return fencing.Award{Resource: resource, Worker: name, Incarnation: name, Source: "test", InstanceID: "life-1", Index: index}
+	}
+	fences := map[string]*store.Fence{resource: h.fence, "another": other}
+	for name, f := range fences {
+		a := award(name, "old", 1)
+		epoch, err := f.Grant(h.ctx(), a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := h.worker(fencing.Term{Award: a, Epoch: epoch})
+		if _, err := f.RegisterBackend(h.ctx(), w.entry()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Exec(h.ctx(), "BEGIN"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := make(chan time.Time, len(fences))
+	for name, f := range fences {
+		go func() {
+			if _, err := f.Grant(context.Background(), award(name, "new", 2)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			ended <- time.Now()
+		}()
+	}
+	first, second := <-ended, <-ended
+	if between := second.Sub(first); between > grace/2 {
+		t.Errorf("the second grant returned %s after the first, with a grace of %s", between, grace)
+	}
+}

@@ -1,0 +1,102 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// drain is the payload of the notification by which the proxies of a database tell each other that a grant waits for
+// registered backends. Its channel is that of changed leases.
+type drain struct {
+	Resource string        `json:"resource"`
+	Epoch    fencing.Epoch `json:"epoch"` // that ends
+}
+
+// tellDrain tells this proxy and all others that a grant waits for the backends that are registered
+// under an epoch or an older one. Nothing depends on that: the grant ends what is still there.
+func (f *Fence) tellDrain(ctx context.Context, e fencing.Epoch) {
+	f.store.cfg.Draining(f.resource, e)
+	payload, err := json.Marshal(drain{f.resource, e})
+	if err == nil {
+		asked, cancel := context.WithTimeout(ctx, pollTimeout)
+		defer cancel()
+		_, err = f.store.fences.Exec(asked, "SELECT fencepost.lease_tell($1)", string(payload))
+	}
+	if err != nil && ctx.Err() == nil {
+		f.store.log.Warn("could not tell other proxies that a grant has begun", zap.String("resource", f.resource), zap.Error(err))
+	}
+}
+
+// drainsSQL reports whether a grant of the resource $1 is under way: it holds a lock on the sequence that no role without
+// rights on the schema can take.
+const drainsSQL = `SELECT EXISTS (SELECT FROM fencepost.fence f JOIN pg_locks l ON l.relation = fencepost.sequence_of(f.id)
+	WHERE f.resource = $1 AND l.granted AND l.mode = 'ShareRowExclusiveLock' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))`
+
+// FollowDrains calls told for each grant of the database that waits for registered backends, until ctx
+// ends or the connection is lost. The backends are those that are registered under the epoch or an older one.
+func (s *Store) FollowDrains(ctx context.Context, told func(resource string, e fencing.Epoch)) error {
+	pooled, err := s.free.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("follow the grants of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	conn := pooled.Hijack() // it is used for as long as the database has candidacies
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWait)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
+	if _, err = conn.Exec(ctx, "SELECT fencepost.lease_listen()"); err != nil {
+		return fmt.Errorf("follow the grants of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return fmt.Errorf("follow the grants of database %q: %w", s.cfg.Database, err)
+		}
+		if err := s.Drain(ctx, n.Payload, told); err != nil {
+			return err
+		}
+	}
+}
+
+// Drain calls told if a notification is of a grant that waits for registered backends. It makes sure that there is such
+// a grant: whoever knows the channel may send a notification, which must not end anybody's sessions.
+func (s *Store) Drain(ctx context.Context, payload string, told func(resource string, e fencing.Epoch)) error {
+	var d drain
+	if json.Unmarshal([]byte(payload), &d) != nil { // it is of a changed lease
+		return nil
+	}
+	drains := false
+	asking, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	if err := s.free.QueryRow(asking, drainsSQL, d.Resource).Scan(&drains); err != nil {
+		return fmt.Errorf("follow the grants of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	if drains {
+		told(d.Resource, d.Epoch)
+	}
+	return nil
+}
+
+// Unregistered implements fencing.Fence.
+func (f *Fence) Unregistered(ctx context.Context, started string, entries []int64) ([]int64, error) {
+	rows, err := f.store.free.Query(ctx, `SELECT e FROM unnest($1::bigint[]) e WHERE encode(timestamptz_send(pg_postmaster_start_time()), 'hex') = $2
+		AND NOT EXISTS (SELECT FROM fencepost.running r WHERE r.note = e)`, entries, started)
+	if err == nil {
+		var missing []int64
+		if missing, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err == nil {
+			return missing, nil
+		}
+	}
+	switch codeOf(err) {
+	case codeNoSchema, codeNoTable: // somebody has dropped it, and all entries with it
+		return entries, nil
+	}
+	return nil, fmt.Errorf("read the registry of database %q: %w", f.store.cfg.Database, f.store.explain(err))
+}

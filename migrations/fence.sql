@@ -1,0 +1,187 @@
+-- The fence: one row and one sequence for each resource, and the ledger of all grants.
+--
+-- Locks. A registration holds RowExclusive on its resource's sequence until it commits (pg_sequence_last_value takes
+-- that lock), and so does a transaction that writes a guarded table under fencepost.claim. A grant first locks the row,
+-- then the sequence in ShareRowExclusive (ALTER SEQUENCE). So it sees every registration under the old epoch, and every
+-- registration that comes after it sees the new one.
+CREATE TABLE fencepost.fence (
+    id                integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    resource          text COLLATE "C" NOT NULL UNIQUE CHECK (pg_catalog.length(resource) BETWEEN 1 AND 255),
+    epoch             bigint NOT NULL DEFAULT 0 CHECK (epoch >= 0), -- 0: nobody was granted one yet
+    worker            text COLLATE "C", -- NULL: nobody holds the current epoch
+    incarnation       text COLLATE "C",
+    source            text COLLATE "C",
+    source_generation bigint NOT NULL DEFAULT 0,
+    source_index      bigint NOT NULL DEFAULT 0,
+    granted_at        timestamptz
+);
+COMMENT ON TABLE fencepost.fence IS 'the highest grant of each resource; its epoch is also the value of the sequence fencepost.epoch_<id>';
+
+-- The number of the first fence is random. A session that was opened under a schema which was dropped since
+-- knows its fence by number. If the new schema numbered its fences from 1 too, that session could find its
+-- number and its epoch there, and be registered. The upper half of the positive integers is left for the
+-- fences that follow.
+DO $$
+BEGIN
+    EXECUTE pg_catalog.format('ALTER TABLE fencepost.fence ALTER COLUMN id RESTART WITH %s',
+        1 + pg_catalog.floor(pg_catalog.random() OPERATOR(pg_catalog.*) 1073741823::pg_catalog.float8));
+END $$;
+
+-- xid and snapshot are evidence for a later look at the rows of stamped tables. The snapshot is taken when no
+-- transaction of an older epoch can commit any more. So a row that is stamped with an older epoch, and whose
+-- transaction the snapshot does not see, was written after the grant. In a restored dump, a row of the ledger
+-- was not written by the transaction that it names; that tells the copy from the original.
+CREATE TABLE fencepost.grants (
+    id                integer NOT NULL REFERENCES fencepost.fence (id),
+    resource          text COLLATE "C" NOT NULL,
+    epoch             bigint NOT NULL,
+    worker            text COLLATE "C",
+    incarnation       text COLLATE "C",
+    source            text COLLATE "C" NOT NULL,
+    source_generation bigint NOT NULL,
+    source_index      bigint NOT NULL,
+    granted_at        timestamptz NOT NULL,
+    xid               xid8 NOT NULL,
+    snapshot          pg_snapshot NOT NULL,
+    PRIMARY KEY (id, epoch)
+);
+CREATE INDEX grants_incarnation ON fencepost.grants (id, incarnation);
+CREATE INDEX grants_worker ON fencepost.grants (id, worker);
+COMMENT ON TABLE fencepost.grants IS 'the ledger: one row per grant, never changed';
+
+CREATE TABLE fencepost.floor (
+    one   boolean PRIMARY KEY DEFAULT true CHECK (one),
+    epoch bigint NOT NULL
+);
+INSERT INTO fencepost.floor (epoch) VALUES (0);
+COMMENT ON TABLE fencepost.floor IS 'no new resource begins below this epoch: the highest one of all removed resources, and of those that a restore may have lost';
+
+CREATE TABLE fencepost.identity (
+    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
+    id       uuid NOT NULL,
+    database oid -- where the identity was made
+);
+INSERT INTO fencepost.identity (id, database)
+    SELECT pg_catalog.gen_random_uuid(), d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
+COMMENT ON TABLE fencepost.identity IS 'by what Fencepost tells this database from an earlier one of its name';
+
+-- identify gives a database an identity of its own if it was created from a template and nothing was granted
+-- in it yet. Otherwise it could be taken for an older state of a database that had its name before. A
+-- restored dump that contains grants keeps the identity of the original.
+CREATE OR REPLACE FUNCTION fencepost.identify() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE fencepost.identity i SET id = gen_random_uuid(), database = d.oid
+        FROM pg_database d WHERE d.datname = current_database() AND i.database IS DISTINCT FROM d.oid
+            AND NOT EXISTS (SELECT FROM fencepost.fence) AND NOT EXISTS (SELECT FROM fencepost.grants)
+            AND NOT EXISTS (SELECT FROM fencepost.floor f WHERE f.epoch > 0);
+END $$;
+
+-- secure makes the commit of this transaction wait for the disk, and for the configured standbys, whatever
+-- the session's default is. The setting must be changed in the function's body: one that a SET clause makes
+-- would end before the commit.
+CREATE OR REPLACE FUNCTION fencepost.secure() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
+BEGIN
+    IF pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'read committed' THEN
+        RAISE EXCEPTION USING ERRCODE = '25001', MESSAGE = 'a grant runs in READ COMMITTED';
+    END IF;
+    IF pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[]) THEN
+        PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
+    END IF;
+END $$;
+
+-- sequence_of returns the sequence that holds a fence's epoch, NULL if it is missing.
+CREATE OR REPLACE FUNCTION fencepost.sequence_of(fence integer) RETURNS regclass
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    RETURN to_regclass(format('fencepost.epoch_%s', fence));
+END $$;
+
+-- lock_fence locks a fence's row and returns it.
+CREATE OR REPLACE FUNCTION fencepost.lock_fence(fence integer) RETURNS fencepost.fence
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    rec fencepost.fence%ROWTYPE;
+BEGIN
+    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
+    IF rec.id IS NULL OR fencepost.sequence_of(fence) IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('fence %s cannot be used: its row or its sequence is missing', fence),
+            HINT = 'Run fencepost migrate, and connect again.';
+    END IF;
+    RETURN rec;
+END $$;
+
+-- known_epoch returns the highest epoch that anything in the database records for a fence. After the restore
+-- of a dump that was taken across a grant, it is higher than the row's epoch.
+CREATE OR REPLACE FUNCTION fencepost.known_epoch(rec fencepost.fence) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN greatest(rec.epoch, (SELECT max(g.epoch) FROM fencepost.grants g WHERE g.id = rec.id),
+        pg_sequence_last_value(fencepost.sequence_of(rec.id)));
+END $$;
+
+-- state reads a fence under its sequence's lock, so that it waits for a grant in progress, and row and
+-- sequence agree. It waits for at most wait (NULL: until the grant has ended); last is NULL if that was not
+-- enough.
+CREATE OR REPLACE FUNCTION fencepost.state(fence integer, wait interval, OUT rec fencepost.fence, OUT last bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    IF wait IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', format('%sms', ceil(extract(epoch FROM wait) * 1000)), true);
+    END IF;
+    BEGIN
+        last := coalesce(pg_sequence_last_value(fencepost.sequence_of(fence)), 0);
+    EXCEPTION WHEN lock_not_available THEN
+        last := NULL;
+    END;
+    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
+    IF rec.id IS NULL OR fencepost.sequence_of(fence) IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('fence %s cannot be used: its row or its sequence is missing', fence),
+            HINT = 'Run fencepost migrate, and connect again.';
+    END IF;
+END $$;
+
+-- register returns the id of a resource's fence, and creates the fence if the resource is new. If the sequence
+-- was lost, register creates it again at the row's epoch. Concurrent calls are safe.
+--
+-- A proxy that replaces one which has died begins with this, so it also sweeps the registry; the registry of
+-- a standby cannot be read. A new resource begins at the floor, whose lock makes this wait for a removal of
+-- the same resource. The commit does not wait for standbys. The grant that follows does, and can say so; a
+-- standby that has confirmed the grant has the resource, too. A resource that a failover loses had no epoch
+-- that anybody was told of.
+CREATE OR REPLACE FUNCTION fencepost.register(resource text) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    fence integer;
+    last  bigint;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'local', true);
+    IF NOT pg_is_in_recovery() THEN
+        PERFORM fencepost.sweep();
+    END IF;
+    SELECT f.id INTO fence FROM fencepost.fence f WHERE f.resource = resource;
+    IF fence IS NULL THEN
+        PERFORM fencepost.identify();
+        SELECT l.epoch INTO STRICT last FROM fencepost.floor l FOR SHARE;
+        INSERT INTO fencepost.fence (resource, epoch) VALUES (resource, last) ON CONFLICT DO NOTHING RETURNING id INTO fence;
+    END IF;
+    IF fence IS NULL THEN -- somebody else made it meanwhile
+        SELECT f.id INTO STRICT fence FROM fencepost.fence f WHERE f.resource = resource;
+    END IF;
+    IF fencepost.sequence_of(fence) IS NULL THEN
+        SELECT f.epoch INTO STRICT last FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
+        IF fencepost.sequence_of(fence) IS NULL THEN
+            EXECUTE format('CREATE SEQUENCE fencepost.%I AS bigint', 'epoch_' || fence);
+            IF last > 0 THEN
+                PERFORM setval(fencepost.sequence_of(fence), last);
+            END IF;
+        END IF;
+    END IF;
+    RETURN fence;
+END $$;

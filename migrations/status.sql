@@ -1,0 +1,51 @@
+-- The status of each resource, which members of pg_monitor may read, also while no proxy runs.
+--
+-- state is 'led' (the lease of the worker that was granted the epoch is held), 'contested' (somebody else holds
+-- the lease), 'vacant' (nobody holds it) or 'unknown' (another lease service has it). state_since is when the
+-- epoch was granted, or when the lease was acquired or became free. confirmed_until is until when a lease that is
+-- held lasts unless it is renewed, by this server's clock. sequence is the one that holds the epoch, by which its
+-- reader can find out who blocks a takeover. orders are the bars and the offer in force, and waiting the workers
+-- that campaign.
+--
+-- The view runs with the search_path of its reader, so every name in it is qualified.
+CREATE OR REPLACE VIEW fencepost.status AS
+    SELECT s.resource, s.epoch, s.worker, s.source, s.source_generation, s.source_index, s.granted_at, s.sequence, s.state,
+        CASE s.state WHEN 'led' THEN s.granted_at WHEN 'contested' THEN s.acquired_at WHEN 'vacant' THEN s.expires_at END AS state_since,
+        CASE WHEN s.held THEN s.expires_at END AS confirmed_until,
+        coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence OPERATOR(pg_catalog.=) s.id), 0::bigint) AS guarded_tables,
+        ARRAY(
+            SELECT pg_catalog.format('%s%s %s%s',
+                CASE WHEN b.offered IS NOT NULL THEN pg_catalog.format('handed over to worker %s', pg_catalog.to_json(b.offered))
+                    WHEN b.worker IS NULL THEN 'paused' ELSE pg_catalog.format('worker %s may not campaign', pg_catalog.to_json(b.worker)) END,
+                CASE WHEN b.until IS NOT NULL THEN CASE WHEN b.offered IS NOT NULL THEN ', if it takes the lead before ' ELSE ' until ' END
+                    OPERATOR(pg_catalog.||) pg_catalog.to_char(b.until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')
+                    OPERATOR(pg_catalog.||) CASE WHEN b.offered IS NOT NULL THEN ',' ELSE '' END END,
+                pg_catalog.format('by order of %s of %s', pg_catalog.to_json(o.asked_by), pg_catalog.to_char(o.asked_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')),
+                CASE WHEN o.reason OPERATOR(pg_catalog.<>) '' THEN ', because of ' OPERATOR(pg_catalog.||) pg_catalog.to_json(o.reason)::text END)
+            FROM (SELECT bar.fence, bar.worker, bar.until, bar.order_id, NULL::text AS offered FROM fencepost.bars bar
+                UNION ALL SELECT offer.fence, NULL, offer.until, offer.order_id, offer.worker FROM fencepost.offers offer
+                    WHERE offer.epoch OPERATOR(pg_catalog.=) s.epoch) b
+            JOIN fencepost.orders o ON o.id OPERATOR(pg_catalog.=) b.order_id
+            WHERE b.fence OPERATOR(pg_catalog.=) s.id AND (b.until IS NULL OR b.until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())
+            ORDER BY b.offered NULLS FIRST, b.worker NULLS FIRST
+        ) AS orders,
+        ARRAY(
+            SELECT DISTINCT c.worker FROM fencepost.candidates c JOIN fencepost.proxies p ON p.id OPERATOR(pg_catalog.=) c.proxy
+            WHERE c.resource OPERATOR(pg_catalog.=) s.resource AND c.incarnation IS DISTINCT FROM s.incarnation
+                AND p.seen OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '15 seconds'::interval) ORDER BY c.worker
+        ) AS waiting
+    FROM (
+        SELECT f.*, 'fencepost.epoch_'::text OPERATOR(pg_catalog.||) f.id::text AS sequence,
+            l.acquired_at, CASE WHEN pg_catalog.isfinite(l.expires_at) THEN l.expires_at END AS expires_at, h.held,
+            CASE WHEN h.held AND l.incarnation OPERATOR(pg_catalog.=) f.incarnation THEN 'led'
+                WHEN h.held THEN 'contested'
+                -- While no grant names the lease service, it is the one that was numbered last.
+                WHEN coalesce(CASE WHEN f.source OPERATOR(pg_catalog.<>) 'operator' THEN f.source END,
+                    (SELECT g.source FROM fencepost.grants g WHERE g.id OPERATOR(pg_catalog.=) f.id AND g.source OPERATOR(pg_catalog.<>) 'operator' ORDER BY g.epoch DESC LIMIT 1),
+                    (SELECT g.source FROM fencepost.generations g ORDER BY g.number DESC LIMIT 1), 'postgres') OPERATOR(pg_catalog.=) 'postgres' THEN 'vacant'
+                ELSE 'unknown' END AS state
+        FROM fencepost.fence f
+        LEFT JOIN fencepost.lease l ON l.resource OPERATOR(pg_catalog.=) f.resource
+        CROSS JOIN LATERAL (SELECT coalesce(l.vacancy OPERATOR(pg_catalog.=) 'held' AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(), false) AS held) h
+    ) s;
+COMMENT ON VIEW fencepost.status IS 'who was granted the current epoch of each resource, and whether anybody leads; members of pg_monitor may read it';

@@ -1,0 +1,359 @@
+package protocol
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+)
+
+// A client may choose by SET fencepost.resource for which resources its transactions are fenced: by SET LOCAL
+// for one transaction, and by SET for the session. Its backend is registered for all of them, and for no other
+// while the session is at rest.
+
+// standing is a session's part in a candidacy, and what its client knows of that.
+type standing struct {
+	Candidacy
+	own    bool // it is that of the startup
+	epochs announced
+	shown  fencing.Epoch // that SHOW shows
+}
+
+// name is the resource, "" for that of the startup.
+func (st *standing) name() string {
+	if st.own {
+		return ""
+	}
+	return st.Resource
+}
+
+// leads reports whether the worker leads, and the client knows that.
+func (st *standing) leads() bool {
+	now := st.Status()
+	return now.CanWrite() && st.epochs.current == now.Epoch
+}
+
+// choice is what transactions are fenced for.
+type choice struct {
+	value string      // of fencepost.resource
+	all   []*standing // in the order in which the client has named them
+	local bool        // for one transaction
+}
+
+// choices is what a session knows of those that its client has made.
+type choices struct {
+	startup choice
+	base    *choice          // of the session; nil for the startup's
+	local   *choice          // of the block in hand; nil for the session's
+	block   blockMode        // of that block
+	denied  *fencing.Refusal // of that block: what a write gets, because the backend was not registered
+	lost    *standing        // for this one
+	known   []*standing      // besides that of the startup
+}
+
+// blockMode is what Fencepost has made of a block that has chosen.
+type blockMode uint8
+
+const (
+	noBlock     blockMode = iota
+	blockReads            // the block is READ ONLY
+	blockWrites           // it is READ WRITE, and the backend is registered for its choice
+)
+
+// aim is what the transaction in hand is fenced for.
+func (s *Session) aim() *choice {
+	switch c := &s.choices; {
+	case c.local != nil:
+		return c.local
+	case c.base != nil:
+		return c.base
+	default:
+		return &c.startup
+	}
+}
+
+// leads reports whether the worker leads all resources that the transaction in hand is fenced for, and the client
+// knows that.
+func (s *Session) leads() bool { return s.config.Mode == ModeFenced && s.aim().led() }
+
+func (c *choice) led() bool {
+	for _, st := range c.all {
+		if !st.leads() {
+			return false
+		}
+	}
+	return true
+}
+
+// lagging is the first of the resources of which a write is refused, because of which it is.
+func (s *Session) lagging() *standing {
+	c := s.aim()
+	if s.choices.lost != nil {
+		return s.choices.lost
+	}
+	if i := slices.IndexFunc(c.all, func(st *standing) bool { return !st.leads() }); i >= 0 {
+		return c.all[i]
+	}
+	return c.all[0]
+}
+
+// covers reports whether the backend is registered for all resources of c.
+func (s *Session) covers(c *choice) bool {
+	for _, st := range c.all {
+		if !slices.Contains(s.registered, st) {
+			return false
+		}
+	}
+	return true
+}
+
+// joining is what the message in hand chooses for its block, or what its transaction is fenced for.
+func (s *Session) joining() *choice {
+	if c := s.inHand.chosen; c != nil && c.local {
+		return c
+	}
+	return s.aim()
+}
+
+// registering is what NeedRegister asks for.
+func (s *Session) registering() (all []Told) {
+	for _, st := range s.joining().all {
+		if !slices.Contains(s.registered, st) {
+			all = append(all, Told{st.name(), st.epochs.current})
+		}
+	}
+	return all
+}
+
+// deny follows what has come of NeedRegister: r is why the backend is not registered for a resource, or nil.
+func (s *Session) deny(r *fencing.Refusal, resource string) {
+	if r == nil {
+		s.enrol()
+		return
+	}
+	if s.superseded() { // what it writes is discarded
+		return
+	}
+	s.inHand.denied = r
+	if c := s.joining(); c.local {
+		i := slices.IndexFunc(c.all, func(st *standing) bool { return st.name() == resource })
+		s.choices.denied, s.choices.lost = r, c.all[max(i, 0)]
+	}
+}
+
+// enrol says that the backend is registered for what NeedRegister has asked for.
+func (s *Session) enrol() {
+	for _, st := range s.joining().all {
+		if !slices.Contains(s.registered, st) {
+			s.registered = append(s.registered, st)
+		}
+	}
+}
+
+// choice returns the choice of these candidacies by the message in hand.
+func (s *Session) choice(chosen []*Candidacy) *choice {
+	c := &choice{value: s.inHand.value, local: s.inHand.join.Local}
+	for _, cand := range chosen {
+		c.all = append(c.all, s.standing(cand))
+	}
+	if len(c.all) == 0 {
+		c.all = s.choices.startup.all
+	}
+	return c
+}
+
+// standing returns what is known of a candidacy, which is new if nothing is.
+func (s *Session) standing(c *Candidacy) *standing {
+	if c == nil {
+		return &s.own
+	}
+	known := &s.choices.known
+	for _, st := range *known {
+		if st.Resource == c.Resource {
+			return st
+		}
+	}
+	st := &standing{Candidacy: *c}
+	st.epochs.current = c.Announced
+	*known = append(*known, st)
+	return st
+}
+
+// rebase has the session choose c from now on, nil for the resource of the startup.
+func (s *Session) rebase(c *choice) {
+	if c != nil && len(c.all) == 1 && c.all[0].own && (c.value == "" || c.value == s.own.Resource) {
+		c = nil
+	}
+	if c == nil && s.choices.base == nil {
+		return
+	}
+	s.choices.base, s.settings.shown = c, shown{}
+	var resources []string
+	if c != nil {
+		for _, st := range c.all {
+			resources = append(resources, st.name())
+		}
+	}
+	s.happens(Event{Kind: EventChosen, Resources: resources})
+}
+
+// rests follows the end of a transaction: what was chosen for it is over, and the backend keeps no registration
+// for that.
+func (s *Session) rests() {
+	c := &s.choices
+	c.local, c.block, c.denied, c.lost = nil, noBlock, nil, nil
+	if len(s.registered) == 0 || c.base == nil && len(c.known) == 0 {
+		return
+	}
+	var over []string
+	keep := s.aim()
+	s.registered = slices.DeleteFunc(s.registered, func(st *standing) bool {
+		goes := !slices.Contains(keep.all, st)
+		if goes {
+			over = append(over, st.name())
+		}
+		return goes
+	})
+	if len(over) > 0 {
+		s.happens(Event{Kind: EventUnregister, Resources: over})
+	}
+}
+
+// role is what the worker is told that it is.
+func (c *choice) role() string {
+	role := fencing.Leader.String()
+	for _, st := range c.all {
+		switch now := shownRole(st.Status()); {
+		case now == fencing.Superseded.String():
+			return now
+		case now != fencing.Leader.String():
+			role = now
+		}
+	}
+	return role
+}
+
+// epochs are those under which the worker may write, as it is told them. They are remembered as what SHOW shows.
+func (c *choice) epochs() string {
+	var text []byte
+	for i, st := range c.all {
+		if i > 0 {
+			text = append(text, ", "...)
+		}
+		st.shown = shownEpoch(st.Status())
+		text = strconv.AppendInt(text, int64(st.shown), 10)
+	}
+	return string(text)
+}
+
+// names is the value of fencepost.resource.
+func (c *choice) names() string {
+	if c.value != "" {
+		return c.value
+	}
+	return c.all[0].Resource
+}
+
+// judgeChoice judges a SET of fencepost.resource or fencepost.token by its words and its place. alone says
+// that nothing shares its text, or its batch.
+func (s *Session) judgeChoice(st *sqltext.Statement, alone bool) *fencing.Refusal {
+	_, valid := fencing.ParseResources(st.Value)
+	switch {
+	case st.Name == "token":
+		if r := fencing.SetTokenRefusal(st.Value, st.Local); r != nil {
+			return r
+		}
+		if !alone || s.txn != 'I' {
+			return fencing.TokenInsideRefusal
+		}
+		if s.choices.base != nil {
+			return fencing.ChosenParameterRefusal(st.Name)
+		}
+	case st.Current:
+		return fencing.InvalidResourcesRefusal("FROM CURRENT")
+	case !valid, st.Local && st.Value == "":
+		return fencing.InvalidResourcesRefusal(st.Value)
+	case st.Local && s.txn != 'T' && !s.inBlockOfBatch():
+		return fencing.ChooseLateRefusal
+	case !st.Local && (!alone || s.txn != 'I'):
+		return fencing.ChooseInsideRefusal
+	}
+	return nil
+}
+
+// inBlockOfBatch reports whether the batch in hand may have begun a block.
+func (s *Session) inBlockOfBatch() bool {
+	x := &s.exchange
+	return x.kind == batchExchange && (len(x.runs) > 0 || x.resumed)
+}
+
+// join asks for what SET fencepost.token or fencepost.resource wants, when it is about to run.
+func (s *Session) join(st *sqltext.Statement, alone bool) (*fencing.Refusal, NeedKind) {
+	switch {
+	case s.inHand.refusal != nil:
+		return s.inHand.refusal, NeedNothing
+	case s.inHand.joined:
+		return nil, NeedNothing
+	}
+	if r := s.judgeChoice(st, alone); r != nil {
+		return r, NeedNothing
+	}
+	if st.Name == "token" {
+		token, _ := fencing.ParseToken(st.Value)
+		s.inHand.join = JoinNeed{Token: token}
+	} else {
+		resources, _ := fencing.ParseResources(st.Value)
+		s.inHand.join, s.inHand.value = JoinNeed{Resources: resources, Local: st.Local}, st.Value
+	}
+	return nil, NeedJoin
+}
+
+// opens is what has to be done before the message in hand may choose for its block: the backend is registered if the
+// worker leads, and the server says whether the block has run anything yet. It returns NeedNothing if that is done.
+func (s *Session) opens() NeedKind {
+	c := s.inHand.chosen
+	if c == nil || !c.local || s.inHand.begun {
+		return NeedNothing
+	}
+	if c.led() && !s.covers(c) && !s.inHand.asked && fencing.Checking {
+		return NeedRegister
+	}
+	return NeedRoom
+}
+
+// opening is the exchange of Fencepost's own that opens does. SET TRANSACTION NOT DEFERRABLE fails with 25001 in a
+// block that has run a query, and in a savepoint, whatever its value was; its value only matters to a transaction
+// that stays read-only.
+func (s *Session) opening() (o own) {
+	c := s.inHand.chosen
+	o.add(opensBlock, "SET TRANSACTION NOT DEFERRABLE")
+	if s.covers(c) && c.led() {
+		o.add(0, "SET TRANSACTION READ WRITE")
+	} else {
+		o.add(0, "SET TRANSACTION READ ONLY")
+	}
+	o.add(0, "SET LOCAL fencepost.role TO "+fencing.Literal(c.role()), "SET LOCAL fencepost.epoch TO "+fencing.Literal(c.epochs()))
+	return o
+}
+
+// chooses follows a statement that chooses for its block, before it is sent.
+func (s *Session) chooses() {
+	c := s.inHand.chosen
+	if c == nil || !c.local || s.choices.local == c {
+		return
+	}
+	s.choices.local = c
+	s.settings.shown = shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.names(), inBlock: true}
+	s.settings.unsure, s.choices.block = false, blockReads
+	if c.led() && s.covers(c) {
+		s.choices.block = blockWrites
+	}
+}
+
+// executesChoice reports whether a statement is an EXECUTE of one that joins candidacies, which Fencepost would not see
+// run.
+func (s *Session) executesChoice(st *sqltext.Statement) bool {
+	e := s.fences[st.Name]
+	return st.Executes && e != nil && joins(e.statement)
+}

@@ -1,0 +1,301 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/wire"
+)
+
+type exchangeKind uint8
+
+const (
+	noExchange    exchangeKind = iota
+	ownExchange                // a batch of Fencepost's own
+	queryExchange              // a Query, or a part of one
+	batchExchange              // extended messages up to a Sync
+)
+
+// exchange is what was sent since the last ReadyForQuery.
+type exchange struct {
+	kind   exchangeKind
+	failed bool // the server has said ERROR
+	unsure bool // its statements may leave a block READ WRITE
+	stays  bool // as in inHand
+	copyIn bool // the server reads COPY data
+	// refusal is why a text of the exchange was replaced by one that fails; nil if none was.
+	refusal *fencing.Refusal
+	refused Attempt          // what was
+	denied  *fencing.Refusal // what a write gets, because the backend was not registered
+	own     own              // of an ownExchange
+	text    string
+	chosen  *choice // by a statement of it, for the session
+	rebases bool    // that statement has succeeded, or one that resets the choice
+	// discarded is the statement of a Query that is discarded.
+	discarded *sqltext.Statement
+	// statements are those of a Query.
+	statements []sqltext.Statement
+	batch
+}
+
+// batch is what an exchange is beyond that if it is a batch.
+type batch struct {
+	resumed  bool // its start was relayed
+	synced   bool // a Sync was sent
+	skip     bool // the server skips everything up to the Sync
+	flushed  bool // a Flush was sent behind the last Execute
+	over     over
+	portals  map[string]*entry
+	runs     []*entry // the Executes, each with its statement; nil if nothing is known of that
+	unknown  int      // how many of those of which nothing is known are not answered
+	maySet   bool     // one of them may have changed how the server reads a text
+	answered int      // of them
+	ops      []op     // the Parses and Closes that are not answered
+	owed     int      // how many messages of the client's are not answered
+	inner    *own     // what Fencepost has sent within the batch, and is not answered
+}
+
+// newExchange returns an exchange of the client's.
+func (s *Session) newExchange(k exchangeKind) exchange {
+	return exchange{kind: k, denied: s.inHand.denied, chosen: s.inHand.chosen, stays: s.inHand.stays}
+}
+
+// over says that nothing of a batch can run any more, because the transaction in which it
+// would run may not be read-only.
+type over uint8
+
+const (
+	notOver  over = iota
+	ended         // the transaction has ended: BEGIN may follow
+	mayWrite      // the transaction may be READ WRITE
+)
+
+// own is what Fencepost has sent: an exchange, or some messages of a batch of the client's.
+type own struct {
+	sql  []string
+	does work
+	show shown
+	left int // within a batch: how many replies are due
+}
+
+// work is a set of what an own exchange does.
+type work uint8
+
+const (
+	setsMode     work = 1 << iota // it makes the session read-only
+	setsBlock                     // it makes the open block read-only
+	setsShown                     // it sets Fencepost's parameters
+	restoresMode                  // it restores the client's own default
+	learnsNames                   // it lists the prepared statements
+	opensBlock                    // it fails unless the block has run nothing
+)
+
+func (o *own) add(w work, sql ...string) {
+	o.does |= w
+	o.sql = append(o.sql, sql...)
+}
+
+// ownName is the name of Fencepost's own statement and portal, which exist during an own exchange. A Query
+// would drop the unnamed ones, which may be the client's.
+const ownName = "fencepost_own"
+
+// appendTo appends the messages of the exchange. The statement may be there since an exchange that has failed.
+func (o *own) appendTo(dst []byte) []byte {
+	return wire.AppendSync(o.appendMessages(dst))
+}
+
+// appendWithin appends the messages within a batch of the client's, all of which is answered.
+func (o *own) appendWithin(dst []byte) []byte {
+	o.left = 5*len(o.sql) + 1
+	return append(o.appendMessages(dst), flush...)
+}
+
+func (o *own) appendMessages(dst []byte) []byte {
+	for _, sql := range o.sql {
+		dst = wire.AppendCloseStatement(dst, ownName)
+		dst = wire.AppendParse(dst, ownName, sql)
+		dst = wire.AppendRun(dst, ownName, ownName)
+	}
+	return wire.AppendCloseStatement(dst, ownName)
+}
+
+// answered follows a reply within a batch, and reports whether it was the last one.
+func (o *own) answered(typ byte) bool {
+	switch typ {
+	case '1', '2', '3', 'C':
+		o.left--
+	}
+	return o.left == 0
+}
+
+// leaving says how far the session is on its way to the relay.
+type leaving struct {
+	left     bool // the client's own settings are restored
+	failures int  // of own exchanges, one after another
+}
+
+// begins begins an exchange of the client's, or first one of Fencepost's own.
+func (s *Session) begins(p *gate.Plan) NeedKind {
+	if s.exchange.kind != noExchange {
+		return NeedRoom
+	}
+	o := s.due()
+	if len(o.sql) == 0 {
+		return NeedNothing
+	}
+	if s.leaving.failures >= maxFailures {
+		s.err = errMode
+		return NeedRoom
+	}
+	s.exchange = exchange{kind: ownExchange, own: o}
+	p.Own(o.appendTo(nil))
+	return NeedRoom
+}
+
+// maxFailures is how often an own exchange is tried. A short statement_timeout of the client, or
+// its cancel request, may hit one.
+const maxFailures = 5
+
+// due returns the exchange of Fencepost's own that has to precede the client's next one.
+func (s *Session) due() (o own) {
+	switch {
+	case s.txn == 'E': // nothing runs there
+		return o
+	case s.opens() == NeedRoom:
+		return s.opening()
+	case s.enters() && !s.restored():
+		o.add(restoresMode, s.settings.restore())
+		s.show(&o)
+		return o
+	case s.txn == 'I' && !s.settings.readOnly:
+		o.add(setsMode, SetupSQL)
+	case s.txn == 'T' && s.settings.unsure:
+		o.add(setsBlock, "SET TRANSACTION READ ONLY")
+	}
+	if s.asks {
+		o.add(learnsNames, namesSQL)
+	}
+	if s.config.Mode == ModeFenced {
+		s.show(&o)
+	}
+	return o
+}
+
+// enters reports whether the session, which is between two exchanges, may become a relay.
+func (s *Session) enters() bool {
+	return s.txn == 'I' && !s.parts.failed && !s.parts.stays && !s.inHand.stays && s.inHand.refusal == nil && s.leads() && s.covers(s.aim())
+}
+
+// restored reports whether the client's own default is in force.
+func (s *Session) restored() bool {
+	return s.leaving.left || s.settings.readOnly == s.settings.own.client
+}
+
+// restore returns the statement that gives the client its own default back.
+func (c *settings) restore() string {
+	switch {
+	case c.own.client == c.own.start:
+		return "RESET default_transaction_read_only"
+	case c.own.client:
+		return "SET default_transaction_read_only = on"
+	default:
+		return "SET default_transaction_read_only = off"
+	}
+}
+
+// show adds the SETs after which SHOW of Fencepost's parameters shows the current values.
+func (s *Session) show(o *own) {
+	c := s.aim()
+	now, has := shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.names()}, &s.settings.shown
+	if has.valid && has.role == now.role && has.epochs == now.epochs && has.resource == now.resource {
+		return
+	}
+	if !has.valid || has.resource != now.resource {
+		o.add(0, "SET fencepost.resource TO "+fencing.Literal(now.resource), "SET fencepost.worker TO "+fencing.Literal(s.config.Worker))
+	}
+	o.add(setsShown, "SET fencepost.role TO "+fencing.Literal(now.role), "SET fencepost.epoch TO "+fencing.Literal(now.epochs))
+	o.show = now
+}
+
+// ownDone follows the end of an exchange of Fencepost's own.
+func (s *Session) ownDone(status byte) {
+	o, failed := s.exchange.own, s.exchange.failed
+	s.exchange, s.txn = exchange{}, status
+	if failed {
+		s.ownFailed(&o)
+		return
+	}
+	s.leaving.failures = 0
+	s.ownWorked(&o, status != 'I')
+}
+
+// ownFailed follows an error in something of Fencepost's own.
+func (s *Session) ownFailed(o *own) {
+	if o.does&opensBlock != 0 {
+		s.inHand.refusal = fencing.ChooseLateRefusal
+		return
+	}
+	s.leaving.failures++
+}
+
+// ownWorked follows the end of something of Fencepost's own that has not failed.
+func (s *Session) ownWorked(o *own, inBlock bool) {
+	c := &s.settings
+	s.asks = s.asks && o.does&learnsNames == 0
+	c.readOnly = c.readOnly || o.does&setsMode != 0
+	c.unsure = c.unsure && o.does&setsBlock == 0
+	s.leaving.left = s.leaving.left || o.does&restoresMode != 0
+	s.inHand.begun = s.inHand.begun || o.does&opensBlock != 0
+	if o.does&setsShown != 0 {
+		c.shown = o.show
+		c.shown.inBlock = inBlock
+	}
+}
+
+// drain waits until all that was sent in the batch in hand is answered.
+func (s *Session) drain(p *gate.Plan) NeedKind {
+	x := &s.exchange
+	if x.kind != batchExchange || x.failed || x.owed == 0 && x.inner == nil {
+		return NeedNothing
+	}
+	if x.owed > 0 && !x.flushed {
+		x.flushed = true
+		p.Own(flush)
+	}
+	s.inHand.drains = true
+	return NeedRoom
+}
+
+// within sends o within the batch in hand, of which all is answered.
+func (s *Session) within(p *gate.Plan, o own) NeedKind {
+	s.exchange.inner, s.inHand.drains = &o, true
+	p.Own(s.exchange.inner.appendWithin(nil))
+	return NeedRoom
+}
+
+// reason is why a message of the client's may be sent now.
+func (s *Session) reason() gate.Reason {
+	switch s.choices.block {
+	case blockWrites:
+		r, _ := gate.Registered(len(s.registered) > 0 || !fencing.Checking)
+		return r
+	case blockReads:
+		r, _ := gate.ServerReadOnly(true)
+		return r
+	}
+	r, ok := gate.ServerReadOnly(s.txn == 'E' || s.txn == 'T' && !s.settings.unsure || s.txn == 'I' && s.settings.readOnly)
+	if !ok {
+		panic("protocol: the transaction is not known to be read-only")
+	}
+	return r
+}
+
+// awaitsRuns reports whether an Execute is not answered of whose statement nothing is known. It may
+// have ended the transaction.
+func (s *Session) awaitsRuns() bool {
+	x := &s.exchange
+	if x.kind != batchExchange || x.failed {
+		return false
+	}
+	return x.unknown > 0
+}

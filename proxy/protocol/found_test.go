@@ -1,0 +1,334 @@
+package protocol_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
+	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/protocol"
+)
+
+func (h *harness) count(t *testing.T, v string) int {
+	return pgtest.Ask[int](t, h.pg, h.db, "select count(*)::int from t where v = '"+v+"'")
+}
+
+// TestBehindRollbackTo: what follows ROLLBACK TO in a failed block runs, and is refused if it may write.
+func TestBehindRollbackTo(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.exec(targets)
+		h.readCatalog()
+		c := h.connect()
+		for how, m := range map[string][]byte{
+			"text": Q("rollback to a; select frees(); commit"), "batch": Batch(Run("rollback to a"), Run("select frees()"), Run("commit")),
+		} {
+			h.exec("truncate t")
+			got := each(c, Q("begin"), Q("savepoint a"), Q("select 1/0"), m, Q("rollback"))
+			if n := h.count(t, "f"); n != 0 {
+				t.Errorf("%s: a follower has written %d rows, answered by %q", how, n, got)
+			}
+		}
+		l := h.direct()
+		l.Exec("listen wp")
+		for how, m := range map[string][]byte{
+			"text": Q("rollback to a; notify wp; commit"), "batch": Batch(Run("rollback to a"), Run("notify wp"), Run("commit")),
+		} {
+			got := each(c, Q("begin"), Q("savepoint a"), Q("select 1/0"), m, Q("rollback"))
+			for _, x := range l.Exec("select 1") {
+				if x.Type == 'A' {
+					t.Errorf("%s: a follower has notified, answered by %q", how, got)
+				}
+			}
+		}
+	})
+}
+
+// TestABindOfASQLPrepare: what a leader has prepared by SQL is judged when it is bound.
+func TestABindOfASQLPrepare(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.exec(targets)
+		h.readCatalog()
+		c := h.led(Q("prepare w as select frees()"))
+		got := each(c, Batch(Bind("", "w"), Exec("", 0)))
+		if n := h.count(t, "f"); n != 0 {
+			t.Errorf("a worker that does not lead any more has written %d rows, answered by %q", n, got)
+		}
+		l := h.direct()
+		l.Exec("listen wp")
+		c = h.led(Q("prepare w as select pg_notify('wp', 'x')"))
+		for how, m := range map[string][]byte{"execute": Q("execute w"), "bind": Batch(Bind("", "w"), Exec("", 0))} {
+			got := each(c, m)
+			for _, x := range l.Exec("select 1") {
+				if x.Type == 'A' {
+					t.Errorf("%s: it has notified, answered by %q", how, got)
+				}
+			}
+		}
+	})
+}
+
+// TestADefaultThatIsRolledBack: what a client does to default_transaction_read_only in a block that ends otherwise does not keep its worker from writing.
+func TestADefaultThatIsRolledBack(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		for _, sql := range []string{
+			"set default_transaction_read_only = on", "set default_transaction_read_only = off", "set local default_transaction_read_only = off",
+			"set session characteristics as transaction read write", "select set_config('default_transaction_read_only', 'off', true)",
+		} {
+			for _, end := range []string{"rollback", "commit"} {
+				h.status.Store(follower)
+				c := h.connect()
+				if end == "commit" && sql == "set default_transaction_read_only = on" {
+					continue
+				}
+				before := each(c, Q("begin"), Q(sql), Q(end))
+				h.status.Store(leader(9))
+				got := each(c, Q("show fencepost.role"), Q(mine), Q(mine))
+				if got[2] != "" {
+					t.Errorf("%s, %s (%q): the leader's write is answered by %q", sql, end, before, got)
+				}
+			}
+		}
+	})
+}
+
+// TestAResetPreparedBeforeTheChoice: it is known when it is bound.
+func TestAResetPreparedBeforeTheChoice(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.choosing(func() *fencing.Status { return leader(4) })
+		for _, sql := range []string{"reset all", "discard all"} {
+			h.exec("truncate t")
+			h.status.Store(leader(9))
+			h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
+			c := h.connect()
+			got := each(c, Batch(Parse("ra", sql)), Q("set fencepost.resource = 'b'"), Q(mine))
+			h.exec("truncate t")
+			h.status.Store(follower) // r is another worker's
+			got = append(got, each(c, Batch(Bind("", "ra"), Exec("", 0)), Q(mine))...)
+			if n := h.rows(t); n != 0 {
+				t.Errorf("%s: %d rows of a worker that does not lead what it is back at, answered by %q", sql, n, got)
+			}
+		}
+	})
+}
+
+// TestAChoiceBehindTheEndOfAFailedBlock: a text or batch that ends a failed block first does not choose unseen.
+func TestAChoiceBehindTheEndOfAFailedBlock(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.choosing(func() *fencing.Status { return follower }) // b is another worker's
+		h.status.Store(leader(9))
+		h.lazy.Store(true)
+		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
+		for how, send := range map[string][][]byte{
+			"text":          {Q("rollback; begin; set local fencepost.resource = 'b'; " + mine + "; commit")},
+			"batch":         {Batch(Run("rollback"), Run("begin"), Run("set local fencepost.resource = 'b'"), Run(mine), Run("commit"))},
+			"session, text": {Q("rollback; set fencepost.resource = 'b'; " + mine)},
+			"savepoint":     {Q("rollback to a; set local fencepost.resource = 'b'; " + mine + "; commit")},
+		} {
+			h.exec("truncate t")
+			c := h.connect()
+			got := each(c, append([][]byte{Q("begin"), Q("savepoint a"), Q("select 1/0")}, send...)...)
+			if n := h.rows(t); n != 0 {
+				t.Errorf("%s: %d rows of a worker that does not lead what it has chosen, answered by %q", how, n, got)
+			}
+		}
+	})
+}
+
+// TestTheRestOfATextThatReadsOtherwise: a text whose rest cannot be read any more is no bug of the proxy.
+func TestTheRestOfATextThatReadsOtherwise(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.config = func(c *protocol.Config) { c.Announced = 9 }
+		lapsed := &fencing.Status{Epoch: 9, Lapsed: true, Holder: fencing.Record{Worker: "w", Epoch: 9}}
+		h.status.Store(lapsed)
+		c := h.connect()
+		time.AfterFunc(300*time.Millisecond, func() { h.status.Store(leader(9)) })
+		c.Send(Q("begin; set standard_conforming_strings = off; select pg_sleep(0.6); commit; select '\\\\'"))
+		time.Sleep(1500 * time.Millisecond)
+		if len(h.errs) > 0 {
+			t.Errorf("%.600v", h.errs[0])
+		}
+	})
+}
+
+func feed(t *testing.T, s *protocol.Session, b []byte) time.Duration {
+	began := time.Now()
+	var p gate.Plan
+	p.Reset(b)
+	n, need, err := s.FromClient(b, &p)
+	if n != len(b) || err != nil {
+		t.Fatal(n, len(b), need, err)
+	}
+	return time.Since(began)
+}
+
+// answered has s do what it does before the first exchange, as answered by a server.
+func answered(t *testing.T, s *protocol.Session) (replies int) {
+	// the first exchange of Fencepost's own
+	var p gate.Plan
+	b := Parse("x", "select 1")
+	p.Reset(b)
+	_, _, _ = s.FromClient(b, &p)
+	own, _ := p.Bytes(nil)
+	replies = 0
+	for rest := own; len(rest) > 0; {
+		size := int(rest[1])<<24 | int(rest[2])<<16 | int(rest[3])<<8 | int(rest[4]) + 1
+		typ := map[byte]byte{'C': '3', 'P': '1', 'B': '2', 'E': 'C', 'S': 'Z'}[rest[0]]
+		body := []byte{}
+		if typ == 'C' {
+			body = []byte("SET\x00")
+		}
+		if typ == 'Z' {
+			body = []byte{'I'}
+		}
+		m := append([]byte{typ, 0, 0, 0, byte(4 + len(body))}, body...)
+		var sg gate.Segments
+		sg.Reset(m)
+		if _, _, err := s.FromServer(m, &sg); err != nil {
+			t.Fatal(err)
+		}
+		replies++
+		rest = rest[size:]
+	}
+	return replies
+}
+
+// TestNamesInABatchThatChooses: a batch that chooses in the middle does not know prepared names, and may only use what it has prepared.
+func TestNamesInABatchThatChooses(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.exec(targets)
+		h.readCatalog()
+		h.choosing(func() *fencing.Status { return follower }) // b is another worker's
+		h.status.Store(leader(9))
+		h.lazy.Store(true)
+		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
+		c := h.connect()
+		got := each(c, Batch(Parse("w", "select frees()")), Batch(Run("begin"), Run("set local fencepost.resource = 'b'"), Bind("", "w"), Exec("", 0), Run("commit")), Q("rollback"))
+		if n := h.count(t, "f"); n != 0 {
+			t.Errorf("%d rows in a block that has chosen what the worker does not lead, answered by %q", n, got)
+		}
+	})
+}
+
+// TestAChoiceInATextThatIsNotRead: it is refused.
+func TestAChoiceInATextThatIsNotRead(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.choosing(func() *fencing.Status { return follower }) // b is another worker's
+		h.status.Store(leader(9))
+		h.lazy.Store(true)
+		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
+		for how, m := range map[string][][]byte{
+			"long":      {Q("begin; set local fencepost.resource = 'b'; " + mine + "; select '" + strings.Repeat("x", 300<<10) + "'; commit")},
+			"backslash": {Q("set standard_conforming_strings = off"), Q(`begin; set local fencepost.resource = 'b'; ` + mine + `; select '\\'; commit`)},
+		} {
+			h.exec("truncate t")
+			c := h.connect()
+			got := each(c, m...)
+			if n := h.rows(t); n != 0 {
+				t.Errorf("%s: %d rows of a worker that does not lead what it has chosen, answered by %q", how, n, got)
+			}
+		}
+	})
+}
+
+// TestABindInTwoPieces: a Bind of a SET of Fencepost's is taken as a whole.
+func TestABindInTwoPieces(t *testing.T) {
+	status := leader(9)
+	s := protocol.New(protocol.Config{
+		Mode: protocol.ModeFenced, Version: 18, Cache: sqltext.NewCache(1 << 20), Worker: "w", Registered: true,
+		Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return status }, Resource: "r", Incarnation: "i", Announced: 9},
+	})
+	bind := Bind("", "s")
+	in := Cat(Parse("x", "select 1"), Parse("s", "set fencepost.resource = 'b'"), bind[:8])
+	var p gate.Plan
+	p.Reset(in)
+	n, need, err := s.FromClient(in, &p)
+	t.Log(n, len(in), need.Kind, err)
+	in = in[n:]
+	var sg gate.Segments
+	replies := []byte{'1', 0, 0, 0, 4, '1', 0, 0, 0, 4}
+	sg.Reset(replies)
+	_, _, _ = s.FromServer(replies, &sg)
+	p.Reset(in)
+	n, need, err = s.FromClient(in, &p)
+	t.Log(n, len(in), need.Kind, err)
+	if n > len(in) {
+		t.Errorf("it has taken %d of %d bytes, needs %d, %v", n, len(in), need.Kind, err)
+	}
+}
+
+// TestShowAndSetInOneText: they are sent once.
+func TestShowAndSetInOneText(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.status.Store(leader(9))
+		h.lazy.Store(true)
+		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
+		c := h.connect()
+		c.Send(Q("set fencepost.epoch = 9; show fencepost.epoch"))
+		answered := make(chan error, 1)
+		go func() {
+			_, err := c.Next()
+			answered <- err
+		}()
+		select {
+		case <-answered:
+		case <-time.After(3 * time.Second):
+			h.mu.Lock()
+			t.Errorf("no answer for 3 s, while the session needs room %d times and sends the server %d bytes", len(h.needs), len(h.sent))
+			h.mu.Unlock()
+			_ = c.Conn.Close()
+			h.exec("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'app' and datname = current_database()")
+		}
+	})
+}
+
+// TestALongTextWithTheWords: data that contain the words of PREPARE TRANSACTION are no PREPARE TRANSACTION.
+func TestALongTextWithTheWords(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.status.Store(leader(9))
+		h.lazy.Store(true)
+		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
+		c := h.connect()
+		const data = "we prepare the next transaction"
+		got := each(c, Q("insert into t (v) values ('"+data+strings.Repeat("x", 300<<10)+"')"), Q("set standard_conforming_strings = off"), Q(`insert into t (v) values ('`+data+`\\n')`))
+		if got[0] != "" || got[2] != "" {
+			t.Errorf("a leader's INSERT is answered by %q", got)
+		}
+	})
+}
+
+// TestALeaderBehindARefusedChoice: its block can still write behind ROLLBACK TO.
+func TestALeaderBehindARefusedChoice(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h *harness) {
+		withTables(h)
+		h.choosing(func() *fencing.Status { return leader(4) })
+		h.status.Store(leader(9))
+		h.lazy.Store(true)
+		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
+		c := h.connect()
+		for _, sql := range []string{"set local fencepost.resource = 'b'", "set fencepost.resource = 'b'", "set fencepost.token = 3"} {
+			got := each(c, Q("begin"), Q(mine), Q("savepoint s"), Q(sql), Q("rollback to s"), Q(mine), Q("commit"))
+			if got[5] != "" {
+				t.Errorf("%s: %q", sql, got)
+			}
+			each(c, Q("rollback"))
+		}
+		each(c, Q("set fencepost.resource = 'b'"))
+		if got := each(c, Q("begin"), Q(mine), Q("reset all"), Q(mine), Q("commit")); got[3] != "" {
+			t.Errorf("reset all in a block: %q", got)
+		}
+	})
+}

@@ -1,0 +1,226 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// relay passes the messages of a session on as they are. A session is relayed while its backend
+// is registered, or if it may write without a fence. The relay puts nothing into the stream. It
+// follows only what it needs in order to know whether the session is at rest: where messages
+// begin, how many ReadyForQuery are due, and what the last one said.
+//
+// It begins at rest. It ends where nothing is due, in front of a message that Fencepost has to
+// look at: one whose text mentions a parameter of Fencepost's or prepares a transaction, or any
+// message that begins a transaction while the lease is not confirmed.
+type relay struct {
+	on bool
+	// due holds what the server has been sent that matters for ReadyForQuery, in order: 'Q', 'F'
+	// and 'S' are messages that it answers with one, and 'c' is the end of COPY data.
+	due relayQueue
+	// batch counts the messages of the extended protocol since the last Sync, and answered counts
+	// the replies that have completed one since the last ReadyForQuery.
+	batch, answered int
+	inBatch         bool // the batch has begun
+	flushed         int  // to how many messages of the batch the server was asked for the replies
+	status          byte // of the last ReadyForQuery
+	failed          bool // the server has said ERROR since then
+	copying         bool // the server reads COPY data, and has not been sent their end
+	ignored         bool // a Sync was sent among these data
+	swallowed       bool // the server has ignored a Sync in front of these data, unless the COPY has failed before it read any
+	extra           extraReady
+	endsDue         bool // the last message that was sent is the last of due
+	// lost means that the client has sent messages in an order in which nobody can tell how many
+	// ReadyForQuery are due. The session is never at rest again.
+	lost   bool
+	reason gate.Reason // of what is relayed
+	waits  bool        // a message waits for the replies to everything before it
+	// own is what Fencepost has sent, and is not answered. Nothing of the client's is sent meanwhile.
+	own     *own
+	refusal *fencing.Refusal // of a text that was replaced by one that fails, and is not answered
+	refused Attempt          // what was
+	shows   bool             // a SHOW of Fencepost's parameters is not answered
+	sets    bool             // a SET fencepost.epoch is not, which has named epoch
+	epoch   fencing.Epoch
+	// text is the start of the last text, or "" if stmt is the name of the last statement that was bound.
+	text, stmt []byte
+	named      []byte // the name of the prepared statement of which text is the text
+}
+
+// extraReady says whether one more ReadyForQuery may come than the client's messages are known to be owed: a COPY has
+// failed, and the server has ignored a Sync in front of the data, or answers it.
+type extraReady uint8
+
+const (
+	noExtra   extraReady = iota
+	extraNext            // the next ReadyForQuery is owed, and the one behind it may be extra
+	extraNow             // the next one is extra, unless something else comes before it
+)
+
+// maxRelayed bounds what due holds, so that a client cannot fill the memory by messages whose
+// replies it does not read.
+const maxRelayed = 64 << 10
+
+// relayQueue is a queue of bytes that does not allocate once it has grown.
+type relayQueue struct {
+	bytes []byte
+	first int
+}
+
+func (q *relayQueue) len() int { return len(q.bytes) - q.first }
+
+func (q *relayQueue) push(b byte) {
+	if q.first > 0 && len(q.bytes) == cap(q.bytes) {
+		q.bytes, q.first = append(q.bytes[:0], q.bytes[q.first:]...), 0
+	}
+	q.bytes = append(q.bytes, b)
+}
+
+func (q *relayQueue) pop() byte {
+	b := q.bytes[q.first]
+	if q.first++; q.first == len(q.bytes) {
+		q.bytes, q.first = q.bytes[:0], 0
+	}
+	return b
+}
+
+// skipCopyEnds drops ends of COPY data from the front: no COPY has read them.
+func (q *relayQueue) skipCopyEnds() {
+	for q.len() > 0 && q.bytes[q.first] == 'c' {
+		q.pop()
+	}
+}
+
+// atRest reports that the server has answered everything, is outside a transaction, and has been
+// sent nothing since.
+func (r *relay) atRest() bool { return r.quiet() && !r.inBatch && r.status == 'I' }
+
+// quiet reports that no reply is due.
+func (r *relay) quiet() bool {
+	return r.due.len() == 0 && !r.lost && !r.copying && r.extra == noExtra && (!r.inBatch || r.failed || r.answered >= r.batch)
+}
+
+// skips reports that the server skips what is sent now, up to a Sync.
+func (r *relay) skips() bool { return r.inBatch && r.failed && r.due.len() == 0 }
+
+// works reports whether the server is known to be working for the client, which has asked for the result. inside says
+// that the server has not been sent the last message to its end.
+func (r *relay) works(inside bool) bool {
+	n := r.due.len()
+	if inside && r.endsDue {
+		n--
+	}
+	return !r.lost && !r.copying && (n > 0 || r.due.len() == 0 && !r.failed && r.answered < r.flushed)
+}
+
+// sees follows a message of the client's. body is what is there of it.
+func (r *relay) sees(typ byte, body []byte) {
+	r.endsDue = typ == 'Q' || typ == 'F'
+	switch typ {
+	case 'Q', 'F':
+		r.lost = r.lost || r.inBatch || r.copying // the server may skip it, up to a Sync
+		r.due.push(typ)
+		if typ == 'Q' {
+			r.keep(body)
+		} else {
+			r.keep([]byte(sqltext.FunctionCall))
+		}
+	case 'S':
+		if r.copying {
+			r.ignored = true
+			return
+		}
+		r.inBatch, r.batch, r.flushed = false, 0, 0
+		r.due.push(typ)
+	case 'P', 'B', 'D', 'E', 'C':
+		r.lost = r.lost || r.copying
+		r.inBatch, r.batch = true, r.batch+1
+	case 'H':
+		if len(body) > 0 && !r.copying { // the server refuses it, and skips what follows up to a Sync
+			r.inBatch, r.batch = true, r.batch+1
+		}
+		r.flushed = r.batch
+	case 'c', 'f':
+		if r.copying {
+			r.copying = false
+		} else if r.due.len() > 0 || r.inBatch {
+			r.due.push('c')
+		}
+	}
+}
+
+// keep keeps the start of a text, for the audit.
+func (r *relay) keep(text []byte) {
+	if i := len(text) - 1; i >= 0 && text[i] == 0 {
+		text = text[:i]
+	}
+	r.text, r.stmt, r.named = append(r.text[:0], text[:min(len(text), maxRelayedText)]...), r.stmt[:0], r.named[:0]
+}
+
+// maxRelayedText is how much of a text a relay keeps, in bytes.
+const maxRelayedText = 512
+
+// answers follows a message of the server's.
+func (r *relay) answers(typ byte) {
+	if r.extra == extraNow && typ != 'N' && typ != 'A' && typ != 'S' {
+		r.extra = noExtra
+	}
+	switch typ {
+	case 'C':
+		r.swallowed = false
+		r.answered++
+	case '1', '2', '3', 'n', 'T', 'I', 's':
+		r.answered++
+	case 'E':
+		r.failed = true
+		r.lost = r.lost || r.copying && r.ignored // those Syncs may be answered, or not
+		if r.swallowed {
+			r.extra = extraNext
+		}
+		r.copying, r.ignored, r.swallowed = false, false, false
+	case 'G':
+		r.copyStarts()
+	}
+}
+
+// copyStarts follows CopyInResponse. The server ignores each Sync up to the end of the data. That
+// end may have been sent already.
+func (r *relay) copyStarts() {
+	var kept []byte
+	rest := r.due.bytes[r.due.first:]
+	if len(rest) > 0 && rest[0] == 'Q' { // the Query that copies
+		kept, rest = rest[:1:1], rest[1:]
+	} else {
+		r.inBatch = true // up to the next Sync
+	}
+	for i, b := range rest {
+		if b == 'c' {
+			r.due.bytes, r.due.first = append(kept, rest[i+1:]...), 0
+			r.inBatch = r.inBatch && r.due.len() == 0
+			return
+		}
+		r.lost, r.swallowed = r.lost || b != 'S', true
+	}
+	r.lost = r.lost || r.batch > 0 && len(rest) > 0 // the server reads more messages than those of a COPY
+	r.due.bytes, r.due.first = append(r.due.bytes[:0], kept...), 0
+	r.copying, r.ignored = true, false
+}
+
+// ready follows ReadyForQuery.
+func (r *relay) ready(status byte) {
+	r.due.skipCopyEnds()
+	switch n := r.due.len(); {
+	case r.extra == extraNow && (n == 0 || r.due.bytes[r.due.first] != 'S'): // a Query is answered by something else first
+		r.extra = noExtra
+	case n == 0:
+		r.lost = true
+	default:
+		r.due.pop()
+		r.due.skipCopyEnds()
+		if r.extra == extraNext {
+			r.extra = extraNow
+		}
+	}
+	r.status, r.answered, r.failed, r.copying, r.ignored, r.swallowed = status, 0, false, false, false, false
+}

@@ -1,0 +1,95 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/wire"
+)
+
+// settings are what is known of the server's settings.
+type settings struct {
+	reading sqltext.Settings // how it reads a text
+	utf8    bool             // client_encoding is UTF8
+	// readOnly: default_transaction_read_only is on, as the server has reported or confirmed.
+	readOnly bool
+	// unsure: the open block may be READ WRITE.
+	unsure bool
+	told   bool // what the client was last told of default_transaction_read_only
+	own    ownDefault
+	shown  shown
+}
+
+// ownDefault is the client's own default_transaction_read_only.
+type ownDefault struct {
+	start  bool // at the start of the session
+	client bool // what it would be now without Fencepost
+	before bool // what it was before the block in hand
+}
+
+// shown are the values of Fencepost's parameters that the server has.
+type shown struct {
+	valid                  bool
+	role, epochs, resource string
+	inBlock                bool // they were set in the open block, so its ROLLBACK undoes them
+}
+
+// overwrites follows a SET of the client's.
+func (has *shown) overwrites(st *sqltext.Statement) {
+	if st.Name == "resource" {
+		has.resource = st.Value
+	} else {
+		*has = shown{}
+	}
+}
+
+// begin takes the parameters that the server reported at the startup.
+func (c *settings) begin(parameters [][]byte) {
+	c.reading = sqltext.DefaultSettings
+	for _, body := range parameters {
+		c.learn(body)
+	}
+	c.own = ownDefault{c.readOnly, c.readOnly, c.readOnly}
+	c.told = c.readOnly
+}
+
+// learn takes a ParameterStatus, and reports whether it is that of default_transaction_read_only.
+func (c *settings) learn(body []byte) (ofMode bool) {
+	name, value, ok := wire.DecodeParameterStatus(body)
+	if !ok {
+		return false
+	}
+	switch name {
+	case "standard_conforming_strings":
+		c.reading.StandardConformingStrings = value == "on"
+	case "client_encoding":
+		c.reading.SafeEncoding, c.utf8 = sqltext.SafeEncoding(value), value == "UTF8"
+	case "default_transaction_read_only":
+		c.readOnly = value == "on"
+		return true
+	}
+	return false
+}
+
+// change follows a statement of the client's that has succeeded.
+func (c *settings) change(st *sqltext.Statement) {
+	switch {
+	case st.DefaultReadOnly == sqltext.SetsReadOnly:
+		c.own.client = true
+	case st.DefaultReadOnly == sqltext.SetsReadWrite:
+		c.own.client = false
+	case st.DefaultReadOnly == sqltext.RestoresDefault, st.Resets, endsWithDiscard(st):
+		c.own.client = c.own.start
+	}
+}
+
+// tag follows a CommandComplete.
+func (c *settings) tag(tag string) {
+	switch tag {
+	case "DISCARD ALL", "RESET":
+		c.shown = shown{}
+	case "ROLLBACK":
+		c.own.client = c.own.before
+		if c.shown.inBlock {
+			c.shown = shown{}
+		}
+	}
+}

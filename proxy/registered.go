@@ -1,0 +1,164 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
+)
+
+// EpochEnds implements fencing.Member. The backend of a registered session is ended, or let go of, once the session
+// is at rest, so that the grant need not end it.
+func (x *session) EpochEnds(e fencing.Epoch) { x.epochEnds("", nil, e) }
+
+// epochEnds is EpochEnds of a seat, which is nil for the candidacy of the startup.
+func (x *session) epochEnds(resource string, s *seat, e fencing.Epoch) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r := x.registrations[resource]
+	if x.m == nil || r == nil || r.state != registered || r.epoch > e || s != nil && !s.base.Load() {
+		return // what was chosen for one transaction is let go of behind that
+	}
+	x.member.retiresFor.Store(s)
+	x.member.retires.Store(time.Now().Add(retireWithin).UnixNano())
+	x.retireAtRest()
+}
+
+// retireAtRest ends the backend of a session that retires, if the session is at rest, or lets go of it if the session
+// goes on and discards. The client is told at its next use, as the client of a superseded session is. x.mu is held.
+func (x *session) retireAtRest() {
+	m := &x.member
+	switch {
+	case !x.retires() || !x.m.Is(protocol.AtRest):
+	case m.discards && m.retiresFor.Load() == nil:
+		m.retires.Store(0)
+		x.m.LetGo()
+		begun := x.beginDeleteAll()
+		x.deletions.Go(func() { x.unregister(context.Background(), begun) })
+	case m.standing.Load() == joined:
+		m.over.CompareAndSwap(nil, m.retiresFor.Load())
+		if m.standing.CompareAndSwap(joined, superseded) {
+			_ = x.server.Close()
+		}
+	}
+}
+
+// retireWithin is how long a session is to end at rest for one grant, which has ended its backend or was given up by then.
+const retireWithin = 30 * time.Second
+
+// retires reports whether the session ends at rest.
+func (x *session) retires() bool {
+	until := x.member.retires.Load()
+	return until != 0 && time.Now().UnixNano() < until
+}
+
+// overRefusal is what the client of a session is told whose candidacy is over, or that has retired for a grant. That
+// grant may have been given up.
+func (x *session) overRefusal() *fencing.Refusal {
+	if x.member.retires.Load() != 0 && x.member.ended().Status().Role != fencing.Superseded {
+		defer while(&x.active.busy)()
+		if !x.advanced(context.Background()) {
+			return fencing.RetiredRefusal
+		}
+	}
+	return x.supersededRefusal()
+}
+
+const (
+	// verifyEvery is how often the proxy compares its registered sessions with the registry.
+	verifyEvery = time.Second
+	// verifyTimeout bounds one such comparison.
+	verifyTimeout = 5 * time.Second
+)
+
+// verifyRegistrations compares the registered sessions with the registry, until ctx ends. A session of which the registry
+// has lost the entry would be missed by the next grant, so it ends.
+func (s *Server) verifyRegistrations(ctx context.Context) {
+	tick := time.NewTicker(verifyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		var looks errgroup.Group
+		looks.SetLimit(askedAtOnce)
+		for _, all := range s.registeredSessions() {
+			looks.Go(func() error {
+				verify(ctx, all)
+				return nil
+			})
+		}
+		_ = looks.Wait() // the functions return no error
+	}
+}
+
+// registeredSession is a session with an entry of it in the registry.
+type registeredSession struct {
+	*session
+	resource string
+	entry    int64
+}
+
+// registryKey is what has a registry: a database of a server.
+type registryKey struct{ database, started string }
+
+func (s *Server) registeredSessions() map[registryKey][]registeredSession {
+	s.mu.Lock()
+	sessions, _ := s.openLocked()
+	s.mu.Unlock()
+	all := make(map[registryKey][]registeredSession)
+	for _, x := range sessions {
+		x.mu.Lock()
+		for resource, r := range x.registrations {
+			if x.m != nil && r.state == registered {
+				key := registryKey{x.start.database, x.backend.started}
+				all[key] = append(all[key], registeredSession{x, resource, r.entry.ID})
+			}
+		}
+		x.mu.Unlock()
+	}
+	return all
+}
+
+// verify ends those of the sessions, which are of one registry, that it does not have.
+func verify(ctx context.Context, all []registeredSession) {
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
+	entries := make([]int64, len(all))
+	for i, x := range all {
+		entries[i] = x.entry
+	}
+	missing, err := all[0].member.candidacy().Fence().Unregistered(ctx, all[0].backend.started, entries)
+	if err != nil {
+		return // the database is followed elsewhere, and a grant does not depend on this
+	}
+	lost := make(map[int64]bool, len(missing))
+	for _, entry := range missing {
+		lost[entry] = true
+	}
+	for _, x := range all {
+		if lost[x.entry] {
+			x.unregistered(ctx, x.resource, x.entry)
+		}
+	}
+}
+
+// unregistered ends a session whose entry is not in the registry. Mostly a grant has ended the backend, and the session
+// does not know that yet.
+func (x *session) unregistered(ctx context.Context, resource string, entry int64) {
+	x.mu.Lock()
+	r := x.registrationOf(resource)
+	same := r.state == registered && r.entry.ID == entry
+	x.mu.Unlock()
+	if !same || x.isSuperseded() || x.belonging(resource).Advanced(ctx) {
+		return
+	}
+	x.log().Error("session ended: the registry has lost the entry of its backend", zap.Uint32("pid", x.backend.pid))
+	x.endAtOnce(fencing.LostRegistrationRefusal)
+}

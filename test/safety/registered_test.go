@@ -1,0 +1,119 @@
+package safety
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
+)
+
+// TestSafetyALostRegistrationEndsItsSession: somebody empties the registry, so that a grant would not know of the
+// session. The session ends at the next comparison, and says why.
+func TestSafetyALostRegistrationEndsItsSession(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	c := s.Leader("w")
+	fixture.MustPass(t, c, Q("begin"))
+	fixture.MustPass(t, c, Q(mine))
+	s.Exec("truncate fencepost.running")
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != fencing.StateNoFence {
+		t.Errorf("the session ends with %v, want ZF004", f)
+	}
+	fixture.Eventually(t, "the backend is gone", func() bool {
+		return s.Number("select count(*) from pg_stat_activity where usename = 'app' and datname = current_database()") == 0
+	})
+	if s.Rows("mine") != 0 {
+		t.Error("the open transaction was committed")
+	}
+	fixture.MustPass(t, s.Connect("w"), Q(mine))
+}
+
+// TestARegisteredSessionIsRelayed: nothing of Fencepost's is in the stream of a leader, from BEGIN to COMMIT, and in
+// the texts and statements that the server shows. SHOW of Fencepost's own parameters is answered in between.
+func TestARegisteredSessionIsRelayed(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	c := s.Leader("w")
+	for _, sql := range []string{"begin", "select 1", "show fencepost.role", "select count(*) from pg_prepared_statements", "commit", "show fencepost.epoch", "select 2"} {
+		all := fixture.MustPass(t, c, Q(sql))
+		want := map[string]string{"select 1": "1", "show fencepost.role": "leader", "select count(*) from pg_prepared_statements": "0", "show fencepost.epoch": "1", "select 2": "2"}[sql]
+		if got := column(all); want != "" && got != want {
+			t.Errorf("%s: %q, want %q", sql, got, want)
+		}
+	}
+	if n := s.Number("select count(*) from fencepost.running"); n != 1 {
+		t.Errorf("%d backends are registered, want 1", n)
+	}
+	_ = c.Close()
+	s.Connect("w")
+	s.Grant("next")
+	if n := s.Number("select count(*) from fencepost.running"); n != 0 {
+		t.Errorf("%d backends are registered after the grant, want none", n)
+	}
+}
+
+// TestALapsedSessionIsLetGo: while the lease is not confirmed, what a client begins is not registered, so that no grant
+// waits for it. The backend is registered again when the lease is confirmed.
+func TestALapsedSessionIsLetGo(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	c := s.Leader("w")
+	fixture.MustPass(t, c, Q(mine))
+	candidacy := s.Candidacy(s.DB, "r", "w")
+	led := *candidacy.Status()
+	lapsed := led
+	lapsed.Role, lapsed.Lapsed = fencing.Follower, true
+	for _, block := range []bool{false, true} {
+		candidacy.SetStatus(&lapsed)
+		if block {
+			fixture.MustPass(t, c, Q("begin"))
+		}
+		fixture.MustPass(t, c, Q("select count(*) from t"))
+		if n := s.Number("select count(*) from fencepost.running"); n != 0 {
+			t.Errorf("in a block %t: %d backends are registered, want none", block, n)
+		}
+		fixture.MustFail(t, c, "ZF002", Q(mine))
+		candidacy.SetStatus(&led)
+		if block {
+			fixture.MustPass(t, c, Q("rollback"))
+		}
+		fixture.MustPass(t, c, Q(mine))
+		if n := s.Number("select count(*) from fencepost.running"); n != 1 {
+			t.Errorf("in a block %t: %d backends are registered behind the lapse, want 1", block, n)
+		}
+	}
+	if s.Rows("mine") != 3 {
+		t.Errorf("%d rows, want 3", s.Rows("mine"))
+	}
+}
+
+// TestNothingIsPreparedBehindAFailedBatch: the error of a batch has come, and its ReadyForQuery has not, when the
+// client sends a batch that prepares its transaction. The server does not skip that one.
+func TestNothingIsPreparedBehindAFailedBatch(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	c := s.Leader("w")
+	fixture.MustPass(t, c, Q("select 1"))
+	// It takes long to abort, between the error and ReadyForQuery.
+	const slow = "do $$begin for i in 1..3000 loop execute format('create table a%s (a int primary key, b text)', i); end loop; raise exception 'slow'; end$$"
+	for _, third := range []string{"prepare transaction 'behind'", "show fencepost.role"} {
+		c.Send(Batch(Run(slow)))
+		c.Until('E')
+		c.Send(Batch(Run("begin"), Run(stale), Run(third)))
+		c.Until('Z')
+		if got := wiretest.ErrorOf(c.Until('Z')); third[0] == 'p' && got != "ZF005" || third[0] == 's' && got != "" {
+			t.Errorf("%s: error %q", third, got)
+		}
+		fixture.Ask(c, Q("rollback"))
+	}
+	s.Supersede()
+	if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 0 {
+		s.Exec("commit prepared 'behind'")
+	}
+	if s.Rows("stale") != 0 {
+		t.Error("a row of the old epoch was committed behind the grant")
+	}
+}

@@ -1,0 +1,87 @@
+package system
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestSafetyFrozenPool freezes a leader that has a pool of idle connections, alone and together with its proxy. All of
+// them are registered. The next leader does not wait for the grace: if their proxy is alive, it ends their backends,
+// and if it is frozen, the grant does after 250 ms.
+func TestSafetyFrozenPool(t *testing.T) {
+	t.Parallel()
+	const (
+		conns = 200
+		grace = 20 * time.Second
+	)
+	for _, c := range []struct {
+		name     string
+		both     bool
+		drain    time.Duration // within which their backends end
+		settings []string
+	}{
+		{"alone", false, 0, nil},
+		{"with its proxy", true, 250 * time.Millisecond, []string{"LEASE_TTL=3s"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres", onServer(pgtest.Start(t)), with(append(c.settings, "LEASE_GRACE="+grace.String())...))
+			one, two := h.proxy(), h.proxy()
+			stale := h.worker("stale")
+			dsn := h.dsn(one, "stale", "campaign", "wait", "worker_timeout", "1s")
+			stale.must("connect", dsn)
+			stale.must("simple", "INSERT INTO work VALUES ('before')")
+			stale.tell(order{Do: "pool", Text: dsn, Count: conns})
+			if r := stale.answer(); r.Failure != nil || len(r.Values) != conns {
+				t.Fatalf("a pool of %d connections: %d connected, %v", conns, len(r.Values), r.Failure)
+			}
+			if n := ask[int](h, "SELECT count(*) FROM fencepost.running WHERE epoch = 1"); fencing.Checking && n != conns+1 {
+				t.Fatalf("%d backends are registered, want %d", n, conns+1)
+			}
+			stale.Freeze(t)
+			if c.both {
+				one.Freeze(t)
+			}
+			watch := startWatch(t)
+			successor := h.join(two, "successor", "campaign", "wait")
+			successor.must("INSERT INTO work VALUES ('successor')")
+			wrote := time.Now()
+			takeover := two.Await(t, "takeover", "worker", "successor")
+			granted, err := time.ParseDuration(takeover.Text("grant"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("the grant ended %d idle connections in %v, and the successor wrote %v after it", conns, granted, wrote.Sub(takeover.At(t)))
+			if watch.late(t, granted, c.drain+time.Second) {
+				t.Errorf("the grant took %v", granted)
+			}
+			if !c.both {
+				released := one.Await(t, "released", "worker", "stale", "reason", "silence").At(t)
+				t.Logf("the successor wrote %v after the lease was released", wrote.Sub(released))
+				if took := wrote.Sub(released); watch.late(t, took, 3*time.Second) {
+					t.Errorf("the successor wrote %v after the lease was released", took)
+				}
+			}
+
+			stale.tell(order{Do: "drain", Text: "INSERT INTO work VALUES ('stale')"})
+			if c.both {
+				one.Thaw(t)
+			}
+			stale.Thaw(t)
+			for i, state := range stale.answer().Values {
+				if state != fencing.StateSuperseded {
+					t.Errorf("connection %d got %q, want ZF001", i, state)
+					break
+				}
+			}
+			if got := h.works(); !slices.Equal(got, []string{"before", "successor"}) {
+				t.Errorf("the table contains %s, want no row of the frozen worker", fmt.Sprintf("%.200q", got))
+			}
+		})
+	}
+}
