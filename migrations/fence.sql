@@ -1,9 +1,13 @@
--- The fence: one row and one sequence for each resource, and the ledger of all grants.
+-- The fence: one row for each resource, and the ledger of all grants.
 --
--- Locks. A registration holds RowExclusive on its resource's sequence until it commits (pg_sequence_last_value takes
--- that lock), and so does a transaction that writes a guarded table under fencepost.claim. A grant first locks the row,
--- then the sequence in ShareRowExclusive (ALTER SEQUENCE). So it sees every registration under the old epoch, and every
--- registration that comes after it sees the new one.
+-- Locks. A registration locks the row FOR KEY SHARE until it commits, and so does a transaction that writes a guarded
+-- table under fencepost.claim. A grant first locks the row FOR NO KEY UPDATE, against other grants and orders, and
+-- decides. Before it records an epoch, it locks the row FOR UPDATE. So it sees every registration under the old epoch, and
+-- every registration that comes after it sees the new one.
+--
+-- All of these are locks of rows, which need a right on the table. A lock of a relation would not do: whoever may connect
+-- can lock any relation, because nextval locks what it is given, until the end of the transaction, before it looks at the
+-- right, or whether that is a sequence.
 CREATE TABLE fencepost.fence (
     id                integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     resource          text COLLATE "C" NOT NULL UNIQUE CHECK (pg_catalog.length(resource) BETWEEN 1 AND 255),
@@ -15,7 +19,7 @@ CREATE TABLE fencepost.fence (
     source_index      bigint NOT NULL DEFAULT 0,
     granted_at        timestamptz
 );
-COMMENT ON TABLE fencepost.fence IS 'the highest grant of each resource; its epoch is also the value of the sequence fencepost.epoch_<id>';
+COMMENT ON TABLE fencepost.fence IS 'the highest grant of each resource';
 
 -- The number of the first fence is random. A session that was opened under a schema which was dropped since
 -- knows its fence by number. If the new schema numbered its fences from 1 too, that session could find its
@@ -92,62 +96,89 @@ BEGIN
     END IF;
 END $$;
 
--- sequence_of returns the sequence that holds a fence's epoch, NULL if it is missing.
-CREATE OR REPLACE FUNCTION fencepost.sequence_of(fence integer) RETURNS regclass
+-- lost raises the error of a fence that is not there.
+CREATE OR REPLACE FUNCTION fencepost.lost(fence integer) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
-    RETURN to_regclass(format('fencepost.epoch_%s', fence));
+    RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('fence %s cannot be used: its row is missing', fence),
+        HINT = 'If an operator removed the resource, connect again. Otherwise run fencepost migrate, and connect again.';
 END $$;
 
--- lock_fence locks a fence's row and returns it.
+-- lock_fence locks a fence's row against other grants and orders, and returns it. Registrations go on.
 CREATE OR REPLACE FUNCTION fencepost.lock_fence(fence integer) RETURNS fencepost.fence
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     rec fencepost.fence%ROWTYPE;
 BEGIN
-    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
-    IF rec.id IS NULL OR fencepost.sequence_of(fence) IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('fence %s cannot be used: its row or its sequence is missing', fence),
-            HINT = 'Run fencepost migrate, and connect again.';
+    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR NO KEY UPDATE;
+    IF rec.id IS NULL THEN
+        PERFORM fencepost.lost(fence);
     END IF;
     RETURN rec;
 END $$;
 
--- known_epoch returns the highest epoch that anything in the database records for a fence. After the restore
--- of a dump that was taken across a grant, it is higher than the row's epoch.
+-- share keeps a fence's row from being changed by a grant until the end of this transaction, and returns it, NULL if it
+-- is not there. It waits for a grant that is recording an epoch. In REPEATABLE READ it fails (40001) if a grant was
+-- recorded since the transaction began. In READ COMMITTED it returns the newest row.
+CREATE OR REPLACE FUNCTION fencepost.share(fence integer) RETURNS fencepost.fence
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    rec fencepost.fence%ROWTYPE;
+BEGIN
+    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR KEY SHARE;
+    RETURN rec;
+END $$;
+
+-- pass is share for a transaction that may last. Postgres grants a lock of a row past those that wait for a stronger one,
+-- so transactions that overlap could keep a grant waiting for ever. Therefore pass first locks the row in a mode that a
+-- grant in progress excludes, and gives that lock back by a subtransaction. A transaction that has the row already does
+-- not do that: the grant waits for it.
+CREATE OR REPLACE FUNCTION fencepost.pass(fence integer) RETURNS fencepost.fence
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    passed text := 'fencepost.passed_' || fence;
+BEGIN
+    IF current_setting(passed, true) IS DISTINCT FROM pg_current_xact_id()::text THEN
+        BEGIN
+            PERFORM FROM fencepost.fence f WHERE f.id = fence FOR SHARE;
+            RAISE EXCEPTION USING ERRCODE = 'ZF000';
+        EXCEPTION WHEN SQLSTATE 'ZF000' THEN
+            PERFORM set_config(passed, pg_current_xact_id()::text, true);
+        END;
+    END IF;
+    RETURN fencepost.share(fence);
+END $$;
+
+-- known_epoch returns the highest epoch that anything in the database records for a fence.
 CREATE OR REPLACE FUNCTION fencepost.known_epoch(rec fencepost.fence) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN greatest(rec.epoch, (SELECT max(g.epoch) FROM fencepost.grants g WHERE g.id = rec.id),
-        pg_sequence_last_value(fencepost.sequence_of(rec.id)));
+    RETURN greatest(rec.epoch, (SELECT max(g.epoch) FROM fencepost.grants g WHERE g.id = rec.id));
 END $$;
 
--- state reads a fence under its sequence's lock, so that it waits for a grant in progress, and row and
--- sequence agree. It waits for at most wait (NULL: until the grant has ended); last is NULL if that was not
--- enough.
-CREATE OR REPLACE FUNCTION fencepost.state(fence integer, wait interval, OUT rec fencepost.fence, OUT last bigint)
+-- state reads a fence, and whether that is settled: no grant is recording an epoch, so that nothing newer is about to
+-- appear. The lock that it takes need not be flushed.
+CREATE OR REPLACE FUNCTION fencepost.state(fence integer, OUT rec fencepost.fence, OUT settled boolean)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
-    IF wait IS NOT NULL THEN
-        PERFORM set_config('lock_timeout', format('%sms', ceil(extract(epoch FROM wait) * 1000)), true);
-    END IF;
-    BEGIN
-        last := coalesce(pg_sequence_last_value(fencepost.sequence_of(fence)), 0);
-    EXCEPTION WHEN lock_not_available THEN
-        last := NULL;
-    END;
-    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
-    IF rec.id IS NULL OR fencepost.sequence_of(fence) IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('fence %s cannot be used: its row or its sequence is missing', fence),
-            HINT = 'Run fencepost migrate, and connect again.';
+    PERFORM set_config('synchronous_commit', 'off', true);
+    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR KEY SHARE SKIP LOCKED;
+    settled := FOUND;
+    IF NOT settled THEN
+        SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
+        IF NOT FOUND THEN
+            PERFORM fencepost.lost(fence);
+        END IF;
     END IF;
 END $$;
 
--- register returns the id of a resource's fence, and creates the fence if the resource is new. If the sequence
--- was lost, register creates it again at the row's epoch. Concurrent calls are safe.
+-- register returns the id of a resource's fence, and creates the fence if the resource is new. Concurrent calls are
+-- safe.
 --
 -- A proxy that replaces one which has died begins with this, so it also sweeps the registry; the registry of
 -- a standby cannot be read. A new resource begins at the floor, whose lock makes this wait for a removal of
@@ -173,15 +204,6 @@ BEGIN
     END IF;
     IF fence IS NULL THEN -- somebody else made it meanwhile
         SELECT f.id INTO STRICT fence FROM fencepost.fence f WHERE f.resource = resource;
-    END IF;
-    IF fencepost.sequence_of(fence) IS NULL THEN
-        SELECT f.epoch INTO STRICT last FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
-        IF fencepost.sequence_of(fence) IS NULL THEN
-            EXECUTE format('CREATE SEQUENCE fencepost.%I AS bigint', 'epoch_' || fence);
-            IF last > 0 THEN
-                PERFORM setval(fencepost.sequence_of(fence), last);
-            END IF;
-        END IF;
     END IF;
     RETURN fence;
 END $$;

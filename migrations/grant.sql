@@ -21,6 +21,14 @@ CREATE TABLE fencepost.bearers (
 CREATE INDEX bearers_worker ON fencepost.bearers (id, worker);
 COMMENT ON TABLE fencepost.bearers IS 'the workers that lead or led under an epoch which was granted to another one, because they have brought the same token';
 
+-- alone lets one transaction at a time number something in this database, until it ends. It locks a row, because whoever
+-- may connect can lock a table.
+CREATE OR REPLACE FUNCTION fencepost.alone() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM fencepost.identity i FOR NO KEY UPDATE;
+END $$;
+
 -- bump_generation makes a lease service instance the newest one, even if it was seen before: its awards are
 -- accepted again, whatever was recorded from others. The operator guarantees that no older award of that
 -- instance is still in flight; a new instance id at the lease service is the safer way.
@@ -30,7 +38,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     number bigint;
 BEGIN
-    LOCK TABLE fencepost.generations IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM fencepost.alone();
     SELECT 1 + greatest((SELECT max(g.number) FROM fencepost.generations g), (SELECT max(f.source_generation) FROM fencepost.fence f), 0)
         INTO number;
     INSERT INTO fencepost.generations (number, source, marker) VALUES (number, source, marker);
@@ -47,7 +55,7 @@ BEGIN
     SELECT max(g.number) INTO found_number FROM fencepost.generations g
         WHERE g.source = source AND g.marker = marker;
     IF found_number IS NULL THEN
-        LOCK TABLE fencepost.generations IN SHARE ROW EXCLUSIVE MODE;
+        PERFORM fencepost.alone();
         SELECT max(g.number) INTO found_number FROM fencepost.generations g
             WHERE g.source = source AND g.marker = marker;
     END IF;
@@ -57,27 +65,21 @@ BEGIN
     RETURN found_number;
 END $$;
 
--- advance records a new epoch. It waits until no transaction of the old one can commit, and then changes
--- sequence, row and ledger together. The grant counts from then on, so granted_at is the time after the wait.
--- The INSERT takes a snapshot of its own, also after the wait. The caller has locked the row.
+-- advance records a new epoch. It waits until no transaction of the old one can commit, and then changes row and ledger
+-- together. The grant counts from then on, so granted_at is the time after the wait. The INSERT takes a snapshot of its
+-- own, also after the wait. The caller has locked the row by lock_fence.
 CREATE OR REPLACE FUNCTION fencepost.advance(before fencepost.fence, after fencepost.fence, grace interval, patience interval) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     since timestamptz := clock_timestamp();
-    seq   regclass := fencepost.sequence_of(before.id);
 BEGIN
-    -- This waits for registrations that have begun, and for whoever else has read the sequence, while the caller
-    -- removes what blocks it. If the caller is frozen or gone, this leaves the queue by itself, because
-    -- registrations wait after it.
+    -- This waits for registrations that have begun, while the caller removes what blocks it. If the caller is frozen or
+    -- gone, this gives up by itself.
     PERFORM set_config('lock_timeout', format('%sms', ceil(extract(epoch FROM grace + patience) * 1000) + 3000), true);
-    EXECUTE format('ALTER SEQUENCE fencepost.%I RESTART', 'epoch_' || before.id);
-    IF before IS DISTINCT FROM (SELECT f FROM fencepost.fence f WHERE f.id = before.id) THEN
-        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('fence %s changed while its row was locked', before.id);
-    END IF;
+    PERFORM FROM fencepost.fence f WHERE f.id = before.id FOR UPDATE;
     PERFORM fencepost.drain(before.id, since, grace, patience);
     after.granted_at := clock_timestamp();
-    PERFORM setval(seq, after.epoch);
     UPDATE fencepost.fence f SET epoch = after.epoch, worker = after.worker, incarnation = after.incarnation, source = after.source,
         source_generation = after.source_generation, source_index = after.source_index, granted_at = after.granted_at
         WHERE f.id = before.id;
@@ -152,12 +154,6 @@ BEGIN
             DETAIL = fencepost.detail(rec.resource, worker, incarnation, held, known, rec.worker),
             HINT = fencepost.superseded_hint(rec);
     ELSIF rec.incarnation = incarnation AND (newer OR (era, index) = (rec.source_generation, rec.source_index)) THEN
-        IF rec.epoch IS DISTINCT FROM pg_sequence_last_value(fencepost.sequence_of(fence)) THEN
-            RAISE EXCEPTION USING ERRCODE = 'ZF004',
-                MESSAGE = format('the fence of resource %s disagrees with itself: the database was restored across a grant', fencepost.quoted(rec.resource)),
-                DETAIL = fencepost.detail(rec.resource, worker, incarnation, rec.epoch, known, rec.worker),
-                HINT = 'Connect again: the next grant puts it right.';
-        END IF;
         -- Write even if nothing changes: only a commit that writes is flushed to disk.
         UPDATE fencepost.fence f SET source = source, source_generation = era, source_index = index WHERE f.id = fence;
         IF rec.worker IS DISTINCT FROM worker THEN

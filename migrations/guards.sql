@@ -77,30 +77,24 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 #variable_conflict use_variable
 DECLARE
     rec   fencepost.fence%ROWTYPE;
-    cur   bigint;
     since timestamptz;
     super boolean;
     state text;
     what  text;
     hint  text;
 BEGIN
-    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.resource = resource;
-    cur := pg_sequence_last_value(fencepost.sequence_of(rec.id));
-    IF rec.id IS NOT NULL THEN
-        SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = rec.id; -- as it is behind the lock
-    END IF;
+    rec := fencepost.pass((SELECT f.id FROM fencepost.fence f WHERE f.resource = resource));
     SELECT a.backend_start, r.rolsuper INTO since, super FROM pg_stat_get_activity(pg_backend_pid()) a JOIN pg_roles r ON r.oid = a.usesysid;
     state := 'ZF004';
     IF rec.id IS NULL THEN
         what := format('there is no resource %s in this database', fencepost.quoted(resource));
         hint := 'SELECT resource, epoch FROM fencepost.status shows all.';
-    ELSIF epoch IS NULL OR epoch <= 0 OR epoch > coalesce(cur, 0) THEN
+    ELSIF epoch IS NULL OR epoch <= 0 OR epoch > rec.epoch THEN
         what := format('%s is no epoch of resource %s', coalesce(epoch::text, 'NULL'), fencepost.quoted(resource));
         hint := 'SELECT resource, epoch FROM fencepost.status shows the epoch. ' || fencepost.restored_hint(epoch);
-    ELSIF epoch < cur THEN
+    ELSIF epoch < rec.epoch THEN
         state := 'ZF001';
-        what := format('epoch %s is over on resource %s: the current epoch %s is held by %s', epoch, fencepost.quoted(resource), cur,
-            CASE WHEN rec.epoch = cur THEN fencepost.holder(rec.worker) ELSE 'another worker' END);
+        what := format('epoch %s is over on resource %s: the current epoch %s is held by %s', epoch, fencepost.quoted(resource), rec.epoch, fencepost.holder(rec.worker));
         hint := fencepost.superseded_hint(rec);
     ELSIF since IS NULL OR super AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
         what := format('a grant could not end the backend of role %s', fencepost.quoted(session_user));
@@ -112,7 +106,7 @@ BEGIN
         RETURN;
     END IF;
     RAISE EXCEPTION USING ERRCODE = state, MESSAGE = what, HINT = hint,
-        DETAIL = fencepost.detail(resource, NULL, NULL, epoch, cur, CASE WHEN rec.epoch = cur THEN rec.worker END);
+        DETAIL = fencepost.detail(resource, NULL, NULL, epoch, rec.epoch, rec.worker);
 END $$;
 
 -- write_guard makes a trigger's function, or makes it anew. The function runs with the rights of its owner, because

@@ -155,7 +155,7 @@ func TestUpCorrectsGrants(t *testing.T) {
 	}
 	var uses, reads, notes, monitors bool
 	if err := s.Connect(t, pgtest.Superuser, db).QueryRow(context.Background(),
-		`SELECT has_schema_privilege('app', 'fencepost', 'USAGE'), has_sequence_privilege('app', 'fencepost.epoch_1', 'SELECT'),
+		`SELECT has_schema_privilege('app', 'fencepost', 'USAGE'), has_sequence_privilege('app', 'fencepost.lease_award', 'SELECT'),
 			has_table_privilege('app', 'fencepost.running', 'DELETE'), has_table_privilege('pg_monitor', 'fencepost.status', 'SELECT')`).Scan(&uses, &reads, &notes, &monitors); err != nil {
 		t.Fatal(err)
 	}

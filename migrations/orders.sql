@@ -95,7 +95,7 @@ RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp A
 DECLARE
     id bigint;
 BEGIN
-    LOCK TABLE fencepost.orders IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM fencepost.alone();
     INSERT INTO fencepost.orders AS o (kind, resource, worker, until, epoch, deleted, asked_by, reason)
         VALUES (kind, resource, worker, until, epoch, deleted, asked_by, reason) RETURNING o.id INTO id;
     IF kind = 'pause' THEN
@@ -180,8 +180,7 @@ BEGIN
 END $$;
 
 -- pause takes the lead from whoever has it, and keeps everybody from being granted an epoch until resume. It
--- also ends an epoch that only the sequence or the ledger records, as after the restore of a dump that was
--- taken across a grant. A token stays in force. pause returns the id of the order, 0 if the resource is paused
+-- also ends an epoch that only the ledger records. A token stays in force. pause returns the id of the order, 0 if the resource is paused
 -- already.
 CREATE OR REPLACE FUNCTION fencepost.pause(fence integer, asked_by text, reason text, grace interval, patience interval)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -238,7 +237,7 @@ BEGIN
     rec := fencepost.lock_fence(fence);
     known := fencepost.known_epoch(rec);
     floor := coalesce(floor, known + 1048576);
-    IF known > floor AND rec.epoch = known AND known = pg_sequence_last_value(fencepost.sequence_of(fence)) THEN
+    IF known > floor AND rec.epoch = known THEN
         RETURN known;
     END IF;
     epoch := fencepost.vacate(rec, floor, true, grace, patience);
@@ -260,26 +259,6 @@ BEGIN
     UPDATE fencepost.floor l SET epoch = greatest(l.epoch, coalesce(above, 1048576
         + greatest(l.epoch, (SELECT max(f.epoch) FROM fencepost.fence f), (SELECT max(g.epoch) FROM fencepost.grants g))));
     PERFORM setval(numbers, nextval(numbers) + 1048576);
-END $$;
-
--- readers_of says which other transactions have read a fence's sequence and register nothing, NULL if none
--- have. A registration locks the sequence in another mode.
-CREATE OR REPLACE FUNCTION fencepost.readers_of(fence integer) RETURNS text
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_variable
-DECLARE
-    seq regclass := fencepost.sequence_of(fence);
-BEGIN
-    PERFORM pg_stat_clear_snapshot();
-    RETURN (SELECT string_agg(DISTINCT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
-            ELSE format('backend %s of role %s (application %s, %s)', l.pid, fencepost.quoted(a.usename),
-                fencepost.quoted(a.application_name), coalesce(a.state, 'unknown')) END, '; ')
-        FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-        WHERE l.locktype = 'relation' AND l.granted AND l.relation = seq AND l.mode = 'AccessShareLock'
-          AND NOT EXISTS (SELECT FROM pg_locks c WHERE c.locktype = 'relation' AND c.granted AND c.relation = seq
-              AND c.virtualtransaction = l.virtualtransaction AND c.mode <> 'AccessShareLock')
-          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-          AND l.pid IS DISTINCT FROM pg_backend_pid());
 END $$;
 
 -- in_use says why a resource should not be removed, NULL if nothing is known against it. Only the embedded
@@ -304,10 +283,6 @@ END $$;
 -- the last epoch can commit. Whoever still uses the fence is refused (ZF004): a new fence of that resource has
 -- another id. remove returns the id of the order, 0 if there is no such fence. ZF009: the resource is in use,
 -- and force is false.
---
--- It waits for at most grace for transactions that have only read the sequence; then it gives up, and names
--- them. It does so before it takes the lead from anybody, and again when the sequence is dropped, because
--- registrations for the resource wait meanwhile.
 CREATE OR REPLACE FUNCTION fencepost.remove(fence integer, force boolean, asked_by text, reason text, grace interval, patience interval)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -315,11 +290,9 @@ DECLARE
     rec   fencepost.fence%ROWTYPE;
     epoch bigint;
     why   text;
-    until timestamptz := clock_timestamp() + grace;
-    timeout text; -- of locks, for the rest
 BEGIN
     PERFORM fencepost.secure();
-    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
+    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
@@ -328,26 +301,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'ZF009', MESSAGE = format('resource %s was not removed: %s', fencepost.quoted(rec.resource), why),
             HINT = 'Stop its workers first. If you are sure, use --force.';
     END IF;
-    WHILE fencepost.readers_of(fence) IS NOT NULL AND clock_timestamp() < until LOOP
-        PERFORM pg_sleep(0.05);
-    END LOOP;
-    why := fencepost.readers_of(fence);
-    IF why IS NULL THEN
-        epoch := fencepost.vacate(rec, NULL, false, grace, patience);
-        BEGIN
-            timeout := current_setting('lock_timeout');
-            PERFORM set_config('lock_timeout', format('%sms', greatest(1, ceil(extract(epoch FROM grace) * 1000))), true);
-            EXECUTE format('DROP SEQUENCE fencepost.%I', 'epoch_' || fence);
-            PERFORM set_config('lock_timeout', timeout, true);
-        EXCEPTION WHEN lock_not_available THEN
-            why := coalesce(fencepost.readers_of(fence), 'it has ended by now');
-        END;
-    END IF;
-    IF why IS NOT NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'ZF009',
-            MESSAGE = format('resource %s was not removed: a transaction has read its sequence, and is still open: %s', fencepost.quoted(rec.resource), why),
-            HINT = 'Wait until that transaction has ended (pg_dump reads all sequences), or end its backend with pg_terminate_backend, and remove the resource again.';
-    END IF;
+    epoch := fencepost.vacate(rec, NULL, false, grace, patience);
     UPDATE fencepost.floor l SET epoch = greatest(l.epoch, epoch);
     DELETE FROM fencepost.lease l WHERE l.resource = rec.resource;
     DELETE FROM fencepost.running r WHERE r.fence = fence;

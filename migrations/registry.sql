@@ -14,13 +14,12 @@ CREATE UNLOGGED TABLE fencepost.running (
 );
 COMMENT ON TABLE fencepost.running IS 'the registry: the backends that may write; a grant ends them';
 
--- holds is the predicate: the value of the sequence, the epoch announced to the connection, the one that its candidacy
--- holds, and the epoch of the row are one, and the row's is the candidacy's own. A grant changes sequence and row
--- together, so these two differ only in a restored database. NULL, as from a sequence that was never set, counts as false.
-CREATE OR REPLACE FUNCTION fencepost.holds(rec fencepost.fence, last bigint, told bigint, held bigint, incarnation text) RETURNS boolean
+-- holds is the predicate: the epoch of the row, the one announced to the connection, and the one that its candidacy holds
+-- are one, and the row's is the candidacy's own. NULL counts as false.
+CREATE OR REPLACE FUNCTION fencepost.holds(rec fencepost.fence, told bigint, held bigint, incarnation text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(last OPERATOR(pg_catalog.=) told AND told OPERATOR(pg_catalog.=) held AND last OPERATOR(pg_catalog.>) 0
-    AND (rec).epoch OPERATOR(pg_catalog.=) last AND (rec).incarnation OPERATOR(pg_catalog.=) incarnation, false);
+RETURN coalesce((rec).epoch OPERATOR(pg_catalog.=) told AND told OPERATOR(pg_catalog.=) held AND held OPERATOR(pg_catalog.>) 0
+    AND (rec).incarnation OPERATOR(pg_catalog.=) incarnation, false);
 
 -- granted returns the highest epoch that the ledger has of an incarnation whose connection knows of the epoch
 -- known, 0 for none. It returns NULL if there is none, or if that epoch is no reason to refuse the connection
@@ -49,7 +48,7 @@ BEGIN
         || ' Stop what this worker was doing. Connect again only to start over from the current state of the database.';
 END $$;
 
--- refuse says why a backend may not be registered: it raises the error, always. The caller has the sequence's lock.
+-- refuse says why a backend may not be registered: it raises the error, always. The caller shares the row.
 --
 -- told is the epoch announced to the connection, and held the one that its candidacy was granted, 0 for none. A worker's
 -- name that begins with a quotation mark is JSON already, because not every database can represent every character.
@@ -60,9 +59,8 @@ CREATE OR REPLACE FUNCTION fencepost.refuse(fence integer, told bigint, worker t
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    seq   regclass := fencepost.sequence_of(fence);
-    cur   bigint := coalesce(pg_sequence_last_value(seq), 0);
     rec   fencepost.fence%ROWTYPE;
+    cur   bigint;
     mine  bigint; -- the epoch this candidacy has or had, or this connection believes in
     shown text; -- the worker's name, as JSON
     own   bigint; -- the same as mine, but for the current epoch that a connection only claims
@@ -73,6 +71,7 @@ DECLARE
     stop  text; -- the order of an operator because of which the worker does not lead
 BEGIN
     SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
+    cur := coalesce(rec.epoch, 0);
     told := coalesce(told, 0);
     mine := fencepost.granted(rec, incarnation, greatest(told, held));
     shown := CASE WHEN worker LIKE '"%' THEN worker ELSE fencepost.quoted(worker) END;
@@ -80,10 +79,8 @@ BEGIN
     own := greatest(held, CASE WHEN held > 0 AND held < cur AND mine = cur THEN NULL ELSE mine END, CASE WHEN told <> cur THEN told END, 0);
     mine := greatest(told, held, mine, 0);
 
-    IF seq IS NULL OR rec.id IS NULL THEN
-        state := 'ZF004';
-        what := format('fence %s cannot be checked: its row or its sequence is missing', fence);
-        hint := 'If an operator removed the resource, connect again. Otherwise run fencepost migrate, and connect again.';
+    IF rec.id IS NULL THEN
+        PERFORM fencepost.lost(fence);
     ELSIF told > cur OR held > cur THEN
         state := 'ZF004';
         what := format('%s was granted epoch %s on resource %s, but the fence only knows epoch %s: the database was restored from an older state',
@@ -97,18 +94,14 @@ BEGIN
             hint := 'Start over from your first read: what was read before may be old. This connection now knows its epoch, and may write.';
         ELSE
             state := 'ZF004';
-            what := CASE WHEN rec.epoch = cur
-                THEN format('epoch %s of resource %s was granted to another candidacy of %s: the database was restored from an older state',
-                    cur, fencepost.quoted(rec.resource), fencepost.holder(rec.worker))
-                ELSE format('the fence of resource %s disagrees with itself: its row has epoch %s, its sequence %s; the database was restored across a grant',
-                    fencepost.quoted(rec.resource), rec.epoch, cur) END;
+            what := format('epoch %s of resource %s was granted to another candidacy of %s: the database was restored from an older state',
+                cur, fencepost.quoted(rec.resource), fencepost.holder(rec.worker));
             hint := 'Connect again: the next grant puts it right.';
         END IF;
     ELSIF own > 0 AND own < cur THEN
         state := 'ZF001';
         what := format('%s was superseded on resource %s: its epoch is %s, and the current epoch %s is held by %s',
-            who, fencepost.quoted(rec.resource), own, cur,
-            CASE WHEN rec.epoch = cur THEN fencepost.holder(rec.worker) ELSE 'another worker' END);
+            who, fencepost.quoted(rec.resource), own, cur, fencepost.holder(rec.worker));
         hint := fencepost.superseded_hint(rec);
     ELSE
         state := 'ZF002';
@@ -116,22 +109,20 @@ BEGIN
         what := format('%s does not lead resource %s: %s', who, fencepost.quoted(rec.resource),
             CASE WHEN stop IS NOT NULL THEN stop
                  WHEN cur = 0 THEN 'no epoch was granted yet'
-                 WHEN rec.incarnation = incarnation AND rec.epoch = cur THEN format('its lease and epoch %s are not confirmed yet', cur)
-                 WHEN rec.epoch = cur THEN format('the current epoch %s is held by %s', cur, fencepost.holder(rec.worker))
-                 ELSE format('the current epoch %s is held by another worker', cur) END);
-        hint := coalesce(hint, CASE WHEN rec.incarnation = incarnation AND rec.epoch = cur THEN 'Retry the transaction.' END,
+                 WHEN rec.incarnation = incarnation THEN format('its lease and epoch %s are not confirmed yet', cur)
+                 ELSE format('the current epoch %s is held by %s', cur, fencepost.holder(rec.worker)) END);
+        hint := coalesce(hint, CASE WHEN rec.incarnation = incarnation THEN 'Retry the transaction.' END,
             'Wait until this worker leads (SHOW fencepost.role), or connect with fencepost.campaign=wait.');
     END IF;
 
     RAISE EXCEPTION USING ERRCODE = state, MESSAGE = what, HINT = hint,
         DETAIL = format('{"resource":%s,"worker":%s,"incarnation":%s,"epoch":%s,"current_epoch":%s,"current_worker":%s}',
             fencepost.quoted(rec.resource), shown, fencepost.quoted(incarnation),
-            CASE state WHEN 'ZF003' THEN cur WHEN 'ZF001' THEN own ELSE mine END, coalesce(cur, 0),
-            fencepost.quoted(CASE WHEN rec.epoch = cur THEN rec.worker END));
+            CASE state WHEN 'ZF003' THEN cur WHEN 'ZF001' THEN own ELSE mine END, cur, fencepost.quoted(rec.worker));
 END $$;
 
 -- enter records that a backend may write, for as long as it lives, under the predicate above. Because of
--- the sequence's lock, either a grant sees the registration, or the registration sees the grant.
+-- the row's lock, either a grant sees the registration, or the registration sees the grant.
 --
 -- A process id names a backend of one server, and is used again. So enter is told when the session's server was
 -- started, and when its backend was: started and begun are results of timestamptz_send in hexadecimal digits, which no
@@ -140,16 +131,14 @@ CREATE OR REPLACE FUNCTION fencepost.enter(fence integer, pid integer, started t
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    last  bigint := pg_sequence_last_value(fencepost.sequence_of(fence));
-    rec   fencepost.fence%ROWTYPE;
+    rec   fencepost.fence%ROWTYPE := fencepost.share(fence);
     since timestamptz;
 BEGIN
     IF encode(timestamptz_send(pg_postmaster_start_time()), 'hex') <> started THEN
         RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = 'this connection leads to another server than Fencepost''s control connection',
             HINT = 'Their address leads to two servers, as it may in a failover. Connect again when one of them is stopped. If that does not help, restart this Fencepost.';
     END IF;
-    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
-    IF NOT fencepost.holds(rec, last, told, held, incarnation) THEN
+    IF NOT fencepost.holds(rec, told, held, incarnation) THEN
         PERFORM fencepost.refuse(fence, told, worker, incarnation, held);
         RETURN; -- never: refuse has raised an error
     END IF;
@@ -165,7 +154,7 @@ END $$;
 -- registered returns the epoch under which the session's own backend is registered, or NULL. It takes no lock: a
 -- grant ends whoever is registered, and a lock would wait for the grant that waits for this session. Only who has
 -- claimed past the proxy may prepare a transaction for two-phase commit, which outlives its backend. Such a
--- transaction takes the sequence's lock, so that a grant waits for it and names it.
+-- transaction shares the row, so that a grant waits for it and names it.
 CREATE OR REPLACE FUNCTION fencepost.registered(fence integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -175,7 +164,7 @@ BEGIN
     SELECT max(r.epoch) AS epoch, bool_or(r.claimed) AS claimed INTO mine FROM fencepost.running r WHERE r.fence = fence AND r.pid = pg_backend_pid()
         AND r.backend_start = (SELECT a.backend_start FROM pg_stat_get_activity(pg_backend_pid()) a);
     IF mine.claimed THEN
-        IF pg_sequence_last_value(fencepost.sequence_of(fence)) IS DISTINCT FROM mine.epoch THEN
+        IF (fencepost.pass(fence)).epoch IS DISTINCT FROM mine.epoch THEN
             RETURN NULL;
         END IF;
     END IF;
@@ -190,8 +179,8 @@ BEGIN
     DELETE FROM fencepost.running r WHERE r.fence = fence AND r.pid = pid AND r.note = note;
 END $$;
 
--- drain returns when no registered backend of a fence is left, and deletes their registrations. The caller holds
--- the sequence's lock, so none can be added. drain says by an INFO that it has begun, with the epoch that ends, so that
+-- drain returns when no registered backend of a fence is left, and deletes their registrations. The caller has
+-- locked the row, so none can be added. drain says by an INFO that it has begun, with the epoch that ends, so that
 -- the proxies end the sessions that are at rest, and by another one which backends it ends itself; an INFO reaches the client at once,
 -- whatever its settings are. A backend that is idle 250 ms later is ended, or as long later as the control role's setting
 -- fencepost.drain_idle says, and one that works has until grace after since. Then they have patience to disappear.

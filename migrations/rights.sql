@@ -17,30 +17,23 @@ BEGIN
     EXECUTE format('GRANT SELECT ON fencepost.status TO %I', role);
 END $$;
 
--- seal sets the privileges of PUBLIC, and takes those on sequences from everybody, so that it also corrects what an
--- upgrade or a default privilege added, and what a restore lost. A sequence that may be read can be locked by reading it,
--- against a grant. Everybody may use the functions of guards, but not name them: whoever makes or attaches a partition
--- makes its triggers. It changes only sequences that somebody has a right on, because a grant in progress changes the
--- same rows of the catalog.
+-- seal sets the privileges of PUBLIC, so that it also corrects what an upgrade or a default privilege added, and what a
+-- restore lost. Everybody may use the functions of guards, but not name them: whoever makes or attaches a partition makes
+-- its triggers.
 CREATE OR REPLACE FUNCTION fencepost.seal() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     gate regprocedure;
-    open record;
 BEGIN
     REVOKE ALL ON SCHEMA fencepost FROM PUBLIC;
     REVOKE ALL ON ALL ROUTINES IN SCHEMA fencepost FROM PUBLIC;
     REVOKE ALL ON ALL TABLES IN SCHEMA fencepost FROM PUBLIC;
+    REVOKE ALL ON ALL SEQUENCES IN SCHEMA fencepost FROM PUBLIC;
     GRANT USAGE ON SCHEMA fencepost TO pg_monitor;
     GRANT SELECT ON fencepost.status TO pg_monitor;
     FOR gate IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'fencepost'::regnamespace AND p.proname ~ '^guard_[0-9]+(_|$)' LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', gate);
-    END LOOP;
-    FOR open IN SELECT DISTINCT c.oid::regclass AS sequence, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS who
-        FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = 'fencepost'::regnamespace AND c.relkind = 'S' AND a.grantee <> c.relowner
-    LOOP
-        EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM %s', open.sequence, open.who);
     END LOOP;
 END $$;
 
@@ -49,16 +42,12 @@ CREATE OR REPLACE FUNCTION fencepost.warnings() RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    prepared integer := current_setting('max_prepared_transactions')::integer;
     mighty   text;
 BEGIN
-    IF prepared > 0 THEN
-        RETURN NEXT format('max_prepared_transactions is %s: Postgres locks a sequence before it looks at the right, so every role that may connect can block a takeover by a prepared transaction, on purpose. Set max_prepared_transactions to 0 if nobody needs it', prepared);
-    END IF;
     SELECT string_agg(quote_ident(r.rolname), ', ' ORDER BY r.rolname) INTO mighty FROM pg_roles r
         WHERE r.rolcanlogin AND NOT r.rolsuper AND r.oid <> (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'fencepost')
           AND pg_has_role(r.oid, 'pg_write_all_data', 'MEMBER');
     IF mighty IS NOT NULL THEN
-        RETURN NEXT format('pg_write_all_data lets %s change the fence itself (setval, UPDATE): take it from roles that workers use', mighty);
+        RETURN NEXT format('pg_write_all_data lets %s change the fence itself (UPDATE): take it from roles that workers use', mighty);
     END IF;
 END $$;

@@ -3,13 +3,13 @@
 -- state is 'led' (the lease of the worker that was granted the epoch is held), 'contested' (somebody else holds
 -- the lease), 'vacant' (nobody holds it) or 'unknown' (another lease service has it). state_since is when the
 -- epoch was granted, or when the lease was acquired or became free. confirmed_until is until when a lease that is
--- held lasts unless it is renewed, by this server's clock. sequence is the one that holds the epoch, by which its
--- reader can find out who blocks a takeover. orders are the bars and the offer in force, and waiting the workers
+-- held lasts unless it is renewed, by this server's clock. lockers is the xmax of the fence's row, by which
+-- its reader can find out which prepared transaction blocks a takeover. orders are the bars and the offer in force, and waiting the workers
 -- that campaign.
 --
 -- The view runs with the search_path of its reader, so every name in it is qualified.
 CREATE OR REPLACE VIEW fencepost.status AS
-    SELECT s.resource, s.epoch, s.worker, s.source, s.source_generation, s.source_index, s.granted_at, s.sequence, s.state,
+    SELECT s.resource, s.epoch, s.worker, s.source, s.source_generation, s.source_index, s.granted_at, s.lockers, s.state,
         CASE s.state WHEN 'led' THEN s.granted_at WHEN 'contested' THEN s.acquired_at WHEN 'vacant' THEN s.expires_at END AS state_since,
         CASE WHEN s.held THEN s.expires_at END AS confirmed_until,
         coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence OPERATOR(pg_catalog.=) s.id), 0::bigint) AS guarded_tables,
@@ -35,7 +35,7 @@ CREATE OR REPLACE VIEW fencepost.status AS
                 AND p.seen OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '15 seconds'::interval) ORDER BY c.worker
         ) AS waiting
     FROM (
-        SELECT f.*, 'fencepost.epoch_'::text OPERATOR(pg_catalog.||) f.id::text AS sequence,
+        SELECT f.*, f.xmax AS lockers,
             l.acquired_at, CASE WHEN pg_catalog.isfinite(l.expires_at) THEN l.expires_at END AS expires_at, h.held,
             CASE WHEN h.held AND l.incarnation OPERATOR(pg_catalog.=) f.incarnation THEN 'led'
                 WHEN h.held THEN 'contested'

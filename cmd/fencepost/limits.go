@@ -17,7 +17,7 @@ import (
 )
 
 // fences opens the fences of one database within limits, because clients name the
-// resources, and each has a permanent row and sequence.
+// resources, and each has a permanent row.
 type fences struct {
 	store    *store.Store
 	database string

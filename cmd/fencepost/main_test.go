@@ -194,7 +194,7 @@ func TestExplainAsksTheDatabaseWhatIsProven(t *testing.T) {
 
 func TestDoctorSaysWhatItFound(t *testing.T) {
 	t.Parallel()
-	sound := pgtest.Start(t, pgtest.WithConfig(map[string]string{"fsync": "on", "full_page_writes": "on", "max_prepared_transactions": "0"}))
+	sound := pgtest.Start(t, pgtest.WithConfig(map[string]string{"fsync": "on", "full_page_writes": "on"}))
 	fast := pgtest.Shared(t)
 	soundDB, fastDB := sound.Database(t), fast.Database(t)
 	env := func(s *pgtest.Server, more ...string) map[string]string {

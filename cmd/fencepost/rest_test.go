@@ -88,7 +88,7 @@ func TestADatabaseMadeAnewIsAnotherOne(t *testing.T) {
 			r := startServing(t, s, func(c *config.Config) { c.Lease.Linger = config.Duration(linger) })
 			const options = "fencepost.resource=billing&fencepost.worker=a"
 			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')",
-				"UPDATE fencepost.fence SET epoch = 4", "SELECT setval('fencepost.epoch_1', 4)")
+				"UPDATE fencepost.fence SET epoch = 4")
 			old := r.connect(t, db, options)
 			if err := execSQL(t, old, "CREATE TABLE t (n int)"); err != nil {
 				t.Fatalf("a worker of the old database: %v", err)
@@ -97,7 +97,7 @@ func TestADatabaseMadeAnewIsAnotherOne(t *testing.T) {
 				"GRANT CREATE ON DATABASE "+db+" TO "+pgtest.Control)
 			migrate()
 			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('mail')", // with the number that billing had
-				"UPDATE fencepost.fence SET epoch = 9", "SELECT setval('fencepost.epoch_1', 9)")
+				"UPDATE fencepost.fence SET epoch = 9")
 			conn := r.connect(t, db, options+"&fencepost.campaign=wait")
 			if err := execSQL(t, conn, "CREATE TABLE t (n int)"); err != nil {
 				t.Fatalf("a worker of the new database: %v", err)
@@ -153,7 +153,7 @@ func foreign(t *testing.T, s *pgtest.Server, db string) (role string, sprung fun
 		"CREATE SCHEMA fencepost", "GRANT USAGE ON SCHEMA fencepost TO PUBLIC",
 		"CREATE VIEW fencepost.schema_version AS SELECT trap.spring() AS version, ''::text AS name, now() AS applied_at",
 		`CREATE VIEW fencepost.status AS SELECT ''::text AS resource, ''::text AS worker, trap.spring()::bigint AS epoch, now() AS granted_at, ''::text AS state, now() AS state_since,
-			now() AS confirmed_until, ''::text AS source, ''::text AS sequence, 0::bigint AS guarded_tables, '{}'::text[] AS orders`,
+			now() AS confirmed_until, ''::text AS source, '0'::xid AS lockers, 0::bigint AS guarded_tables, '{}'::text[] AS orders`,
 		"CREATE VIEW fencepost.guarded_tables AS SELECT trap.spring() AS fence",
 		`CREATE TABLE fencepost.rejections (minute timestamptz, database text, resource text, worker text, login_role text, kind text, write boolean, sqlstate text, fingerprint text,
 			count bigint, first_at timestamptz, last_at timestamptz, epoch bigint, current_epoch bigint, current_worker text, client text, proxy text, statement text,
@@ -164,7 +164,7 @@ func foreign(t *testing.T, s *pgtest.Server, db string) (role string, sprung fun
 		`CREATE VIEW fencepost.orders AS SELECT trap.spring()::bigint AS id, ''::text AS kind, ''::text AS resource, ''::text AS worker, now() AS until, 0::bigint AS epoch,
 			''::text AS asked_by, ''::text AS role, ''::text AS reason, now() AS asked_at`,
 		"CREATE FUNCTION fencepost.enter(integer, integer, text, text, bigint, text, text, bigint, bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.spring(); END $$",
-		"CREATE FUNCTION fencepost.holds(fencepost.fence, bigint, bigint, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+		"CREATE FUNCTION fencepost.holds(fencepost.fence, bigint, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
 		"GRANT ALL ON ALL TABLES IN SCHEMA fencepost TO PUBLIC",
 	)
 	return role, func() bool { return pgtest.Ask[bool](t, s, db, "SELECT is_called FROM trap.sprung") }

@@ -373,8 +373,7 @@ var candidacyCases = []testCase{
 		a := p.first("a")
 		a.mustLead()
 		w.server.Exec(w.T, pgtest.Control, w.db,
-			"UPDATE fencepost.fence SET epoch = 2", "DELETE FROM fencepost.grants WHERE epoch > 2",
-			"SELECT setval('fencepost.epoch_1', 2)")
+			"UPDATE fencepost.fence SET epoch = 2", "DELETE FROM fencepost.grants WHERE epoch > 2")
 		_, err := p.tryJoin("a") // verified, because it leads
 		w.mustRefuse(err, fencing.StateNoFence)
 		eventually(w.T, "the leader stops", soon, func() bool { return !a.leads() && a.Status().Fault != nil })
@@ -388,7 +387,7 @@ var candidacyCases = []testCase{
 	{"a fence that was lost is made anew for the next worker", func(w *testEnv) {
 		p := w.proxy("one")
 		observer := p.first("o", campaign(fencing.CampaignOff))
-		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.fence", "DROP SEQUENCE fencepost.epoch_1")
+		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.fence")
 		_, err := p.tryJoin("a")
 		w.mustRefuse(err, fencing.StateNoFence)
 		b := p.first("b")

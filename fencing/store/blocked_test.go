@@ -30,9 +30,8 @@ func (b *blocked) reports() [][]string {
 	return slices.Clone(b.all)
 }
 
-// TestWhatBlocksAGrantIsReportedAtOnce covers a prepared transaction and a superuser's
-// transaction that has only read pg_sequences, as a backup does. Both must be reported
-// long before the grace has passed.
+// TestWhatBlocksAGrantIsReportedAtOnce covers a prepared transaction and a superuser's, which have locked the row
+// by hand. Both must be reported long before the grace has passed.
 func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, s := range servers(t) {
@@ -40,7 +39,7 @@ func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 			t.Parallel()
 			gid := func(h *testDatabase) string { return "left behind in " + h.db }
 			blocksAtOnce(t, s, func(h *testDatabase) (name string, end func()) {
-				h.server.Exec(t, pgtest.Control, h.db, "BEGIN", fmt.Sprintf("SELECT pg_sequence_last_value('fencepost.epoch_%d')", h.fence.ID()),
+				h.server.Exec(t, pgtest.Control, h.db, "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE",
 					fmt.Sprintf("PREPARE TRANSACTION '%s'", gid(h)))
 				return gid(h), func() { h.server.Exec(t, pgtest.Control, h.db, fmt.Sprintf("ROLLBACK PREPARED '%s'", gid(h))) }
 			})
@@ -49,7 +48,7 @@ func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 			t.Parallel()
 			blocksAtOnce(t, s, func(h *testDatabase) (name string, end func()) {
 				conn := h.server.Connect(t, pgtest.Superuser, h.db)
-				for _, sql := range []string{"SET application_name = 'nightly backup'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM pg_sequences"} {
+				for _, sql := range []string{"SET application_name = 'nightly backup'", "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE"} {
 					if _, err := conn.Exec(h.ctx(), sql); err != nil {
 						t.Fatal(err)
 					}

@@ -18,42 +18,33 @@ import (
 type blockers struct {
 	fence  *Fence
 	log    *zap.Logger
-	seen   map[string]*obstacle // by virtual transaction id
+	began  time.Time            // the grace counts from here
+	seen   map[string]*obstacle // by transaction
 	yields bool                 // the grant gives its turn to another one
-	// unless, if not nil, is asked before backends are terminated. Its error ends the attempt,
-	// and no backend is terminated.
-	unless func(ctx context.Context) error
-	ended  int // backends terminated
 }
 
 // obstacle is a transaction that blocks the grant.
 type obstacle struct {
-	since time.Time // when it was first seen blocking
 	ended time.Time // when its backend was first terminated
 }
 
-// endSQL terminates each of the backends $1 whose transaction, in $2, still holds the sequence $3. It
-// looks at all of them at once, because pg_locks returns every lock of the server each time it is read.
-const endSQL = `SELECT pg_terminate_backend(h.pid) FROM (
-		SELECT DISTINCT h.pid FROM pg_locks h JOIN unnest($1::int4[], $2::text[]) AS w (pid, transaction)
-		ON h.pid = w.pid AND h.virtualtransaction = w.transaction
-		WHERE h.granted AND h.locktype = 'relation' AND h.relation = to_regclass($3)
-		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())) h`
+// endSQL terminates the backends of those of the transactions $1 that have not ended.
+const endSQL = `SELECT pg_terminate_backend(t.pid) FROM (` + transactionsSQL + `) t WHERE t.transaction = ANY ($1) AND t.pid IS NOT NULL`
 
-// clear terminates the holders that have blocked the grant for longer than the grace.
-// It returns an error if something cannot be removed and the grant must be given up. A
-// holder that the control role cannot terminate is reported when it is seen for the
-// second time.
+// clear terminates the holders when the grace has passed. It returns an error if something cannot be removed and the
+// grant must be given up. A holder that the control role cannot terminate is reported when it is seen for the second
+// time.
 func (w *blockers) clear(ctx context.Context, holders []holder) error {
-	now, grace := time.Now(), w.fence.store.cfg.Grace
-	w.remember(holders, now)
+	before := w.seen
+	w.remember(holders)
+	over := time.Since(w.began) >= w.fence.store.cfg.Grace
 	var blocked, stays []string
 	for _, h := range holders {
-		remedy, age := h.remedy(), now.Sub(w.seen[h.Transaction].since)
-		if remedy != "" && age > 0 {
+		remedy := h.remedy()
+		if remedy != "" && before[h.Transaction] != nil {
 			blocked = append(blocked, remedy)
 		}
-		if remedy != "" && age >= grace {
+		if remedy != "" && over {
 			stays = append(stays, remedy)
 		}
 	}
@@ -63,49 +54,34 @@ func (w *blockers) clear(ctx context.Context, holders []holder) error {
 	if len(stays) > 0 { // do not terminate others in vain
 		return &GrantBlockedError{Resource: w.fence.resource, Holders: stays}
 	}
-	if len(blocked) > 0 {
+	if len(blocked) > 0 || !over {
 		return nil
 	}
-	return w.end(ctx, holders, now)
+	return w.end(ctx, holders)
 }
 
-// remember records when each holder was first seen, and forgets those that are gone.
-func (w *blockers) remember(holders []holder, now time.Time) {
+// remember forgets the obstacles that are gone.
+func (w *blockers) remember(holders []holder) {
 	present := make(map[string]*obstacle, len(holders))
 	for _, h := range holders {
 		if present[h.Transaction] = w.seen[h.Transaction]; present[h.Transaction] == nil {
-			present[h.Transaction] = &obstacle{since: now}
+			present[h.Transaction] = &obstacle{}
 		}
 	}
 	w.seen = present
 }
 
-// oldest returns how long the oldest obstacle has blocked the grant.
-func (w *blockers) oldest() time.Duration {
-	age := time.Duration(0)
-	for _, o := range w.seen {
-		age = max(age, time.Since(o.since))
-	}
-	return age
-}
-
-// end terminates the holders whose grace has passed. It returns an error if they do not
-// go away.
-func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) error {
-	cfg := &w.fence.store.cfg
+// end terminates the holders. It returns an error if they do not go away.
+func (w *blockers) end(ctx context.Context, holders []holder) error {
+	patience := w.fence.store.cfg.Patience
 	var stays []string
-	if w.unless != nil && w.oldest() >= cfg.Grace {
-		if err := w.unless(ctx); err != nil {
-			return err
-		}
-	}
-	due := slices.DeleteFunc(slices.Clone(holders), func(h holder) bool { return now.Sub(w.seen[h.Transaction].since) < cfg.Grace })
-	denied, err := w.terminate(ctx, due)
+	denied, err := w.terminate(ctx, holders)
 	if err != nil {
 		w.pollFailed(ctx, err)
 		return nil
 	}
-	for _, h := range due {
+	now := time.Now()
+	for _, h := range holders {
 		if why := denied[h.Transaction]; why != "" {
 			stays = append(stays, h.String()+" cannot be terminated by the control role: "+why)
 			continue
@@ -113,11 +89,10 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 		o := w.seen[h.Transaction]
 		if o.ended.IsZero() {
 			o.ended = now
-			w.ended++
 			w.logEnded(endedBackend{*h.PID, h.Role, h.Application, h.State})
 		}
-		if now.Sub(o.ended) > cfg.Patience {
-			stays = append(stays, fmt.Sprintf("%s is still there %s after it was terminated", h, cfg.Patience))
+		if now.Sub(o.ended) > patience {
+			stays = append(stays, fmt.Sprintf("%s is still there %s after it was terminated", h, patience))
 		}
 	}
 	if len(stays) > 0 {
@@ -127,29 +102,26 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 	return nil
 }
 
-// terminate terminates the backends of the holders that still hold the sequence. It returns why the control
-// role may not terminate some of them, by transaction.
-func (w *blockers) terminate(ctx context.Context, due []holder) (denied map[string]string, err error) {
-	if len(due) == 0 {
-		return nil, nil
-	}
-	pids, transactions := make([]int32, len(due)), make([]string, len(due))
-	for i, h := range due {
-		pids[i], transactions[i] = *h.PID, h.Transaction
+// terminate terminates the backends of these transactions. It returns why the control role may not terminate some of
+// them, by transaction.
+func (w *blockers) terminate(ctx context.Context, holders []holder) (denied map[string]string, err error) {
+	transactions := make([]string, len(holders))
+	for i, h := range holders {
+		transactions[i] = h.Transaction
 	}
 	asked, cancel := context.WithTimeout(ctx, pollTimeout)
-	_, err = w.fence.store.fences.Exec(asked, endSQL, pids, transactions, w.fence.sequence())
+	_, err = w.fence.store.fences.Exec(asked, endSQL, transactions)
 	cancel()
 	var pg *pgconn.PgError
 	switch {
 	case !errors.As(err, &pg) || pg.Code != codeNoRight:
 		return nil, err
-	case len(due) == 1:
-		return map[string]string{due[0].Transaction: pg.Message}, nil
+	case len(holders) == 1:
+		return map[string]string{holders[0].Transaction: pg.Message}, nil
 	}
 	denied = make(map[string]string)
-	for i := range due { // the error does not say which one it is about
-		one, err := w.terminate(ctx, due[i:i+1])
+	for i := range holders { // the error does not say which one it is about
+		one, err := w.terminate(ctx, holders[i:i+1])
 		if err != nil {
 			return nil, err
 		}
@@ -203,11 +175,11 @@ func (w *blockers) gaveUp(ctx context.Context, err error) {
 type reports struct {
 	mu sync.Mutex
 	by map[string][]string // by resource
-	// blocking are the virtual ids of the transactions that blocked the last grant which was given up, by resource.
+	// blocking are the transactions that blocked the last grant which was given up, by resource.
 	blocking map[string][]string
 }
 
-// standbys stands for the synchronous standbys where otherwise the virtual ids of transactions stand.
+// standbys stands for the synchronous standbys where otherwise transactions stand.
 const standbys = "standbys"
 
 // keep records which transactions blocked a grant that was given up.
@@ -261,39 +233,5 @@ func (f *Fence) BlockedBy() []string { return f.store.reports.of(f.resource) }
 func (w *blockers) pollFailed(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		w.log.Warn("could not read what a grant waits for", zap.String("resource", w.fence.resource), zap.Error(err))
-	}
-}
-
-// aside is called for a grant that has given its turn to another one. It returns when
-// the holders that blocked it at that time are gone, and terminates them when their
-// grace has passed. It ignores holders that came later, because the grant is no longer
-// in the queue.
-func (w *blockers) aside(ctx context.Context) error {
-	tick := time.NewTicker(pollLate)
-	defer tick.Stop()
-	was := w.seen
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-		all, err := w.fence.store.polls.ask(ctx, w.fence.id)
-		if err != nil {
-			w.pollFailed(ctx, err)
-			continue
-		}
-		var left []holder
-		for _, h := range all {
-			if h.Holds && !h.Control && was[h.Transaction] != nil {
-				left = append(left, h)
-			}
-		}
-		if len(left) == 0 {
-			return nil
-		}
-		if err := w.clear(ctx, left); err != nil {
-			return err
-		}
 	}
 }

@@ -33,10 +33,9 @@ func (f *Fence) tellDrain(ctx context.Context, e fencing.Epoch) {
 	}
 }
 
-// drainsSQL reports whether a grant of the resource $1 is under way: it holds a lock on the sequence that no role without
-// rights on the schema can take.
-const drainsSQL = `SELECT EXISTS (SELECT FROM fencepost.fence f JOIN pg_locks l ON l.relation = fencepost.sequence_of(f.id)
-	WHERE f.resource = $1 AND l.granted AND l.mode = 'ShareRowExclusiveLock' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))`
+// drainsSQL reports whether a grant of the resource $1 is recording an epoch: it has a lock on the row of the fence that no
+// role without rights on the schema can take.
+const drainsSQL = `SELECT EXISTS (SELECT FROM fencepost.fence f CROSS JOIN LATERAL fencepost.state(f.id) s WHERE f.resource = $1 AND NOT s.settled)`
 
 // FollowDrains calls told for each grant of the database that waits for registered backends, until ctx
 // ends or the connection is lost. The backends are those that are registered under the epoch or an older one.

@@ -48,7 +48,7 @@ func TestAGrantSurvivesACrash(t *testing.T) {
 			t.Errorf("%s: after the crash %+v, %v; want epoch %d and index %d", c.name, rec, err, epoch, a.Index)
 		}
 		if err := h.fence.Verify(h.ctx(), fencing.Term{Award: a, Epoch: epoch}); err != nil {
-			t.Errorf("%s: row and sequence after the crash: %v", c.name, err)
+			t.Errorf("%s: the row after the crash: %v", c.name, err)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -53,7 +51,6 @@ const (
 	codeDeadlock      = "40P01"
 	codeSerialization = "40001"
 	codeNoRight       = "42501"
-	codeInternal      = "XX000"
 	codeInUse         = "55006" // raised by fencepost.drain
 	codeLocked        = "55P03"
 	codeCancelled     = "57014"
@@ -132,38 +129,6 @@ func barred(pg *pgconn.PgError) error {
 	}
 }
 
-// ownClasses are the classes of errors that a trigger does not cause: Fencepost's own,
-// and those of locks, cancellation and insufficient resources.
-var ownClasses = map[string]bool{"ZF": true, "40": true, "53": true, "55": true, "57": true}
-
-// explainDDL is explain for a statement that alters a sequence. If a user's event
-// trigger may have made it fail, the refusal names the trigger.
-func (s *Store) explainDDL(ctx context.Context, err error) error {
-	var pg *pgconn.PgError
-	explained := s.explain(err)
-	if !errors.As(err, &pg) || !strings.Contains(pg.Where, "SEQUENCE") || ownClasses[pg.Code[:min(2, len(pg.Code))]] {
-		return explained
-	}
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
-	defer cancel()
-	rows, queryErr := s.free.Query(ctx, `SELECT t.evtname || ' (function ' || t.evtfoid::regproc || ')' FROM pg_event_trigger t
-		WHERE t.evtenabled <> 'D' AND t.evtevent IN ('ddl_command_start', 'ddl_command_end')
-		  AND (t.evttags IS NULL OR t.evttags && '{ALTER SEQUENCE,CREATE SEQUENCE,GRANT}') ORDER BY 1`)
-	if queryErr != nil {
-		return explained
-	}
-	triggers, queryErr := pgx.CollectRows(rows, pgx.RowTo[string])
-	if queryErr != nil || len(triggers) == 0 {
-		return explained
-	}
-	return &fencing.Refusal{
-		SQLState: fencing.StateNoFence,
-		Message: fmt.Sprintf("an event trigger of database %s refuses what a grant must do: %s: %s",
-			ascii(s.cfg.Database), ascii(strings.Join(triggers, ", ")), ascii(pg.Message)),
-		Hint: "Let the event trigger ignore the sequences of the schema fencepost.",
-	}
-}
-
 // codeOf returns the SQLSTATE of a server error, "" for any other error.
 func codeOf(err error) string {
 	var pg *pgconn.PgError
@@ -174,14 +139,13 @@ func codeOf(err error) string {
 }
 
 // retryable reports whether a grant that failed with err may be retried at once,
-// because a concurrent lock or catalog change interfered and nothing was recorded.
+// because a concurrent lock interfered and nothing was recorded.
 func retryable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return false
 	}
-	return pg.Code == codeDeadlock || pg.Code == codeSerialization ||
-		pg.Code == codeInternal && strings.Contains(pg.Message, "concurrently")
+	return pg.Code == codeDeadlock || pg.Code == codeSerialization
 }
 
 // ascii escapes the non-ASCII characters of a text that a client may see.

@@ -126,7 +126,7 @@ func (s *Store) Examine(ctx context.Context) error {
 
 // enterableSQL is true if the database has what a registration calls. Without it, a worker that is granted an epoch
 // cannot write.
-const enterableSQL = `(to_regprocedure('fencepost.enter(integer,integer,text,text,bigint,text,text,bigint,bigint)') IS NOT NULL AND to_regprocedure('fencepost.holds(fencepost.fence,bigint,bigint,bigint,text)') IS NOT NULL)`
+const enterableSQL = `(to_regprocedure('fencepost.enter(integer,integer,text,text,bigint,text,text,bigint,bigint)') IS NOT NULL AND to_regprocedure('fencepost.holds(fencepost.fence,bigint,bigint,text)') IS NOT NULL)`
 
 // unenterable returns the error of a fence where nobody can be registered, nil if the database has what that calls.
 func (f *Fence) unenterable(ctx context.Context) error {

@@ -59,7 +59,7 @@ func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 		err = s.free.QueryRow(ctx, "SELECT id::text FROM fencepost.identity").Scan(&f.database)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("register resource %q: %w", resource, s.explainDDL(ctx, err))
+		return nil, fmt.Errorf("register resource %q: %w", resource, s.explain(err))
 	}
 	return f, nil
 }
@@ -103,16 +103,16 @@ func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
 		return fmt.Errorf("read the fence of resource %q: %w", f.resource, err)
 	}
 	rec := state.record
-	if rec.Epoch == t.Epoch && rec.Incarnation == t.Incarnation && state.last == t.Epoch {
+	if rec.Epoch == t.Epoch && rec.Incarnation == t.Incarnation {
 		return nil
 	}
-	if rec.Epoch > t.Epoch && state.last == rec.Epoch {
+	if rec.Epoch > t.Epoch {
 		return fencing.SupersededRefusal(f.resource, t.Worker, t.Incarnation, &fencing.Status{Epoch: t.Epoch, Holder: rec})
 	}
 	return &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
-		Message: fmt.Sprintf("worker %s was granted epoch %d on resource %s, but the fence has epoch %d, held by worker %s, and its sequence %d: the database was restored",
-			quoted(t.Worker), t.Epoch, quoted(f.resource), rec.Epoch, quoted(rec.Worker), state.last),
+		Message: fmt.Sprintf("worker %s was granted epoch %d on resource %s, but the fence has epoch %d, held by worker %s: the database was restored",
+			quoted(t.Worker), t.Epoch, quoted(f.resource), rec.Epoch, quoted(rec.Worker)),
 		Detail: detail(f.resource, t, rec),
 		Hint:   fencing.RestoredHint(f.store.cfg.Database, t.Epoch),
 	}
@@ -144,11 +144,10 @@ func (f *Fence) exists(ctx context.Context) error {
 }
 
 // unlessGone returns err, or fencing.ErrReplaced or fencing.ErrRemoved if it came because
-// the fence is not in the database any more: as a refusal, or as an internal error of a
-// statement that waited for the fence's sequence while that was dropped.
+// the fence is not in the database any more.
 func (f *Fence) unlessGone(ctx context.Context, err error) error {
 	var refusal *fencing.Refusal
-	if errors.As(err, &refusal) && refusal.SQLState == fencing.StateNoFence || codeOf(err) == codeInternal {
+	if errors.As(err, &refusal) && refusal.SQLState == fencing.StateNoFence {
 		if gone := f.exists(ctx); errors.Is(gone, fencing.ErrReplaced) || errors.Is(gone, fencing.ErrRemoved) {
 			return gone
 		}
@@ -239,11 +238,10 @@ func (f *Fence) slot(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// state is a fence's row and its sequence's value, read after every grant in progress
-// has ended. If the wait was too short for that, last is -1.
+// state is a fence's row, read after every grant in progress has ended if it is settled.
 type state struct {
 	record      fencing.Record
-	last        fencing.Epoch
+	settled     bool
 	database    string
 	synchronous bool // there are synchronous standbys
 }
@@ -255,12 +253,12 @@ func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
 	err := f.retry(ctx, wait, func() (bool, error) {
 		err := f.store.read(ctx, func() error {
 			row := f.store.fences.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
-			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1), CASE WHEN `+ofAnother+` THEN '' ELSE i.id::text END,
+			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, s.settled, CASE WHEN `+ofAnother+` THEN '' ELSE i.id::text END,
 			coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = $1), 0), current_setting('synchronous_standby_names') <> ''
-			FROM fencepost.identity i, fencepost.state($1, $3) s`, f.id, f.resource, quickLock)
-			return scanRecord(row, &s.record, &s.last, &s.database, &s.record.Guards, &s.synchronous)
+			FROM fencepost.identity i, fencepost.state($1) s`, f.id, f.resource)
+			return scanRecord(row, &s.record, &s.settled, &s.database, &s.record.Guards, &s.synchronous)
 		})
-		return s.last >= 0, err
+		return s.settled, err
 	})
 	if err != nil {
 		return state{}, f.unlessGone(ctx, f.store.explain(err))

@@ -70,22 +70,14 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 // statement returns. It retries if concurrent locks interfered, or if it gave its turn to
 // another grant.
 func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, error) {
-	return f.advanceClearing(ctx, &blockers{fence: f, log: f.store.log}, sql, args)
-}
-
-// advanceClearing is advance with what removes the obstacles.
-func (f *Fence) advanceClearing(ctx context.Context, w *blockers, sql string, args []any) (int64, error) {
-	began := time.Now()
+	w := &blockers{fence: f, log: f.store.log, began: time.Now()}
 	for n := 1; ; {
-		number, err := f.turn(ctx, w, sql, withGrace(args, time.Since(began)))
+		number, err := f.turn(ctx, w, sql, withGrace(args, time.Since(w.began)))
 		switch {
 		case err == nil:
 			w.report(nil)
 			return number, nil
-		case errors.Is(err, errYielded):
-			if err := w.aside(ctx); err != nil {
-				return 0, err
-			}
+		case errors.Is(err, errYielded): // it waits for its next turn
 		case n == attempts || !retryable(err) || ctx.Err() != nil:
 			err = f.blame(ctx, err)
 			w.gaveUp(ctx, err)
@@ -192,7 +184,7 @@ func (f *Fence) blame(ctx context.Context, err error) error {
 	if errors.As(err, &pg) && pg.Code == codeInUse {
 		return &GrantBlockedError{Resource: f.resource, Holders: []string{pg.Message}}
 	}
-	return f.store.explainDDL(ctx, err)
+	return f.store.explain(err)
 }
 
 // detail returns the DETAIL of a refusal, one line of JSON in the format of
@@ -229,9 +221,6 @@ func nullable(s string) *string {
 	}
 	return &s
 }
-
-// sequence returns the name of the fence's sequence.
-func (f *Fence) sequence() string { return fmt.Sprintf("fencepost.epoch_%d", f.id) }
 
 // limit returns the longest that one attempt may take. Who calls for no resource bounds it.
 func (f *Fence) limit() time.Duration {

@@ -378,7 +378,7 @@ func TestWhoeverAGrantEndedReadsItsEpoch(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	w := h.worker(h.grant("a"))
-	w.begin(h.ctx(), t, "")
+	h.mustEnter(w)
 	a, granted := h.award("b"), make(chan error, 1)
 	go func() {
 		_, err := h.fence.Grant(h.ctx(), a)
@@ -403,7 +403,7 @@ func TestNoGrantWithoutWhatARegistrationCalls(t *testing.T) {
 	if _, err := h.fence.Grant(h.ctx(), h.award("a")); err != nil {
 		t.Fatal(err)
 	}
-	const function = "fencepost.holds(fencepost.fence,bigint,bigint,bigint,text)"
+	const function = "fencepost.holds(fencepost.fence,bigint,bigint,text)"
 	h.server.Exec(t, pgtest.Control, h.db, "ALTER FUNCTION "+function+" RENAME TO away")
 	_, err := h.fence.Grant(h.ctx(), h.award("b"))
 	if f := store.FaultOf(err); stateOf(err) != fencing.StateNoFence || f.Kind != faults.Schema || !strings.Contains(f.Problem, "lacks function "+function) || !strings.Contains(f.Remedy, "fencepost migrate") {
@@ -412,7 +412,7 @@ func TestNoGrantWithoutWhatARegistrationCalls(t *testing.T) {
 	if err := h.store.Examine(h.ctx()); stateOf(err) != fencing.StateNoFence {
 		t.Errorf("the examination: %v", err)
 	}
-	h.server.Exec(t, pgtest.Control, h.db, "ALTER FUNCTION fencepost.away(fencepost.fence,bigint,bigint,bigint,text) RENAME TO holds")
+	h.server.Exec(t, pgtest.Control, h.db, "ALTER FUNCTION fencepost.away(fencepost.fence,bigint,bigint,text) RENAME TO holds")
 	if err := h.store.Examine(h.ctx()); err != nil {
 		t.Error(err)
 	}

@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -201,9 +200,9 @@ func ask[T any](h *testDatabase, sql string, args ...any) T {
 	return pgtest.Ask[T](h.t, h.server, h.db, sql, args...)
 }
 
-// waiting reports whether a backend waits for the fence's sequence.
+// waiting reports whether a statement of the control role waits for a lock, as a grant does for the fence's row.
 func waiting(h *testDatabase) bool {
-	return ask[bool](h, fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'fencepost.epoch_%d'::regclass)", h.fence.ID()))
+	return ask[bool](h, "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid WHERE NOT l.granted AND a.usename = $1 AND a.datname = current_database())", pgtest.Control)
 }
 
 func mustContain(t testing.TB, err error, parts ...string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -133,7 +134,7 @@ func (s *Store) Durable() Durable { return Durable{s} }
 func (d Durable) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return durableRow(func(into []any) error {
 		f := &Fence{store: d.store}
-		w := &blockers{fence: f, log: d.store.log}
+		w := &blockers{fence: f, log: d.store.log, began: time.Now()}
 		if err := f.attempt(ctx, w, into, sql, args); err != nil {
 			w.gaveUp(ctx, err)
 			return unlessAnswered(d.store.explain(err), errDurableUnknown)

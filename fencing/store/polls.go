@@ -12,20 +12,17 @@ import (
 // pollTimeout bounds one query of a batch.
 const pollTimeout = 5 * time.Second
 
-// holder is a transaction that has the lock on a fence's sequence that a grant needs,
-// or that waits for it.
+// holder is a transaction that blocks a grant.
 type holder struct {
-	Fence       int32
+	Grant       int32  // the backend of the grant
+	Transaction string // unique while the transaction lasts
 	PID         *int32 // nil for a prepared transaction
-	Transaction string // virtual transaction id, unique while the transaction lasts
 	Gid         string // name of the prepared transaction
 	Role        string
 	Application string
 	State       string
 	Super       bool // a superuser's, while the control role is not one
 	Control     bool // the control role's: probably another grant
-	Holds       bool
-	Waits       bool
 }
 
 func (h holder) String() string {
@@ -47,47 +44,50 @@ func (h holder) remedy() string {
 	return ""
 }
 
-// conflicting are the lock modes that block ALTER SEQUENCE … RESTART.
-const conflicting = "'{RowExclusiveLock,ShareUpdateExclusiveLock,ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'"
+// transactionsSQL lists the transactions of the database, with the columns of a holder from the second on, and the id of
+// those that are prepared.
+const transactionsSQL = `SELECT concat(a.pid, ' ', a.backend_start, ' ', a.xact_start) AS transaction, a.pid, '' AS gid, coalesce(a.usename::text, '') AS role,
+		coalesce(a.application_name, '') AS application, coalesce(a.state, '') AS state,
+		coalesce(r.rolsuper, false) AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS super,
+		coalesce(a.usename = current_user, false) AS control, NULL::xid AS xid
+	FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid
+	UNION ALL SELECT concat('prepared ', p.transaction), NULL, p.gid, p.owner::text, '', '', false, false, p.transaction
+	FROM pg_prepared_xacts p WHERE p.database = current_database()`
 
-// pollSQL lists the transactions that hold the sequences of the fences $1 or wait for
-// one.
-const pollSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), ''), coalesce(max(a.usename::text), max(p.owner::text), ''),
-		coalesce(max(a.application_name), ''), coalesce(max(a.state), ''),
-		coalesce(bool_or(r.rolsuper), false) AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
-		coalesce(bool_or(a.usename = current_user), false), bool_or(h.granted), bool_or(NOT h.granted)
-	FROM unnest($1::integer[]) s(id)
-	JOIN pg_locks h ON h.locktype = 'relation' AND h.relation = to_regclass('fencepost.epoch_' || s.id)
-		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND h.mode = ANY (` + conflicting + `)
-	LEFT JOIN pg_stat_activity a ON a.pid = h.pid
-	LEFT JOIN pg_roles r ON r.oid = a.usesysid
-	LEFT JOIN pg_locks x ON h.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
-	LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
-	GROUP BY s.id, h.pid, h.virtualtransaction`
+// pollSQL lists the transactions that block the backends $1. A prepared transaction appears as process 0, and the waiting
+// backend's own lock request says which one it is.
+const pollSQL = `SELECT DISTINCT w.pid, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control
+	FROM unnest($1::integer[]) w(pid) CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b(pid)
+	LEFT JOIN pg_locks l ON b.pid = 0 AND l.pid = w.pid AND l.locktype = 'transactionid' AND NOT l.granted
+	JOIN (` + transactionsSQL + `) t ON t.pid = b.pid OR t.xid = l.transactionid`
 
-// poll lists the transactions that hold the sequences of these fences or wait for one, by
-// fence.
-func (s *Store) poll(ctx context.Context, fences []int32) (map[int32][]holder, error) {
-	rows, err := s.fences.Query(ctx, pollSQL, fences)
-	if err != nil {
-		return nil, err
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
-	if err != nil {
-		return nil, err
-	}
+// leftSQL lists those of the transactions $1 that have not ended.
+const leftSQL = `SELECT 0, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control
+	FROM (` + transactionsSQL + `) t WHERE t.transaction = ANY ($1)`
+
+// poll lists the transactions that block these backends, by backend.
+func (s *Store) poll(ctx context.Context, grants []int32) (map[int32][]holder, error) {
+	found, err := s.holders(ctx, pollSQL, grants)
 	holders := make(map[int32][]holder)
 	for _, h := range found {
-		holders[h.Fence] = append(holders[h.Fence], h)
+		holders[h.Grant] = append(holders[h.Grant], h)
 	}
-	return holders, nil
+	return holders, err
 }
 
-// batches runs one query at a time, on behalf of all who ask it about their fences. Requests
+func (s *Store) holders(ctx context.Context, sql string, arg any) ([]holder, error) {
+	rows, err := s.fences.Query(ctx, sql, arg)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
+}
+
+// batches runs one query at a time, on behalf of all who ask it, each about one number. Requests
 // that arrive while it runs are batched into the next one.
 type batches[T any] struct {
 	life    context.Context // ends with the Store
-	query   func(ctx context.Context, fences []int32) (map[int32]T, error)
+	query   func(ctx context.Context, about []int32) (map[int32]T, error)
 	running sync.Mutex // held during a query
 	runs    sync.WaitGroup
 
@@ -97,15 +97,15 @@ type batches[T any] struct {
 
 // batch is one query.
 type batch[T any] struct {
-	fences  []int32
+	about   []int32
 	done    chan struct{} // closed when answers and err are set
 	answers map[int32]T
 	err     error
 }
 
-// ask returns the answer for one fence, of a query that begins after the call. If ctx ends, the
+// ask returns the answer about one number, of a query that begins after the call. If ctx ends, the
 // query goes on, on behalf of others.
-func (b *batches[T]) ask(ctx context.Context, fence int32) (answer T, err error) {
+func (b *batches[T]) ask(ctx context.Context, about int32) (answer T, err error) {
 	b.mu.Lock()
 	k := b.next
 	if k == nil {
@@ -113,11 +113,11 @@ func (b *batches[T]) ask(ctx context.Context, fence int32) (answer T, err error)
 		b.next = k
 		b.runs.Go(func() { b.run(k) })
 	}
-	k.fences = append(k.fences, fence)
+	k.about = append(k.about, about)
 	b.mu.Unlock()
 	select {
 	case <-k.done:
-		return k.answers[fence], k.err
+		return k.answers[about], k.err
 	case <-ctx.Done():
 		return answer, context.Cause(ctx)
 	}
@@ -133,5 +133,5 @@ func (b *batches[T]) run(k *batch[T]) {
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(b.life, pollTimeout)
 	defer cancel()
-	k.answers, k.err = b.query(ctx, k.fences)
+	k.answers, k.err = b.query(ctx, k.about)
 }

@@ -29,8 +29,7 @@ type arrival struct {
 	done    chan error // has room for the result
 }
 
-// RegisterBackend implements fencing.Fence. The registry's table is unlogged, so a
-// transaction that writes nothing else is not flushed at commit.
+// RegisterBackend implements fencing.Fence. It does not wait for the disk.
 func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) (fencing.Registration, error) {
 	a := &arrival{ctx: ctx, request: e, note: rand.Int64(), done: make(chan error, 1)}
 	entry := fencing.Registration{PID: e.PID, ID: a.note}
@@ -100,8 +99,9 @@ func withDeadlineOf(all []*arrival) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), first)
 }
 
-// enterSQL registers the backends of its arrays by one statement, which commits by itself.
-const enterSQL = `SELECT pg_catalog.set_config('lock_timeout', $9, true), fencepost.enter($1, e.pid, e.started, e.begun, e.note, e.worker, e.incarnation, e.told, e.held)
+// enterSQL registers the backends of its arrays by one statement, which commits by itself. A crash ends the backends too,
+// so nothing of it need be flushed.
+const enterSQL = `SELECT pg_catalog.set_config('lock_timeout', $9, true), pg_catalog.set_config('synchronous_commit', 'off', true), fencepost.enter($1, e.pid, e.started, e.begun, e.note, e.worker, e.incarnation, e.told, e.held)
 	FROM unnest($2::integer[], $3::text[], $4::text[], $5::bigint[], $6::text[], $10::text[], $7::bigint[], $8::bigint[]) e (pid, started, begun, note, worker, incarnation, told, held)`
 
 // enter registers backends.

@@ -3,8 +3,6 @@ package store_test
 import (
 	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -154,88 +152,6 @@ func TestSafetyALostResourceRepeatsNothing(t *testing.T) {
 				t.Error("a session of the lost resource passes the check of the one made anew")
 			}
 		})
-	}
-}
-
-// TestADumpTakenAcrossAGrantRepeatsNoEpoch: pg_dump reads rows from its snapshot, but
-// the current values of sequences.
-func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Start(t, pgtest.WithTools(t))
-	h := newTestDatabase(t, s)
-	first := h.grant("a")
-	snapshot := s.Connect(t, pgtest.Superuser, h.db)
-	tx, err := snapshot.BeginTx(h.ctx(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var name string
-	if err := tx.QueryRow(h.ctx(), "SELECT pg_export_snapshot()").Scan(&name); err != nil {
-		t.Fatal(err)
-	}
-	lost := h.grant("b")
-	dump, err := exec.Command(s.Program(t, "pg_dump"), "--snapshot", name, "-d", s.DSN(pgtest.Superuser, h.db)).Output()
-	if err != nil {
-		t.Fatalf("pg_dump: %v", err)
-	}
-	old := &testDatabase{t: t, server: s, db: s.EmptyDatabase(t), index: h.index}
-	load := exec.Command(s.Program(t, "psql"), "-q", "-v", "ON_ERROR_STOP=1", "-d", s.DSN(pgtest.Superuser, old.db))
-	load.Stdin = strings.NewReader(string(dump))
-	if out, err := load.CombinedOutput(); err != nil {
-		t.Fatalf("psql: %v: %s", err, out)
-	}
-	old.store = old.open()
-	old.fence = old.newFence(old.store)
-
-	if row, last := ask[int64](old, "SELECT epoch FROM fencepost.fence"), ask[int64](old, "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)"); row != 1 || last != 2 {
-		t.Fatalf("the restored row has epoch %d, the sequence %d, so the test proves nothing", row, last)
-	}
-	for _, term := range []fencing.Term{first, lost} {
-		if err := old.fence.Verify(h.ctx(), term); stateOf(err) != fencing.StateNoFence {
-			t.Errorf("verify epoch %d: %v; want ZF004", term.Epoch, err)
-		}
-	}
-	if _, err := old.fence.Grant(h.ctx(), first.Award); stateOf(err) != fencing.StateNoFence {
-		t.Errorf("the recorded award again: %v; want ZF004", err)
-	}
-	a := old.award("c")
-	a.HighestObserved = lost.Epoch
-	epoch, err := old.fence.Grant(h.ctx(), a)
-	if err != nil || epoch != lost.Epoch+1 {
-		t.Fatalf("the next grant: epoch %d, %v; want %d", epoch, err, lost.Epoch+1)
-	}
-	for _, term := range []fencing.Term{first, lost} {
-		if err := old.worker(term).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
-			t.Errorf("a write under epoch %d: %v; want ZF001", term.Epoch, err)
-		}
-	}
-}
-
-func TestALostSequenceIsRefusedAndMadeAgain(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	h.grant("a")
-	term := h.grant("b")
-	w := h.worker(term)
-	if err := w.check(h.ctx()); err != nil {
-		t.Fatal(err)
-	}
-	h.server.Exec(t, pgtest.Control, h.db, fmt.Sprintf("DROP SEQUENCE fencepost.epoch_%d", h.fence.ID()))
-	if err := w.check(h.ctx()); stateOf(err) != fencing.StateNoFence {
-		t.Errorf("a registration without a sequence: %v; want ZF004", err)
-	}
-	if _, err := h.fence.Record(h.ctx()); stateOf(err) != fencing.StateNoFence {
-		t.Errorf("record without a sequence: %v; want ZF004", err)
-	}
-	if _, err := h.fence.Grant(h.ctx(), h.award("c")); stateOf(err) != fencing.StateNoFence {
-		t.Errorf("grant without a sequence: %v; want ZF004", err)
-	}
-	h.newFence(h.store)
-	if err := w.check(h.ctx()); err != nil {
-		t.Errorf("the same connection's check of the sequence made again: %v", err)
-	}
-	if err := h.fence.Verify(h.ctx(), term); err != nil {
-		t.Error(err)
 	}
 }
 

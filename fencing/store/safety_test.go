@@ -146,7 +146,11 @@ func TestSafetyRace(t *testing.T) {
 	raced := func() bool { return unfenced || r.committed.Load() > 0 && r.registered.Load() > 0 }
 	grants := 0
 	for deadline := time.Now().Add(patience); grants < atLeast || !raced() && time.Now().Before(deadline); grants++ {
-		pause(40 * time.Millisecond)
+		longest := 40 * time.Millisecond
+		if grants >= atLeast { // they leave too little time for the transactions
+			longest = time.Second
+		}
+		pause(longest)
 		began := time.Now()
 		term := h.grant(fmt.Sprint(grants + 1))
 		slowest = max(slowest, time.Since(began))

@@ -44,7 +44,7 @@ const (
 	// its next use. An operator may have ended it, and a client that connects at that
 	// moment must not be refused because of that.
 	trustedIdle = 20 * time.Millisecond
-	// maxReads bounds the connections that read a fence under its sequence's lock, or register backends.
+	// maxReads bounds the connections that read a fence under its row's lock, or register backends.
 	// None waits for longer than quickLock.
 	maxReads = 4
 	// watchConnections are left to those who watch over grants: one polls for all of

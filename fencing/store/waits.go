@@ -68,22 +68,21 @@ func (f *Fence) AwaitUnblocked(ctx context.Context) error {
 			}
 			continue
 		}
-		all, err := f.store.polls.ask(ctx, f.id)
+		asking, cancel := context.WithTimeout(ctx, pollTimeout)
+		holders, err := f.store.holders(asking, leftSQL, was)
+		cancel()
 		if err != nil {
 			continue // the next grant shows what is wrong
 		}
-		ended, left := true, []string(nil)
-		for _, h := range all {
-			if h.Holds && slices.Contains(was, h.Transaction) {
-				ended = false
-				if remedy := h.remedy(); remedy != "" {
-					left = append(left, remedy)
-				}
+		var left []string
+		for _, h := range holders {
+			if remedy := h.remedy(); remedy != "" {
+				left = append(left, remedy)
 			}
 		}
 		switch {
 		case ctx.Err() != nil: // another grant may have begun, which reports what blocks it
-		case ended:
+		case len(holders) == 0:
 			w.report(nil)
 			return nil
 		case len(left) > 0:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,36 +111,31 @@ func (w *watch) nextPoll() time.Duration {
 	if len(w.blockers.seen) == 0 {
 		return pollSoon
 	}
-	return min(max(w.fence.store.cfg.Grace-w.blockers.oldest(), pollSoon), pollLate)
+	return min(max(w.fence.store.cfg.Grace-time.Since(w.blockers.began), pollSoon), pollLate)
 }
 
-// poll removes what blocks a grant that waits for its sequence. A grant that has returned does not wait for the answer.
+// poll removes what blocks a grant that waits for the fence's row. A grant that has returned does not wait for the answer.
+// What the control role executes is another grant, or a registration, and ends by itself.
 func (w *watch) poll(ctx context.Context, mayYield bool) error {
+	if w.fence.id == 0 { // it is no grant, and waits for what it finds
+		return nil
+	}
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(w.running, cancel)()
-	all, err := w.fence.store.polls.ask(asking, w.fence.id)
+	holders, err := w.fence.store.polls.ask(asking, int32(w.pid))
 	if err != nil {
 		w.blockers.pollFailed(asking, err)
 		return nil
 	}
-	waits := false
-	var others []holder
-	for _, h := range all {
-		switch {
-		case h.PID != nil && *h.PID == int32(w.pid):
-			waits = h.Waits
-		case h.Holds:
-			others = append(others, h)
-		}
-	}
-	if !waits || len(others) == 0 {
+	others := slices.DeleteFunc(holders, func(h holder) bool { return h.Control && h.State == "active" })
+	if len(others) == 0 {
 		return nil
 	}
 	if err := w.blockers.clear(ctx, others); err != nil {
 		return err
 	}
-	if mayYield && w.blockers.oldest() < w.fence.store.cfg.Grace && w.fence.store.turns.yield() {
+	if mayYield && time.Since(w.blockers.began) < w.fence.store.cfg.Grace && w.fence.store.turns.yield() {
 		w.blockers.yields = true
 		return errYielded
 	}
@@ -172,8 +168,7 @@ func (w *watch) end(ctx context.Context) {
 	<-w.running.Done()
 }
 
-// stuck returns an error that says what the grant waits for if that is not its
-// sequence.
+// stuck returns an error that says what the grant waits for if that is nothing that the watch removes.
 func (w *watch) stuck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()

@@ -190,7 +190,7 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 			"select count(*) from prepared":                    "0",
 			"select count(*) from pg_cursors where name <> ''": "0",
 			"select count(*) from pg_listening_channels()":     "0",
-			"select count(*) from pg_locks where pid = pg_backend_pid() and relation = (select oid from pg_class where relname = 'epoch_1')": "0",
+			"select count(*) from pg_locks where pid = pg_backend_pid() and relation = any (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'fencepost')": "0",
 			"select current_setting('application_name')": "mine",
 		} {
 			if got := fixture.FirstValue(t, c.Exec(sql)); got != want {

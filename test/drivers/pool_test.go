@@ -28,7 +28,7 @@ GRANT USAGE ON work_id_seq TO PUBLIC;
 CREATE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	PERFORM pg_sleep(0.02);
-	NEW.epoch := pg_sequence_last_value(fencepost.sequence_of(f.id)) FROM fencepost.fence f WHERE f.resource = '` + resource + `';
+	NEW.epoch := f.epoch FROM fencepost.fence f WHERE f.resource = '` + resource + `';
 	RETURN NEW;
 END $$;
 CREATE TRIGGER stamp BEFORE INSERT ON work FOR EACH ROW EXECUTE FUNCTION stamp();

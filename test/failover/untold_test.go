@@ -2,7 +2,6 @@ package failover
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -99,7 +98,7 @@ func TestAGrantThatSucceedsTooLateSupersedesNobody(t *testing.T) {
 	h.must(x, "INSERT INTO work VALUES ('x')")
 	const grants = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%fencepost.grant(%'"
 	blocking := h.a.Connect(t, pgtest.Superuser, h.db)
-	for _, sql := range []string{"BEGIN", fmt.Sprintf("SELECT pg_sequence_last_value('fencepost.epoch_%d')", ask[int](h, h.a, "SELECT id FROM fencepost.fence WHERE resource = 'billing'"))} {
+	for _, sql := range []string{"BEGIN", "SELECT FROM fencepost.fence WHERE resource = 'billing' FOR KEY SHARE"} {
 		if _, err := blocking.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

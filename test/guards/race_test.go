@@ -161,7 +161,7 @@ end$$;
 create or replace function fencepost.guard_%[1]d_fence_epoch() returns trigger language plpgsql security definer as $$
 declare claim text := current_setting('fencepost.claim_%[1]d', true);
 begin
-	if ((select last_value from fencepost.epoch_%[1]d)::text = claim) is not true then
+	if ((select epoch from fencepost.fence where id = %[1]d)::text = claim) is not true then
 		perform fencepost.refuse(%[1]d, tg_argv, tg_relid);
 	end if;
 	new.fence_epoch := claim;

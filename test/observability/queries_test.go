@@ -109,7 +109,7 @@ func (p *played) play() {
 
 	// Something that Fencepost cannot end holds the fence. Then nobody uses that resource.
 	first := p.join("mail", "first", "campaign", "wait")
-	p.pg.Exec(p.t, pgtest.Superuser, p.db, "BEGIN", "SELECT pg_sequence_last_value(format('fencepost.epoch_%s', id)::regclass) FROM fencepost.fence WHERE resource = 'mail'",
+	p.pg.Exec(p.t, pgtest.Superuser, p.db, "BEGIN", "SELECT FROM fencepost.fence WHERE resource = 'mail' FOR KEY SHARE",
 		"PREPARE TRANSACTION '"+p.db+"'")
 	p.leave(first)
 	second := p.join("mail", "second")

@@ -29,8 +29,8 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	c := h.join(p, "c", "campaign", "wait")
 	c.must("INSERT INTO work VALUES ('c')")
 	h.load(dump)
-	if row, last := ask[int](h, "SELECT epoch FROM fencepost.fence"), ask[int](h, "SELECT last_value FROM fencepost.epoch_1"); row != 1 || last != 2 {
-		t.Fatalf("the restored row has epoch %d, the sequence %d, so the test proves nothing", row, last)
+	if row := ask[int](h, "SELECT epoch FROM fencepost.fence"); row != 1 {
+		t.Fatalf("the restored row has epoch %d, so the test proves nothing", row)
 	}
 
 	if err := c.exec("INSERT INTO work VALUES ('c, of the lost epoch')"); err == nil {

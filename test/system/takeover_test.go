@@ -280,7 +280,7 @@ func TestATakeoverGoesOnSoonAfterWhatBlockedIt(t *testing.T) {
 	p := h.proxy()
 	leader := h.join(p, "leader", "campaign", "wait")
 	dba := h.pg.Connect(t, pgtest.Superuser, h.db)
-	for _, sql := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM pg_sequences"} {
+	for _, sql := range []string{"BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE"} {
 		if _, err := dba.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

@@ -53,7 +53,6 @@ func Diagnose(f Facts) []Finding {
 		all.fence(d)
 		all.awards(d, f.Settings)
 		all.roles(d, f)
-		all.eventTriggers(d)
 		all.places(d)
 		all.guards(d)
 		all.mighty(d)
@@ -113,8 +112,6 @@ func (f *findings) schema(d Database, facts Facts) {
 }
 
 var (
-	preparedAllowed = newKind(Warning, "prepared-transactions",
-		"Fencepost cannot end a prepared transaction. One that holds the fence of a resource blocks its takeover until somebody ends it by hand.")
 	writeAllData = newKind(Error, "write-all-data",
 		"Such a role can change the fence itself. A change that makes an epoch valid again is not noticed.")
 	otherWarning = newKind(Warning, "schema-warning",
@@ -129,7 +126,6 @@ var warningKinds = []struct {
 	kind   *kind
 	do     string
 }{
-	{"max_prepared_transactions", preparedAllowed, "Set max_prepared_transactions = 0 and restart Postgres, unless somebody needs prepared transactions."},
 	{"pg_write_all_data", writeAllData, "REVOKE pg_write_all_data from these roles, and grant the tables that they need."},
 }
 
@@ -146,6 +142,6 @@ func (f *findings) fence(d Database) {
 	}
 	for _, p := range d.Prepared {
 		f.addf(preparedHolds, fmt.Sprintf("COMMIT PREPARED or ROLLBACK PREPARED it, in database %s as %s or a superuser.", d.Name, p.Owner),
-			"the prepared transaction %q of role %s holds the fence of resource %s", p.ID, p.Owner, p.Resource)
+			"the prepared transaction %q of role %s has locked the fence of resource %s", p.ID, p.Owner, p.Resource)
 	}
 }

@@ -74,7 +74,6 @@ func TestDiagnose(t *testing.T) {
 			f.Databases[0].Guards, f.Databases[0].Roles = []Guard{{}}, []Role{{Name: "etl", Groups: []string{"pg_write_all_data"}}}
 			f.Databases[0].Warnings = []string{"pg_write_all_data lets etl"}
 		}, []string{"write-all-data"}},
-		"an event trigger":                 {func(f *Facts) { f.Databases[0].EventTriggers = []EventTrigger{{"x", "f"}} }, []string{"event-trigger"}},
 		"a worker from two places":         {func(f *Facts) { f.Databases[0].Places = []Place{{"billing/w", []string{"a", "b"}}} }, []string{"worker-places"}},
 		"nothing known":                    {func(f *Facts) { *f = Facts{} }, nil},
 		"a short TTL":                      {func(f *Facts) { f.Settings.Lease.TTL = *duration(2999 * time.Millisecond); f.Settings.Lease.Grace = 0 }, []string{"ttl-short"}},
@@ -110,7 +109,6 @@ func TestDiagnose(t *testing.T) {
 		"a newer schema":                 {func(f *Facts) { f.Databases[0].Schema.Version = 9 }, []string{"schema-newer"}},
 		"another control role":           {func(f *Facts) { f.Databases[0].Schema.Owner = "boss" }, []string{"control-privilege"}},
 		"missing rights":                 {func(f *Facts) { f.Databases[0].Schema.Lacks = []string{"pg_signal_backend"} }, []string{"control-privilege"}},
-		"prepared transactions":          {func(f *Facts) { f.Databases[0].Warnings = []string{"max_prepared_transactions is 10"} }, []string{"prepared-transactions"}},
 		"pg_write_all_data":              {func(f *Facts) { f.Databases[0].Warnings = []string{"pg_write_all_data lets app"} }, []string{"write-all-data"}},
 		"a warning of a later schema":    {func(f *Facts) { f.Databases[0].Warnings = []string{"beware"} }, []string{"schema-warning"}},
 		"a prepared transaction":         {func(f *Facts) { f.Databases[0].Prepared = []Prepared{{"x", "app", "billing"}} }, []string{"prepared-transaction-holds-fence"}},

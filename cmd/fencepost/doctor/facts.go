@@ -68,8 +68,6 @@ type Database struct {
 	// Warnings are those of migrations.Warnings.
 	Warnings []string
 	Prepared []Prepared
-	// EventTriggers fire at each grant.
-	EventTriggers []EventTrigger
 	// Places are the workers that are connected from several addresses.
 	Places []Place
 	Guards []Guard
@@ -130,11 +128,8 @@ type Guard struct {
 	Above int64 `db:"-"`
 }
 
-// Prepared is a prepared transaction that holds a fence.
+// Prepared is a prepared transaction that has locked the row of a fence.
 type Prepared struct{ ID, Owner, Resource string }
-
-// EventTrigger is a trigger of users that fires when a sequence is made, altered or granted.
-type EventTrigger struct{ Name, Function string }
 
 // Place is a worker of a resource that is connected from several addresses.
 type Place struct {

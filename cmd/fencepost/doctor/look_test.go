@@ -70,7 +70,7 @@ func wantIDs(t *testing.T, r doctor.Report, want ...string) {
 }
 
 // safeSettings are those of a server in which nothing is wrong.
-var safeSettings = map[string]string{"fsync": "on", "full_page_writes": "on", "max_prepared_transactions": "0"}
+var safeSettings = map[string]string{"fsync": "on", "full_page_writes": "on"}
 
 func TestNothingIsFoundInASoundInstallation(t *testing.T) {
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestAControlRoleThatLacksARight(t *testing.T) {
 // TestWhatIsWrongIsFound: everything at once, on a real server.
 func TestWhatIsWrongIsFound(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t) // without fsync, and with prepared transactions
+	s := pgtest.Start(t) // without fsync, and with a prepared transaction
 	db := s.Database(t)
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "GRANT UPDATE ON fencepost.fence TO scram_user")
 	s.Exec(t, pgtest.Superuser, db,
@@ -121,7 +121,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"CREATE TABLE invoices (id int, paid bool)",
 		"GRANT INSERT ON invoices TO writers", "GRANT UPDATE (paid) ON invoices TO column_writer", "GRANT SELECT ON invoices TO reader",
 		"ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE postgres SET synchronous_commit = off")
-	s.Exec(t, pgtest.Control, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)", "PREPARE TRANSACTION 'stuck'")
+	s.Exec(t, pgtest.Control, db, "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE", "PREPARE TRANSACTION 'stuck'")
 	t.Cleanup(func() { s.Exec(t, pgtest.Control, db, "ROLLBACK PREPARED 'stuck'") })
 	rules, err := os.OpenFile(filepath.Join(s.DataDir(), "pg_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -135,7 +135,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	}
 	follow(t, s)
 	r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
-	wantIDs(t, r, "fsync-off", "full-page-writes-off", "synchronous-commit", "asynchronous-replica", "prepared-transactions", "prepared-transaction-holds-fence",
+	wantIDs(t, r, "fsync-off", "full-page-writes-off", "synchronous-commit", "asynchronous-replica", "prepared-transaction-holds-fence",
 		"write-all-data", "fence-rights", "way-around", "hba-invalid")
 	for _, f := range r.Findings {
 		for id, wants := range map[string][]string{
@@ -310,7 +310,7 @@ func TestATakeoverWhileStampsAreLookedAt(t *testing.T) {
 		err := worker.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'public.invoices'::regclass AND NOT granted)").Scan(&waits)
 		return err == nil && waits
 	})
-	run("UPDATE fencepost.fence SET epoch = 5, worker = 'w', source = 'test', granted_at = now(); SELECT setval('fencepost.epoch_1', 5);" +
+	run("UPDATE fencepost.fence SET epoch = 5, worker = 'w', source = 'test', granted_at = now();" +
 		"INSERT INTO fencepost.running (pid, backend_start, fence, epoch) SELECT pid, backend_start, 1, 5 FROM pg_stat_get_activity(pg_backend_pid());" +
 		"INSERT INTO public.invoices VALUES (1); COMMIT") // at once: the doctor waits for 3 s
 	r := <-reports

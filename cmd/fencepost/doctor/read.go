@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/recorded"
 	"github.com/fencepost/fencepost/fencing/owner"
 	"github.com/fencepost/fencepost/migrations"
 )
@@ -55,13 +56,10 @@ const (
 		FROM pg_roles r LEFT JOIN owner ON true
 		WHERE r.rolcanlogin AND r.rolconnlimit <> 0 AND (r.rolvaliduntil IS NULL OR r.rolvaliduntil > clock_timestamp())
 			AND r.oid IS DISTINCT FROM owner.role AND has_database_privilege(r.oid, current_database(), 'CONNECT') ORDER BY 1`
-
-	preparedSQL = `SELECT DISTINCT p.gid, p.owner::text, f.resource FROM pg_locks h
-		JOIN pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
-		JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
-		JOIN fencepost.fence f ON h.relation = to_regclass('fencepost.epoch_' || f.id)
-		WHERE h.locktype = 'relation' AND h.granted AND h.pid IS NULL AND p.database = current_database() ORDER BY 1, 3`
 )
+
+var preparedSQL = `SELECT p.gid, p.owner::text, f.resource FROM pg_prepared_xacts p JOIN fencepost.fence f ON ` + recorded.HasLocked("f.xmax") + `
+	WHERE p.database = current_database() ORDER BY 1, 3`
 
 // server reads what is known of the server. The notes say what could not be known.
 func server(ctx context.Context, conn *pgx.Conn) (p Postgres, notes []string, err error) {
@@ -136,9 +134,6 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	}
 	if d.Prepared, err = rows[Prepared](ctx, conn, preparedSQL); err != nil {
 		return d, fmt.Errorf("read the prepared transactions: %w", err)
-	}
-	if d.EventTriggers, err = rows[EventTrigger](ctx, conn, eventTriggersSQL); err != nil {
-		return d, fmt.Errorf("read the event triggers: %w", err)
 	}
 	if d.Places, err = rows[Place](ctx, conn, placesSQL); err != nil {
 		return d, fmt.Errorf("read the addresses of the workers: %w", err)
