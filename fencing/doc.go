@@ -49,7 +49,7 @@
 //   - grant: to record a new epoch for an award. Afterwards no transaction of an older
 //     epoch commits, because their backends are gone. The ledger keeps all grants.
 //   - hold: to have a lease that was awarded, or an epoch that was granted.
-//   - fence: the row and the sequence of a resource that hold its epoch. The rows are the
+//   - fence: the row of a resource that holds its epoch. The rows are the
 //     fence table.
 //   - term: what a proxy knows about a lease that it holds.
 //   - false alarm: a lease that was released because its worker seemed unresponsive, although

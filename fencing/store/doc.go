@@ -4,7 +4,7 @@
 // # The registry
 //
 // fencepost.running has the backends that may write, each under an epoch. RegisterBackend adds
-// one by a statement that commits by itself: it takes the lock of the resource's sequence, compares
+// one by a statement that commits by itself: it locks the fence's row FOR KEY SHARE, compares
 // the epochs, and inserts. Backends that come together share a statement (registry.go). If there is
 // no answer, the backend does not count as registered, and its entry is left: a grant then ends the
 // backend. Each entry has a random number, and UnregisterBackend deletes the entry of that number
@@ -13,9 +13,9 @@
 //
 // # Grants
 //
-// fencepost.grant first locks the fence row and decides; an award that is refused makes
-// nobody wait. Then it queues for the resource's sequence, behind the registrations that are
-// under way and the transactions that write under fencepost.claim. Meanwhile a watch on
+// fencepost.grant first locks the fence's row FOR NO KEY UPDATE and decides; an award that is refused makes
+// nobody wait. Then it locks the row FOR UPDATE, for which it waits until the registrations that are
+// under way and the transactions that write under fencepost.claim have ended. Meanwhile a watch on
 // another connection terminates those that outlast the grace. When it has the lock, it drains the
 // registry (fencepost.drain): it says that it waits (drains.go tells this proxy and the others, which
 // end sessions at rest), ends what is idle 250 ms later and what works after the grace, and returns
@@ -59,8 +59,8 @@
 // and registered backends exactly like a grant. A bar, which keeps a worker or everybody
 // from being granted an epoch, is set and read under the lock of the fence row. Its
 // refusal (ZF008) reaches callers of Grant as a *fencing.Barred. So does that of an offer, which
-// Handover makes to one worker: nobody else is granted an epoch while it lasts. Remove drops the fence and
-// its sequence, so that every registration against it fails from then on; a fence that is made
+// Handover makes to one worker: nobody else is granted an epoch while it lasts. Remove deletes the fence's
+// row, so that every registration against it fails from then on; a fence that is made
 // anew has another id, and begins at a floor above the epochs of all removed ones. Each
 // order is kept in fencepost.orders, and the proxies ask for new ones (Orders).
 //
@@ -77,17 +77,18 @@
 //
 // # Connections
 //
-// There are four pools per database, with at most 22 connections in total. All connect
+// There are two pools per database, with at most 22 connections in total. All connect
 // as the control role and pin every setting that a default of the role or the database
-// could change. Connections close after a minute without use. The pool that Pool
+// could change. Connections close after 10 to 25 seconds without use. The pool that Pool
 // returns (8) never waits for a fence's lock, so lease renewals that use it cannot
 // starve because of a grant; at most one of its connections waits for a synchronous
-// standby, for at most 5 s at a time (see durable.go). Statements that read a fence or enter the registry (4)
+// standby, for at most 5 s at a time (see durable.go). The other pool is for what follows.
+// Statements that read a fence or enter the registry (4)
 // wait for its lock for 20 ms at a time, and hold no connection in between.
 //
 // Grants have 8 connections. While no more than 8 resources are being taken over, each
-// grant stays in its sequence's queue until it returns. If there are more, a grant that
-// has waited for 100 ms leaves the queue for the next one, and comes back when those
-// that blocked it are gone. Its grace keeps running meanwhile. The remaining two
+// grant waits in the server until it returns. If there are more, a grant that
+// has waited for 100 ms gives its turn to the next one, and waits for another turn.
+// Its grace keeps running meanwhile. The remaining two
 // connections poll for all grants and terminate backends.
 package store

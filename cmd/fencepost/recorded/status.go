@@ -47,7 +47,7 @@ var statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesc
 	s.state, s.state_since, s.confirmed_until - pg_catalog.clock_timestamp(), coalesce(s.source, ''),
 	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, p.owner) ORDER BY p.prepared)
 		FROM pg_catalog.pg_prepared_xacts p
-		WHERE p.database = pg_catalog.current_database() AND ` + HasLocked("(to_jsonb(s) ->> 'lockers')::xid") + `), '{}'), s.guarded_tables, s.orders,
+		WHERE p.database = pg_catalog.current_database() AND ` + HasLocked("s.lockers") + `), '{}'), s.guarded_tables, s.orders,
 	coalesce((SELECT array_agg(w) FROM jsonb_array_elements_text(to_jsonb(s) -> 'waiting') w), '{}'),
 	s.state = 'led' AND pg_catalog.current_setting('synchronous_standby_names') <> ''
 	FROM fencepost.status s ORDER BY s.resource`
