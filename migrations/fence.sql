@@ -135,13 +135,16 @@ END $$;
 -- pass is share for a transaction that may last. Postgres grants a lock of a row past those that wait for a stronger one,
 -- so transactions that overlap could keep a grant waiting for ever. Therefore pass first locks the row in a mode that a
 -- grant in progress excludes, and gives that lock back by a subtransaction. A transaction that has the row already does
--- not do that: the grant waits for it.
+-- not do that: the grant waits for it. It returns NULL for the fence NULL.
 CREATE OR REPLACE FUNCTION fencepost.pass(fence integer) RETURNS fencepost.fence
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     passed text := 'fencepost.passed_' || fence;
 BEGIN
+    IF fence IS NULL THEN
+        RETURN NULL;
+    END IF;
     IF current_setting(passed, true) IS DISTINCT FROM pg_current_xact_id()::text THEN
         BEGIN
             PERFORM FROM fencepost.fence f WHERE f.id = fence FOR SHARE;
