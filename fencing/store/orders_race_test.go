@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -17,7 +18,7 @@ func TestOrdersThatRaceWithARemoval(t *testing.T) {
 	for _, anew := range []bool{false, true} {
 		t.Run(fmt.Sprintf("made anew %t", anew), func(t *testing.T) {
 			t.Parallel()
-			h := newTestDatabase(t, pgtest.Shared(t))
+			h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 			h.grant("one")
 			removal, err := h.server.Connect(t, pgtest.Control, h.db).Begin(h.ctx())
 			if err != nil {
