@@ -164,15 +164,18 @@ BEGIN
 END $$;
 
 -- state reads a fence, and whether that is settled: no grant is recording an epoch, so that nothing newer is about to
--- appear. The lock that it takes need not be flushed.
+-- appear. The lock that it takes need not be flushed. At a standby, which grants nothing, it takes none.
 CREATE OR REPLACE FUNCTION fencepost.state(fence integer, OUT rec fencepost.fence, OUT settled boolean)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
-    PERFORM set_config('synchronous_commit', 'off', true);
-    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR KEY SHARE SKIP LOCKED;
-    settled := FOUND;
+    settled := pg_is_in_recovery();
     IF NOT settled THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+        SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR KEY SHARE SKIP LOCKED;
+        settled := FOUND;
+    END IF;
+    IF rec.id IS NULL THEN
         SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
         IF NOT FOUND THEN
             PERFORM fencepost.lost(fence);
