@@ -83,6 +83,15 @@ func (s *Store) holders(ctx context.Context, sql string, arg any) ([]holder, err
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
 }
 
+// HasLocked returns the SQL condition that the row p of pg_prepared_xacts is of a transaction that has locked the row
+// whose xmax is given. An xmax is the number of a transaction, or of a set of them. Nothing says which, and only a
+// number of an existing set may be looked up.
+func HasLocked(xmax string) string {
+	return `(p.transaction = ` + xmax + ` OR p.transaction IN (SELECT m.xid FROM pg_catalog.pg_get_multixact_members(CASE
+		WHEN pg_catalog.mxid_age(` + xmax + `) BETWEEN 1 AND (SELECT max(pg_catalog.mxid_age(d.datminmxid)) FROM pg_catalog.pg_database d)
+		THEN ` + xmax + ` END) m))`
+}
+
 // batches runs one query at a time, on behalf of all who ask it, each about one number. Requests
 // that arrive while it runs are batched into the next one.
 type batches[T any] struct {

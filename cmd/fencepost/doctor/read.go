@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/recorded"
 	"github.com/fencepost/fencepost/fencing/owner"
+	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
 )
 
@@ -58,7 +58,7 @@ const (
 			AND r.oid IS DISTINCT FROM owner.role AND has_database_privilege(r.oid, current_database(), 'CONNECT') ORDER BY 1`
 )
 
-var preparedSQL = `SELECT p.gid, p.owner::text, f.resource FROM pg_prepared_xacts p JOIN fencepost.fence f ON ` + recorded.HasLocked("f.xmax") + `
+var preparedSQL = `SELECT p.gid, p.owner::text, f.resource FROM pg_prepared_xacts p JOIN fencepost.fence f ON ` + store.HasLocked("f.xmax") + `
 	WHERE p.database = current_database() ORDER BY 1, 3`
 
 // server reads what is known of the server. The notes say what could not be known.

@@ -32,22 +32,13 @@ type Resource struct {
 	synchronous bool // it is led, if the synchronous standbys have the grant
 }
 
-// HasLocked returns the SQL condition that the row p of pg_prepared_xacts is of a transaction that has locked the row
-// whose xmax is given. An xmax is the number of a transaction, or of a set of them. Nothing says which, and only a
-// number of an existing set may be looked up.
-func HasLocked(xmax string) string {
-	return `(p.transaction = ` + xmax + ` OR p.transaction IN (SELECT m.xid FROM pg_catalog.pg_get_multixact_members(CASE
-		WHEN pg_catalog.mxid_age(` + xmax + `) BETWEEN 1 AND (SELECT max(pg_catalog.mxid_age(d.datminmxid)) FROM pg_catalog.pg_database d)
-		THEN ` + xmax + ` END) m))`
-}
-
 // statusSQL reads the view of the status, and the prepared transactions that
 // have locked the row of the fence, which block every takeover.
 var statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesce(s.worker, ''), s.epoch, s.granted_at,
 	s.state, s.state_since, s.confirmed_until - pg_catalog.clock_timestamp(), coalesce(s.source, ''),
 	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, p.owner) ORDER BY p.prepared)
 		FROM pg_catalog.pg_prepared_xacts p
-		WHERE p.database = pg_catalog.current_database() AND ` + HasLocked("s.lockers") + `), '{}'), s.guarded_tables, s.orders,
+		WHERE p.database = pg_catalog.current_database() AND ` + store.HasLocked("s.lockers") + `), '{}'), s.guarded_tables, s.orders,
 	coalesce((SELECT array_agg(w) FROM jsonb_array_elements_text(to_jsonb(s) -> 'waiting') w), '{}'),
 	s.state = 'led' AND pg_catalog.current_setting('synchronous_standby_names') <> ''
 	FROM fencepost.status s ORDER BY s.resource`
