@@ -156,8 +156,8 @@ func (x *session) unregistered(ctx context.Context, resource string, entry int64
 	r := x.registrationOf(resource)
 	same := r.state == registered && r.entry.ID == entry
 	x.mu.Unlock()
-	if !same || x.isSuperseded() || x.belonging(resource).Advanced(ctx) {
-		return
+	if !same || x.isSuperseded() || x.belonging(resource).Advanced(ctx) || ctx.Err() != nil {
+		return // in the last case the database has not said who leads, and the next comparison asks again
 	}
 	x.log().Error("session ended: the registry has lost the entry of its backend", zap.Uint32("pid", x.backend.pid))
 	x.endAtOnce(fencing.LostRegistrationRefusal)

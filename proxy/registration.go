@@ -11,8 +11,8 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// registerTimeout bounds how long adding or deleting an entry of the registry takes.
-const registerTimeout = 5 * time.Second
+// unregisterTimeout bounds how long deleting entries of the registry takes. Config.StartupTimeout bounds adding one.
+const unregisterTimeout = 5 * time.Second
 
 // registration is the entry of a session's backend in the registry, for one resource. The up pump adds the
 // entry. Whoever has called beginDelete deletes it. The session's mu guards it.
@@ -123,7 +123,7 @@ func (x *session) registerFor(ctx context.Context, told protocol.Told) *fencing.
 		PID: x.backend.pid, Started: x.backend.started, Begun: x.backend.begun,
 		Worker: x.member.claim.Worker, Incarnation: cand.Incarnation(), Announced: told.Epoch, Held: cand.Status().Epoch,
 	}
-	adding, cancel := context.WithTimeout(ctx, registerTimeout)
+	adding, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
 	entry, err := cand.Fence().RegisterBackend(adding, request)
 	cancel()
 	if err != nil {
@@ -198,7 +198,7 @@ func (x *session) beginDelete(resources []string) (begun []string) {
 
 // unregister deletes the entries for these resources, whose deletion has begun.
 func (x *session) unregister(ctx context.Context, resources []string) {
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, unregisterTimeout)
 	defer cancel()
 	for _, resource := range resources {
 		x.mu.Lock()

@@ -88,13 +88,17 @@ func (f *Fence) registerTogether(all []*arrival) {
 	}
 }
 
-// withDeadlineOf returns a context that ends when the first of those who wait gives up.
+// withDeadlineOf returns a context that ends when the first of those who wait gives up, or after pollTimeout if nobody has a
+// deadline.
 func withDeadlineOf(all []*arrival) (context.Context, context.CancelFunc) {
-	first := time.Now().Add(pollTimeout)
+	var first time.Time
 	for _, a := range all {
-		if at, ok := a.ctx.Deadline(); ok && at.Before(first) {
+		if at, ok := a.ctx.Deadline(); ok && (first.IsZero() || at.Before(first)) {
 			first = at
 		}
+	}
+	if first.IsZero() {
+		return context.WithTimeout(context.Background(), pollTimeout)
 	}
 	return context.WithDeadline(context.Background(), first)
 }
