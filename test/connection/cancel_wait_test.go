@@ -33,56 +33,34 @@ func canceled(t *testing.T, what string, all []wiretest.Message) {
 // and the server knows nothing of it yet.
 func TestCancelWhileTheRegistryIsAsked(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (id int)")
-		admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
-		const do = "do $$ begin insert into t values (1); end $$"
-		for name, sends := range map[string][]byte{"simple": Q(do), "extended": Batch(Run(do))} {
-			c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", name)
-			p.Candidacy(db, "r", name).Grant()
-			fixture.MustExec(t, c, "show fencepost.role") // which tells the client
-			unlock := locked(t, admin, "fencepost.running")
-			c.Send(sends)
-			awaitEntry(t, watch, admin)
-			cancelWith(t, p.Addr, key)
-			unlock()
-			canceled(t, name, c.Until('Z'))
-			if got := fixture.FirstValue(t, c.Exec("select count(*) from t")); got != "0" {
-				t.Errorf("%s: the canceled statement has written %s rows", name, got)
-			}
-			fixture.MustExec(t, c, "begin; "+do)
-			if got := fixture.FirstValue(t, c.Exec("select count(*) from t")); got != "1" {
-				t.Errorf("%s: %s rows, want that of the statement that was not canceled", name, got)
-			}
-			fixture.MustExec(t, c, "rollback")
-			fixture.MustExec(t, c, "show fencepost.role") // the request is for no later statement
-		}
-		if all := p.Audited(t, db); len(all) > 0 {
-			t.Errorf("a cancel was audited as a refusal: %+v", all)
-		}
-	})
-}
-
-// TestCancelHitsWhatRuns: the server runs an earlier message of the batch, for which the client has not
-// asked an answer, while a later one waits in the proxy. The request is for the earlier one.
-func TestCancelHitsWhatRuns(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, p, db).Close()
-		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		watch := p.PG.Connect(t, pgtest.Superuser, db)
-		c.Send(Batch(Run("select pg_sleep(600)"), Run("show fencepost.role")))
-		fixture.AwaitBackend(t, watch, "wait_event = 'PgSleep'")
+	p := fixture.NewProxy(t, pgtest.SharedMajor(t, 18), nil)
+	db := p.PG.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (id int)")
+	admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
+	const do = "do $$ begin insert into t values (1); end $$"
+	for name, sends := range map[string][]byte{"simple": Q(do), "extended": Batch(Run(do))} {
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", name)
+		p.Candidacy(db, "r", name).Grant()
+		fixture.MustExec(t, c, "show fencepost.role") // which tells the client
+		unlock := locked(t, admin, "fencepost.running")
+		c.Send(sends)
+		awaitEntry(t, watch, admin)
 		cancelWith(t, p.Addr, key)
-		all := c.Until('Z')
-		canceled(t, "the batch", all)
-		if got := fixture.Types(all); got != "12EZ" && got != "12TEZ" && got != "12nEZ" {
-			t.Errorf("the batch is answered by %s", got)
+		unlock()
+		canceled(t, name, c.Until('Z'))
+		if got := fixture.FirstValue(t, c.Exec("select count(*) from t")); got != "0" {
+			t.Errorf("%s: the canceled statement has written %s rows", name, got)
 		}
-		if got := fixture.FirstValue(t, c.Exec("show fencepost.role")); got != "leader" {
-			t.Errorf("the role is %q, want leader", got)
+		fixture.MustExec(t, c, "begin; "+do)
+		if got := fixture.FirstValue(t, c.Exec("select count(*) from t")); got != "1" {
+			t.Errorf("%s: %s rows, want that of the statement that was not canceled", name, got)
 		}
-	})
+		fixture.MustExec(t, c, "rollback")
+		fixture.MustExec(t, c, "show fencepost.role") // the request is for no later statement
+	}
+	if all := p.Audited(t, db); len(all) > 0 {
+		t.Errorf("a cancel was audited as a refusal: %+v", all)
+	}
 }
 
 // locked locks a table until unlock is called.
@@ -113,28 +91,28 @@ func awaitEntry(t *testing.T, watch, admin *pgx.Conn) {
 // leads, and ends at once when it is canceled.
 func TestCancelWhileTheLeaseIsConfirmed(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, p, db).Close()
-		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		fixture.MustExec(t, c, "create table t (id int)")
-		w := p.Candidacy(db, "r", "w")
-		confirmed := w.Status()
-		waits := make(chan struct{})
-		w.OnAwaitConfirmed(func(ctx context.Context) {
-			waits <- struct{}{}
-			<-ctx.Done()
-		})
-		w.SetStatus(&fencing.Status{Role: fencing.Follower, Epoch: confirmed.Epoch, Lapsed: true, Holder: confirmed.Holder})
-		for name, sends := range map[string][]byte{"simple": Q("insert into t values (1)"), "extended": Batch(Run("insert into t values (1)"))} {
-			c.Send(sends)
-			<-waits
-			cancelWith(t, p.Addr, key)
-			canceled(t, name, c.Until('Z'))
-		}
-		w.SetStatus(confirmed)
-		fixture.MustExec(t, c, "insert into t values (2)")
-		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
-			t.Errorf("rows %s, want only that of the statement that was not canceled", got)
-		}
+	p := fixture.NewProxy(t, pgtest.SharedMajor(t, 18), nil)
+	db := p.PG.Database(t)
+	fixture.LeaderConn(t, p, db).Close()
+	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.MustExec(t, c, "create table t (id int)")
+	w := p.Candidacy(db, "r", "w")
+	confirmed := w.Status()
+	waits := make(chan struct{})
+	w.OnAwaitConfirmed(func(ctx context.Context) {
+		waits <- struct{}{}
+		<-ctx.Done()
 	})
+	w.SetStatus(&fencing.Status{Role: fencing.Follower, Epoch: confirmed.Epoch, Lapsed: true, Holder: confirmed.Holder})
+	for name, sends := range map[string][]byte{"simple": Q("insert into t values (1)"), "extended": Batch(Run("insert into t values (1)"))} {
+		c.Send(sends)
+		<-waits
+		cancelWith(t, p.Addr, key)
+		canceled(t, name, c.Until('Z'))
+	}
+	w.SetStatus(confirmed)
+	fixture.MustExec(t, c, "insert into t values (2)")
+	if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
+		t.Errorf("rows %s, want only that of the statement that was not canceled", got)
+	}
 }

@@ -25,7 +25,7 @@ func TestPgDumpNeedsNoResource(t *testing.T) {
 		t.Fatal(err)
 	}
 	through, direct := asVersion15(t, p.Addr), asVersion15(t, pg.Addr())
-	for _, args := range [][]string{{"pg_dump", "-s", "-n", "public", "-d", db}, {"pg_dump", "-n", "public", "-d", db}, {"pg_dumpall", "-l", db, "--no-role-passwords", "--exclude-database=*"}} {
+	for _, args := range [][]string{{"pg_dump", "-n", "public", "-d", db}, {"pg_dumpall", "-l", db, "--no-role-passwords", "--exclude-database=*"}} {
 		want, err := dumped(t, direct, args)
 		if err != nil {
 			t.Fatalf("%v, directly: %v", args, err)

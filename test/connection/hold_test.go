@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
@@ -26,7 +24,8 @@ func (g *gauge) Refused(string) {}
 func (g *gauge) Sessions(delta int) { g.n.Add(int64(delta)) }
 
 // TestProtocolNothingStays: whichever side goes, how, and when, the other side is
-// closed and the session is over: the proxy has let go of it.
+// closed and the session is over: the proxy has let go of it. The server commits nothing
+// that the client has sent in part.
 func TestProtocolNothingStays(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
@@ -40,11 +39,18 @@ func TestProtocolNothingStays(t *testing.T) {
 		sent  []byte
 		until string
 	}{
-		"idle": {}, "half a header": {sent: []byte{'Q', 0}}, "half a query": {sent: Q(ins)[:12]}, "half a large query": {sent: Q(ins + strings.Repeat(" ", 1<<17))[:1<<16]},
-		"a failed batch": {sent: Run("select 1/0"), until: "E"}, "a batch without sync": {sent: Cat(Run(ins), Flush()), until: "C"},
-		"a block": {sent: Q("begin; " + ins), until: "Z"}, "copy in": {sent: Q("copy t from stdin"), until: "G"}, "a portal": {sent: Cat(Parse("", "select generate_series(1, 9)"), Bind("", ""), Exec("", 1), Flush()), until: "s"},
-		"a statement under way": {sent: Q("select pg_sleep(1)")}, "many in flight": {sent: []byte(strings.Repeat(string(Q("select 1")), 500))},
-		"rows under way": {sent: Q("select repeat('x', 1000) from generate_series(1, 1000000)"), until: "D"}, "listening": {sent: Q("listen ch"), until: "Z"},
+		"idle":                  {},
+		"half a header":         {sent: []byte{'Q', 0}},
+		"half a large query":    {sent: Q(ins + strings.Repeat(" ", 1<<17))[:1<<16]},
+		"half a Sync":           {sent: Batch(Run(ins))[:len(Batch(Run(ins)))-1]},
+		"a batch without Sync":  {sent: Cat(Run(ins), Flush()), until: "C"},
+		"a pipeline":            {sent: Cat(Run("begin"), Run(ins), Run("savepoint s"), Flush())},
+		"a block":               {sent: Q("begin; " + ins), until: "Z"},
+		"an unfinished COMMIT":  {sent: Cat(Q("begin; "+ins), Q("commit")[:8]), until: "Z"},
+		"Terminate in a block":  {sent: Cat(Q("begin; "+ins), wiretest.Terminate())},
+		"half of COPY data":     {sent: Cat(Q("copy t from stdin"), wiretest.CopyData(strings.Repeat("x\n", 20000))[:30000]), until: "G"},
+		"a statement under way": {sent: Q("select pg_sleep(1)")},
+		"rows under way":        {sent: Q("select repeat('x', 1000) from generate_series(1, 1000000)"), until: "D"},
 	} {
 		for _, how := range []string{"client closes", "client resets", "server ends"} {
 			conn, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w")
@@ -85,34 +91,34 @@ func pidOf(key []byte) int { return int(binary.BigEndian.Uint32(key)) }
 // for one of protocol 3.2 on 18), and can cancel with it.
 func TestProtocolLongKeys(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, p, db)
-		admin := p.PG.Connect(t, pgtest.Superuser, db)
-		for _, version := range []uint32{3 << 16, 3<<16 | 2, 3<<16 | 9999} {
-			theirs, plain := keyOfVersion(t, p.PG.Addr(), version, "user", pgtest.App, "database", db)
-			_ = theirs.Close()
-			c, key := keyOfVersion(t, p.Addr, version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-			if len(key) < 8 || len(key) != len(plain) {
-				t.Fatalf("protocol %x: the key has %d bytes, that of Postgres %d", version, len(key), len(plain))
-			}
-			c.Send(Q("select pg_sleep(600)"))
-			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
-			wrong := append([]byte(nil), key...)
-			wrong[len(wrong)-1] ^= 1
-			cancelWith(t, p.Addr, wrong)
-			cancelWith(t, p.Addr, append(append([]byte(nil), key...), 0))
-			for _, address := range []string{p.Addr, p.PG.Addr()} { // nobody's key is not answered
-				cancelWith(t, address, key[:4])
-				cancelWith(t, address, nil)
-			}
-			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
-			cancelWith(t, p.Addr, key)
-			if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
-				t.Errorf("protocol %x: %v", version, all)
-			}
-			_ = c.Close()
+	p := fixture.NewProxy(t, pgtest.SharedMajor(t, 18), nil)
+	db := p.PG.Database(t)
+	fixture.LeaderConn(t, p, db)
+	admin := p.PG.Connect(t, pgtest.Superuser, db)
+	for _, version := range []uint32{3 << 16, 3<<16 | 2, 3<<16 | 9999} {
+		theirs, plain := keyOfVersion(t, p.PG.Addr(), version, "user", pgtest.App, "database", db)
+		_ = theirs.Close()
+		c, key := keyOfVersion(t, p.Addr, version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		if len(key) < 8 || len(key) != len(plain) {
+			t.Fatalf("protocol %x: the key has %d bytes, that of Postgres %d", version, len(key), len(plain))
 		}
-	})
+		c.Send(Q("select pg_sleep(600)"))
+		fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
+		wrong := append([]byte(nil), key...)
+		wrong[len(wrong)-1] ^= 1
+		cancelWith(t, p.Addr, wrong)
+		cancelWith(t, p.Addr, append(append([]byte(nil), key...), 0))
+		for _, address := range []string{p.Addr, p.PG.Addr()} { // nobody's key is not answered
+			cancelWith(t, address, key[:4])
+			cancelWith(t, address, nil)
+		}
+		fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
+		cancelWith(t, p.Addr, key)
+		if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
+			t.Errorf("protocol %x: %v", version, all)
+		}
+		_ = c.Close()
+	}
 }
 
 // keyOfVersion connects by that protocol and returns the connection with the
@@ -129,135 +135,43 @@ func keyOfVersion(t *testing.T, address string, version uint32, params ...string
 	return c, key
 }
 
-// TestProtocolImportedSnapshot: a leader may look at a snapshot that another
-// session has exported, and write in that transaction.
-func TestProtocolImportedSnapshot(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, p, db)
-		fixture.MustExec(t, c, "create table t (id int)")
-		tx, err := p.PG.Connect(t, pgtest.Superuser, db).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var name string
-		if err := tx.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&name); err != nil {
-			t.Fatal(err)
-		}
-		for i, begin := range [][]byte{
-			Q("begin isolation level repeatable read; set transaction snapshot '" + name + "'"),
-			Batch(Run("begin isolation level serializable"), Run("set transaction snapshot '"+name+"'")),
-			Cat(Q("begin isolation level repeatable read"), Q("set transaction snapshot '"+name+"'")),
-		} {
-			c.Send(begin)
-			for range max(1, 2*(i-1)) {
-				if all := c.Until('Z'); wiretest.ErrorOf(all) != "" && i != 1 { // an exporter that is not serializable cannot serve one that is
-					t.Errorf("%q: %v", begin, all)
-				}
-			}
-			if i == 1 {
-				fixture.MustExec(t, c, "rollback")
-				continue
-			}
-			if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "0" {
-				t.Errorf("%s rows under the snapshot, want 0", n)
-			}
-			fixture.MustExec(t, c, "insert into t values (1)")
-			fixture.MustExec(t, c, "commit")
-		}
-		if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "2" {
-			t.Errorf("%s rows, want 2", n)
-		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
 // TestProtocolWhatCanBeSeen: neither a client nor an operator sees anything of Fencepost in a session
 // whose backend is registered.
 func TestProtocolWhatCanBeSeen(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, p, db)
-		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
-		admin := p.PG.Connect(t, pgtest.Superuser, db)
-		if _, err := admin.Exec(t.Context(), "create view prepared as select * from pg_prepared_statements; grant select on prepared to public"); err != nil {
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	db := p.PG.Database(t)
+	fixture.LeaderConn(t, p, db)
+	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
+	admin := p.PG.Connect(t, pgtest.Superuser, db)
+	if _, err := admin.Exec(t.Context(), "create view prepared as select * from pg_prepared_statements; grant select on prepared to public"); err != nil {
+		t.Fatal(err)
+	}
+	for sql, want := range map[string]string{
+		"select count(*) from pg_prepared_statements":      "0",
+		"select count(*) from prepared":                    "0",
+		"select count(*) from pg_cursors where name <> ''": "0",
+		"select count(*) from pg_listening_channels()":     "0",
+		"select count(*) from pg_locks where pid = pg_backend_pid() and relation = any (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'fencepost')": "0",
+		"select current_setting('application_name')": "mine",
+	} {
+		if got := fixture.FirstValue(t, c.Exec(sql)); got != want {
+			t.Errorf("%s: %s, want %s", sql, got, want)
+		}
+	}
+	for _, sent := range []string{"select 1 as simple", "begin; select 1 as first; commit"} {
+		fixture.MustExec(t, c, sent)
+		var query, name string
+		if err := admin.QueryRow(t.Context(), "select query, application_name from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query, &name); err != nil {
 			t.Fatal(err)
 		}
-		for sql, want := range map[string]string{
-			"select count(*) from pg_prepared_statements":      "0",
-			"select count(*) from prepared":                    "0",
-			"select count(*) from pg_cursors where name <> ''": "0",
-			"select count(*) from pg_listening_channels()":     "0",
-			"select count(*) from pg_locks where pid = pg_backend_pid() and relation = any (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'fencepost')": "0",
-			"select current_setting('application_name')": "mine",
-		} {
-			if got := fixture.FirstValue(t, c.Exec(sql)); got != want {
-				t.Errorf("%s: %s, want %s", sql, got, want)
-			}
+		if query != sent || name != "mine" {
+			t.Errorf("an operator sees %q of %s, want %q", query, name, sent)
 		}
-		for _, sent := range []string{"select 1 as simple", "begin; select 1 as first; commit"} {
-			fixture.MustExec(t, c, sent)
-			var query, name string
-			if err := admin.QueryRow(t.Context(), "select query, application_name from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query, &name); err != nil {
-				t.Fatal(err)
-			}
-			if query != sent || name != "mine" {
-				t.Errorf("an operator sees %q of %s, want %q", query, name, sent)
-			}
-		}
-		fixture.MustPass(t, c, Run("select 2 as extended"), Sync())
-		var query string
-		if err := admin.QueryRow(t.Context(), "select query from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query); err != nil || query != "select 2 as extended" {
-			t.Errorf("an operator sees %q, %v", query, err)
-		}
-	})
-}
-
-// TestProtocolTimeoutsAnywhere: a timeout or a cancel may hit the check, or its
-// preparation, anywhere. Each Query and each Sync is answered by one error at
-// most, and that is the client's own.
-func TestProtocolTimeoutsAnywhere(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (id int)")
-		params := []string{"user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w"}
-		timed, _ := keyed(t, p.Addr, params...)
-		fixture.MustExec(t, timed, "set statement_timeout = '1ms'")
-		canceled, key := keyed(t, p.Addr, params...)
-		stop, stopped := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(stopped)
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					cancelWith(t, p.Addr, key)
-				}
-			}
-		}()
-		hits := 0
-		for range 300 {
-			for _, c := range []*wiretest.Conn{timed, canceled} {
-				for _, sent := range [][]byte{Q("deallocate all"), Q("insert into t values (1)"), Q("deallocate all"), Batch(Run("insert into t values (1)"))} {
-					c.Send(sent)
-					var codes []string
-					for _, m := range c.Until('Z') {
-						if m.Type == 'E' {
-							codes = append(codes, m.Fields()['C'])
-						}
-					}
-					if len(codes) > 1 || len(codes) == 1 && codes[0] != "57014" {
-						t.Fatalf("%q is answered by the errors %v", sent, codes)
-					}
-					hits += len(codes)
-				}
-			}
-		}
-		close(stop)
-		<-stopped
-		t.Logf("%d statements were hit", hits)
-	})
+	}
+	fixture.MustPass(t, c, Run("select 2 as extended"), Sync())
+	var query string
+	if err := admin.QueryRow(t.Context(), "select query from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query); err != nil || query != "select 2 as extended" {
+		t.Errorf("an operator sees %q, %v", query, err)
+	}
 }

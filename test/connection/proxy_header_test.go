@@ -1,7 +1,6 @@
 package connection
 
 import (
-	"context"
 	"io"
 	"net"
 	"net/netip"
@@ -59,94 +58,84 @@ func (r *refusals) String() string {
 
 func TestTheClientsAddressIsThatOfTheHeader(t *testing.T) {
 	t.Parallel()
-	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
-		core, log := observer.New(zapcore.DebugLevel)
-		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
-			behind(cfg)
-			cfg.Logger = zap.New(core)
-			cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy {
-				return proxy.SessionPolicy{Identity: proxy.IdentityClientAddress}
-			}
-		})
-		db := pg.Database(t)
-		for name, header := range map[string]string{"version 1": header1, "version 2": header2, "LOCAL": headerLocal, "UNKNOWN": "PROXY UNKNOWN\r\n"} {
-			c := wiretest.Dial(t, p.Addr)
-			// One write: what follows the header must not be taken with it.
-			c.Send([]byte(header), wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.campaign", "off"))
-			c.Until('Z')
-			client := named
-			if name == "LOCAL" || name == "UNKNOWN" {
-				client = c.LocalAddr().String()
-			}
-			host, _, _ := net.SplitHostPort(client)
-			if p.Elector.Members(db, "r", "client:"+host) != 1 {
-				t.Errorf("%s: the connection is not worker client:%s", name, host)
-			}
-			p.Audit.Forget()
-			fixture.MustFail(t, c, fencing.StateNotLeader, wiretest.Query("create table refused ()"))
-			fixture.Eventually(t, "the auditor was told", func() bool { return len(p.Audit.All()) == 1 })
-			if got := p.Audit.All()[0].Client; got != client {
-				t.Errorf("%s: the audit line is about %s, want %s", name, got, client)
-			}
-			_ = c.Close()
-			fixture.Eventually(t, "the session ended", func() bool { return p.Elector.Members(db, "r", "client:"+host) == 0 })
-		}
-		c := wiretest.Dial(t, p.Addr)
-		c.Send([]byte(header2), []byte("\x16\x03\x01\x00\x05")) // TLS, which is off
-		c.Rest()
-		if lines := log.FilterMessage("client refused").All(); len(lines) != 1 || lines[0].ContextMap()["client"] != named {
-			t.Errorf("the log of a refused client: %v, want one line about %s", lines, named)
+	pg := pgtest.SharedMajor(t, 18)
+	core, log := observer.New(zapcore.DebugLevel)
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+		behind(cfg)
+		cfg.Logger = zap.New(core)
+		cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy {
+			return proxy.SessionPolicy{Identity: proxy.IdentityClientAddress}
 		}
 	})
+	db := pg.Database(t)
+	for name, header := range map[string]string{"version 1": header1, "version 2": header2, "LOCAL": headerLocal, "UNKNOWN": "PROXY UNKNOWN\r\n"} {
+		c := wiretest.Dial(t, p.Addr)
+		// One write: what follows the header must not be taken with it.
+		c.Send([]byte(header), wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.campaign", "off"))
+		c.Until('Z')
+		client := named
+		if name == "LOCAL" || name == "UNKNOWN" {
+			client = c.LocalAddr().String()
+		}
+		host, _, _ := net.SplitHostPort(client)
+		if p.Elector.Members(db, "r", "client:"+host) != 1 {
+			t.Errorf("%s: the connection is not worker client:%s", name, host)
+		}
+		p.Audit.Forget()
+		fixture.MustFail(t, c, fencing.StateNotLeader, wiretest.Query("create table refused ()"))
+		fixture.Eventually(t, "the auditor was told", func() bool { return len(p.Audit.All()) == 1 })
+		if got := p.Audit.All()[0].Client; got != client {
+			t.Errorf("%s: the audit line is about %s, want %s", name, got, client)
+		}
+		_ = c.Close()
+		fixture.Eventually(t, "the session ended", func() bool { return p.Elector.Members(db, "r", "client:"+host) == 0 })
+	}
+	c := wiretest.Dial(t, p.Addr)
+	c.Send([]byte(header2), []byte("\x16\x03\x01\x00\x05")) // TLS, which is off
+	c.Rest()
+	if lines := log.FilterMessage("client refused").All(); len(lines) != 1 || lines[0].ContextMap()["client"] != named {
+		t.Errorf("the log of a refused client: %v, want one line about %s", lines, named)
+	}
 }
 
 func TestCancelAndTLSAfterTheHeader(t *testing.T) {
 	t.Parallel()
 	s := newSides(t, sidesConfig{major: 18, proxy: behind})
 	admin := s.PG.Connect(t, pgtest.Superuser, s.db)
-	for _, header := range []string{header1, header2} {
-		for _, direct := range []bool{false, true} {
-			c := wiretest.Dial(t, s.Addr)
-			c.Send([]byte(header))
-			c.Secure(s.clientConfig(), direct)
-			c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
-			var key []byte
-			for _, m := range c.Until('Z') {
-				if m.Type == 'K' {
-					key = m.Body
-				}
+	for header, direct := range map[string]bool{header1: false, header2: true} {
+		c := wiretest.Dial(t, s.Addr)
+		c.Send([]byte(header))
+		c.Secure(s.clientConfig(), direct)
+		c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
+		var key []byte
+		for _, m := range c.Until('Z') {
+			if m.Type == 'K' {
+				key = m.Body
 			}
-			c.Send(Q("select pg_sleep(600)"))
-			fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
-			canceler := wiretest.Dial(t, s.Addr)
-			canceler.Send([]byte(header), packet(codeCancel, key...))
-			if said, err := io.ReadAll(canceler); err != nil || len(said) != 0 {
-				t.Errorf("a cancel request was answered by %q, %v", said, err)
-			}
-			if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
-				t.Errorf("direct %v: the statement was not canceled: %v", direct, all)
-			}
-			_ = c.Close()
 		}
+		c.Send(Q("select pg_sleep(600)"))
+		fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+		canceler := wiretest.Dial(t, s.Addr)
+		canceler.Send([]byte(header), packet(codeCancel, key...))
+		if said, err := io.ReadAll(canceler); err != nil || len(said) != 0 {
+			t.Errorf("a cancel request was answered by %q, %v", said, err)
+		}
+		if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
+			t.Errorf("direct %v: the statement was not canceled: %v", direct, all)
+		}
+		_ = c.Close()
 	}
 }
 
 func TestATrustedConnectionWithoutAHeaderIsRefused(t *testing.T) {
 	t.Parallel()
-	pg := pgtest.Shared(t)
-	db := pg.Database(t)
-	withTimeouts(t, func(timeout time.Duration) bool { return withoutHeaders(t, pg, db, timeout) })
-}
-
-// withoutHeaders reports false if the timeout is too short for a startup with a header.
-func withoutHeaders(t *testing.T, pg *pgtest.Server, db string, timeout time.Duration) (inTime bool) {
-	t.Helper()
 	core, log := observer.New(zapcore.DebugLevel)
 	counts := &refusals{}
-	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) {
 		behind(cfg)
-		cfg.Logger, cfg.Metrics, cfg.StartupTimeout = zap.New(core), counts, timeout
+		cfg.Logger, cfg.Metrics, cfg.StartupTimeout = zap.New(core), counts, 2*time.Second
 	})
+	db := p.PG.Database(t)
 	startup := wiretest.Startup("user", pgtest.App, "database", db)
 	waiting := map[string]*wiretest.Conn{}
 	for name, sent := range map[string][]byte{
@@ -173,15 +162,12 @@ func withoutHeaders(t *testing.T, pg *pgtest.Server, db string, timeout time.Dur
 	}
 	// A health check connects and says nothing: it is neither refused nor logged.
 	_ = wiretest.Dial(t, p.Addr).Close()
-	c := wiretest.Dial(t, p.Addr)
-	c.Send([]byte(header1), startup)
-	if !begins(c) {
-		return false
+	if err := p.Server.Shutdown(t.Context()); err != nil {
+		t.Error(err)
 	}
 	if got := strings.Fields(counts.String()); len(got) != want {
 		t.Errorf("a connection without a byte was counted: %v", got)
 	}
-	return true
 }
 
 // TestAHeaderFromElsewhereIsNone: whoever is not trusted cannot choose an address, and needs
@@ -210,34 +196,4 @@ func TestAHeaderFromElsewhereIsNone(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-}
-
-// TestShutdownDoesNotWaitForAHeader: a connection that has sent nothing ends at once.
-func TestShutdownDoesNotWaitForAHeader(t *testing.T) {
-	t.Parallel()
-	pg := pgtest.Shared(t)
-	srv, addr := fixture.Serve(t, proxyConfig(t, pg))
-	c := wiretest.Dial(t, addr)
-	c.Send([]byte(header1[:3]))
-	later := wiretest.Dial(t, addr)
-	later.Send([]byte("PROXY UNKNOWN\r\n"), wiretest.Startup("user", pgtest.App, "database", pg.Database(t)))
-	later.Until('Z')
-	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience) // below StartupTimeout
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- srv.Shutdown(ctx) }()
-	if all := c.Rest(); wiretest.ErrorOf(all) != "57P03" {
-		t.Errorf("got %v, want 57P03", all)
-	}
-	later.Rest()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
-func proxyConfig(t *testing.T, pg *pgtest.Server) proxy.Config {
-	t.Helper()
-	cfg := proxy.Config{Upstream: fixture.At(t, pg.Addr(), nil), Candidates: fixture.NewFakeElector(t, pg), ProxyID: "test", StartupTimeout: time.Hour}
-	behind(&cfg)
-	return cfg
 }

@@ -20,39 +20,42 @@ import (
 // says what Postgres says, which is often nothing.
 func TestOddFirstPackets(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		begin := wiretest.Startup("user", pgtest.App, "database", db)
-		padded := func(size int) []byte {
-			rest := size - len(wiretest.Startup("user", pgtest.App, "database", db, "application_name", ""))
-			return wiretest.Startup("user", pgtest.App, "database", db, "application_name", strings.Repeat("x", rest))
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	db := p.PG.Database(t)
+	begin := wiretest.Startup("user", pgtest.App, "database", db)
+	padded := func(size int) []byte {
+		rest := size - len(wiretest.Startup("user", pgtest.App, "database", db, "application_name", ""))
+		return wiretest.Startup("user", pgtest.App, "database", db, "application_name", strings.Repeat("x", rest))
+	}
+	for name, sent := range map[string][]byte{
+		"Terminate":              {'X', 0, 0, 0, 4},
+		"Terminate and more":     {'X', 0, 0, 0, 4, 'X', 0, 0, 0, 4},
+		"a Query":                Q("select 1"),
+		"HTTP":                   []byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+		"length 0":               {0, 0, 0, 0, 0, 3, 0, 0},
+		"length 7":               {0, 0, 0, 7, 0, 3, 0, 0},
+		"a negative length":      {0xff, 0xff, 0xff, 0xff, 0, 3, 0, 0},
+		"the longest":            padded(10004),
+		"longer":                 padded(10005),
+		"nothing in it":          packet(3 << 16),
+		"no terminator":          packet(3<<16, []byte("user\x00x")...),
+		"only a name":            packet(3<<16, []byte("user\x00")...),
+		"more behind the end":    packet(3<<16, []byte("user\x00x\x00\x00database\x00")...),
+		"protocol 4.0":           startupOf(4<<16, "user", pgtest.App),
+		"protocol 0.0":           startupOf(0, "user", pgtest.App),
+		"a cancel without a key": packet(codeCancel),
+		"a cancel of nobody":     packet(codeCancel, 0, 0, 0, 0, 0, 0, 0, 0),
+		"replication of":         wiretest.Startup("user", pgtest.App, "database", db, "replication", "of"),
+		"replication o":          wiretest.Startup("user", pgtest.App, "database", db, "replication", "o"),
+		"replication offf":       wiretest.Startup("user", pgtest.App, "database", db, "replication", "offf"),
+		"half":                   begin[:len(begin)/2],
+		"a byte":                 {0},
+	} {
+		want := firstReplies(t, p.PG.Addr(), sent)
+		if got := firstReplies(t, p.Addr, sent); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, Postgres says %q", name, got, want)
 		}
-		for name, sent := range map[string][]byte{
-			"Terminate":              {'X', 0, 0, 0, 4},
-			"Terminate and more":     {'X', 0, 0, 0, 4, 'X', 0, 0, 0, 4},
-			"a Query":                Q("select 1"),
-			"HTTP":                   []byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
-			"length 0":               {0, 0, 0, 0, 0, 3, 0, 0},
-			"length 7":               {0, 0, 0, 7, 0, 3, 0, 0},
-			"a negative length":      {0xff, 0xff, 0xff, 0xff, 0, 3, 0, 0},
-			"the longest":            padded(10004),
-			"longer":                 padded(10005),
-			"nothing in it":          packet(3 << 16),
-			"no terminator":          packet(3<<16, []byte("user\x00x")...),
-			"only a name":            packet(3<<16, []byte("user\x00")...),
-			"more behind the end":    packet(3<<16, []byte("user\x00x\x00\x00database\x00")...),
-			"protocol 4.0":           startupOf(4<<16, "user", pgtest.App),
-			"protocol 0.0":           startupOf(0, "user", pgtest.App),
-			"a cancel without a key": packet(codeCancel),
-			"a cancel of nobody":     packet(codeCancel, 0, 0, 0, 0, 0, 0, 0, 0),
-			"half":                   begin[:len(begin)/2],
-			"a byte":                 {0},
-		} {
-			want := firstReplies(t, p.PG.Addr(), sent)
-			if got := firstReplies(t, p.Addr, sent); !slices.Equal(got, want) {
-				t.Errorf("%s: %q, Postgres says %q", name, got, want)
-			}
-		}
-	})
+	}
 }
 
 // TestRequestsForEncryption: where Postgres has no encryption, requests for it are answered
@@ -78,20 +81,6 @@ func TestRequestsForEncryption(t *testing.T) {
 			t.Errorf("%s: %q, Postgres says %q", name, got, want)
 		}
 	}
-}
-
-// TestReplicationOffInAllSpellings: Postgres takes prefixes of the words for a boolean.
-func TestReplicationOffInAllSpellings(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		for _, value := range []string{"", "x", "o", "of", "OFF", "offf", "f", "fals", "n", "N", "no", "0", "00", "database1"} {
-			sent := wiretest.Startup("user", pgtest.App, "database", db, "replication", value)
-			want := firstReplies(t, p.PG.Addr(), sent)
-			if got := firstReplies(t, p.Addr, sent); !slices.Equal(got, want) {
-				t.Errorf("replication=%q: %q, Postgres says %q", value, got, want)
-			}
-		}
-	})
 }
 
 // firstReplies sends the first bytes of a connection, and its end, and returns

@@ -49,23 +49,19 @@ func TestEncryptionIsDeclinedAndTheStartupGoesOn(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	for name, requests := range map[string][]uint32{
-		"none": nil, "ssl": {codeSSL}, "gss": {codeGSS}, "ssl then gss": {codeSSL, codeGSS}, "gss then ssl": {codeGSS, codeSSL},
-	} {
-		c := wiretest.Dial(t, p.Addr)
-		for _, code := range requests {
-			c.Send(packet(code))
-			if got := oneByte(t, c); got != 'N' {
-				t.Errorf("%s: answer %q, want N", name, got)
-			}
-		}
-		c.Send(wiretest.Startup("user", pgtest.App, "database", db))
-		c.Until('Z')
-		if got := fixture.FirstValue(t, c.Exec("select current_database()")); got != db {
-			t.Errorf("%s: connected to %s", name, got)
+	c := wiretest.Dial(t, p.Addr)
+	for _, code := range []uint32{codeGSS, codeSSL} {
+		c.Send(packet(code))
+		if got := oneByte(t, c); got != 'N' {
+			t.Errorf("answer %q, want N", got)
 		}
 	}
-	c := wiretest.Dial(t, p.Addr)
+	c.Send(wiretest.Startup("user", pgtest.App, "database", db))
+	c.Until('Z')
+	if got := fixture.FirstValue(t, c.Exec("select current_database()")); got != db {
+		t.Errorf("connected to %s", got)
+	}
+	c = wiretest.Dial(t, p.Addr)
 	c.Send(packet(codeSSL))
 	oneByte(t, c)
 	c.Send(packet(codeSSL))
@@ -95,27 +91,27 @@ func TestStartupInOneByteWrites(t *testing.T) {
 
 func TestPostgresSeesNothingOfFencepost(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		own := []string{"fencepost.resource", "r", "FencePost.Worker", "w", "fencepost.campaign", "on", "fencepost.worker_timeout", "1m"}
-		byOption := []string{"options", `-c work_mem=5MB -c fencepost.resource=r --fencepost.worker=w -c application_name=two\ words\\ -cfencepost.campaign=on`}
-		for name, params := range map[string][]string{
-			"plain": append(own, "options", `-c work_mem=5MB -c application_name=two\ words\\`), "in options": byOption,
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	db := p.PG.Database(t)
+	own := []string{"fencepost.resource", "r", "FencePost.Worker", "w", "fencepost.campaign", "on", "fencepost.worker_timeout", "1m"}
+	byOption := []string{"options", `-c work_mem=5MB -c fencepost.resource=r --fencepost.worker=w -c application_name=two\ words\\ -cfencepost.campaign=on`}
+	for name, params := range map[string][]string{
+		"plain": append(own, "options", `-c work_mem=5MB -c application_name=two\ words\\`), "in options": byOption,
+	} {
+		c, before := wiretest.Connect(t, p.Addr, append([]string{"user", pgtest.App, "database", db}, params...)...)
+		for sql, want := range map[string]string{
+			"select count(*) from pg_settings where name like 'fencepost.%'":            "0",
+			"select coalesce(current_setting('fencepost.campaign', true), '')":          "",
+			"select current_setting('work_mem') || current_setting('application_name')": `5MBtwo words\`,
 		} {
-			c, before := wiretest.Connect(t, p.Addr, append([]string{"user", pgtest.App, "database", db}, params...)...)
-			for sql, want := range map[string]string{
-				"select count(*) from pg_settings where name like 'fencepost.%'":            "0",
-				"select coalesce(current_setting('fencepost.campaign', true), '')":          "",
-				"select current_setting('work_mem') || current_setting('application_name')": `5MBtwo words\`,
-			} {
-				if got := fixture.FirstValue(t, c.Exec(sql)); got != want {
-					t.Errorf("%s: %s is %s, want %s", name, sql, got, want)
-				}
-			}
-			if got := reported(before, "fencepost.worker"); got != "w" {
-				t.Errorf("%s: the client was told worker %q", name, got)
+			if got := fixture.FirstValue(t, c.Exec(sql)); got != want {
+				t.Errorf("%s: %s is %s, want %s", name, sql, got, want)
 			}
 		}
-	})
+		if got := reported(before, "fencepost.worker"); got != "w" {
+			t.Errorf("%s: the client was told worker %q", name, got)
+		}
+	}
 }
 
 // reported is the last value of a ParameterStatus.
@@ -213,39 +209,38 @@ func TestNewerProtocolsAreNegotiatedByTheServer(t *testing.T) {
 // same role, and gets around no setting of that role.
 func TestAnAliasOfARoleHasItsMode(t *testing.T) {
 	t.Parallel()
-	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
-		db := pg.Database(t)
-		role := db + strings.Repeat("n", 63-len(db))
-		pg.Exec(t, pgtest.Superuser, "postgres", "create role "+role+" login")
-		t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, "postgres", "drop role "+role) })
-		p := fixture.NewProxy(t, pg, func(c *proxy.Config) {
-			c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
-				if r.User == role {
-					return proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse}
-				}
-				return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
+	pg := pgtest.Shared(t)
+	db := pg.Database(t)
+	role := db + strings.Repeat("n", 63-len(db))
+	pg.Exec(t, pgtest.Superuser, "postgres", "create role "+role+" login")
+	t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, "postgres", "drop role "+role) })
+	p := fixture.NewProxy(t, pg, func(c *proxy.Config) {
+		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
+			if r.User == role {
+				return proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse}
 			}
-		})
-		for _, user := range []string{role, role + "more"} {
-			fixture.MustEnd(t, wiretest.Dial(t, p.Addr), "ZF002", wiretest.Startup("user", user, "database", db))
+			return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
 		}
 	})
+	for _, user := range []string{role, role + "more"} {
+		fixture.MustEnd(t, wiretest.Dial(t, p.Addr), "ZF002", wiretest.Startup("user", user, "database", db))
+	}
 }
 
 // TestAShortStatementTimeoutEndsNoStartup: the client's timeout may hit the messages that
 // prepare the checks. They are then prepared later, and the client is let in.
 func TestAShortStatementTimeoutEndsNoStartup(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		for i := range 40 {
-			c := wiretest.Dial(t, p.Addr)
-			c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", fmt.Sprint("w", i), "options", "-c statement_timeout=1"))
-			for _, m := range c.Until('Z') {
-				if m.Type == 'E' {
-					t.Fatalf("connection %d gets %s", i, m)
-				}
+	p := fixture.NewProxy(t, pgtest.SharedMajor(t, 18), nil)
+	db := p.PG.Database(t)
+	for i := range 20 {
+		c := wiretest.Dial(t, p.Addr)
+		c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", fmt.Sprint("w", i), "options", "-c statement_timeout=1"))
+		for _, m := range c.Until('Z') {
+			if m.Type == 'E' {
+				t.Fatalf("connection %d gets %s", i, m)
 			}
-			c.Close()
 		}
-	})
+		c.Close()
+	}
 }

@@ -54,7 +54,7 @@ func newSides(t *testing.T, c sidesConfig) *sides {
 	t.Helper()
 	s := &sides{ca: c.ca}
 	if c.major == 18 {
-		s.libpq = []string{libpq18(t)}
+		s.libpq = []string{"LD_LIBRARY_PATH=" + filepath.Join(filepath.Dir(pgtest.Binaries(t, 18)), "lib")}
 	}
 	pg := c.pg
 	if pg == nil {
@@ -94,19 +94,6 @@ func newSides(t *testing.T, c sidesConfig) *sides {
 	return s
 }
 
-// eachTLS runs fn against a server of each version.
-func eachTLS(t *testing.T, c sidesConfig, fn func(t *testing.T, s *sides)) {
-	t.Helper()
-	for name, major := range map[string]int{"default": 0, "18": 18} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			mine := c
-			mine.major = major
-			fn(t, newSides(t, mine))
-		})
-	}
-}
-
 // clientConfig is how a careful client in Go speaks TLS with the proxy.
 func (s *sides) clientConfig(certificates ...tls.Certificate) *tls.Config {
 	return &tls.Config{RootCAs: s.ca.Pool(), ServerName: "localhost", NextProtos: []string{"postgresql"}, Certificates: certificates}
@@ -141,12 +128,6 @@ func (s *sides) leads(t *testing.T, name string) *wiretest.Conn {
 	_ = s.worker(t, name).Close()
 	s.Candidacy(s.db, "r", name).Grant()
 	return s.worker(t, name)
-}
-
-// libpq18 makes a program of PostgreSQL use libpq 18.
-func libpq18(t *testing.T) string {
-	t.Helper()
-	return "LD_LIBRARY_PATH=" + filepath.Join(filepath.Dir(pgtest.Binaries(t, 18)), "lib")
 }
 
 // psqlTLS runs one command by psql, with the settings added to its connection

@@ -15,7 +15,7 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
-// sequenceLocks is a client's socket below its TLS: it keeps what is written until the
+// held is a client's socket below its TLS: it keeps what is written until the
 // test lets some of it go.
 type held struct {
 	net.Conn
@@ -83,50 +83,49 @@ func recordsOf(c *wiretest.Conn, h *held, parts ...[]byte) (last int) {
 // record, in one behind it, or in a record of which a part has arrived.
 func TestSafetyToldUnderTLS(t *testing.T) {
 	t.Parallel()
-	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
-		admin := s.PG.Connect(t, pgtest.Superuser, s.db)
-		if _, err := admin.Exec(t.Context(), "create table t (v text); grant all on t to app"); err != nil {
-			t.Fatal(err)
+	s := newSides(t, sidesConfig{major: 0})
+	admin := s.PG.Connect(t, pgtest.Superuser, s.db)
+	if _, err := admin.Exec(t.Context(), "create table t (v text); grant all on t to app"); err != nil {
+		t.Fatal(err)
+	}
+	ask, write := Q("show fencepost.role"), Q("insert into t (v) values ('mine')")
+	for version, max := range map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13} {
+		for name, missing := range map[string]func(last int) int{
+			"one record": nil, "two records": func(int) int { return 0 }, "all but a byte": func(int) int { return 1 },
+			"half a record": func(last int) int { return last / 2 }, "a header": func(last int) int { return last - 5 },
+			"a byte of a header": func(last int) int { return last - 1 }, "nothing": func(last int) int { return last },
+		} {
+			t.Run(version+" "+name, func(t *testing.T) {
+				if _, err := admin.Exec(t.Context(), "truncate t"); err != nil {
+					t.Fatal(err)
+				}
+				worker := strings.ReplaceAll("w "+version+name, " ", "_")
+				c, h := s.holding(t, worker, max)
+				fixture.MustPass(t, c, Q("select 1"))
+				s.Candidacy(s.db, "r", worker).Grant()
+				left := 0
+				if missing == nil {
+					recordsOf(c, h, Cat(ask, write))
+				} else {
+					left = missing(recordsOf(c, h, ask, write))
+				}
+				h.release(t, left)
+				if all := c.Until('Z'); !strings.Contains(fmt.Sprint(all), "leader") {
+					t.Errorf("the answer is %v", all)
+				}
+				h.release(t, 0)
+				want, rows := "ZF003", 0
+				if name == "nothing" { // and so it may have been written by one who knows
+					want, rows = "", 1
+				}
+				if all := c.Until('Z'); wiretest.ErrorOf(all) != want {
+					t.Errorf("the write got %v, want %q", all, want)
+				}
+				if got := number(t, s.Proxy, s.db, "select count(*) from t"); int(got) != rows {
+					t.Errorf("%d rows, want %d", got, rows)
+				}
+				fixture.MustPass(t, c, Q("insert into t (v) values ('mine')"))
+			})
 		}
-		ask, write := Q("show fencepost.role"), Q("insert into t (v) values ('mine')")
-		for version, max := range map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13} {
-			for name, missing := range map[string]func(last int) int{
-				"one record": nil, "two records": func(int) int { return 0 }, "all but a byte": func(int) int { return 1 },
-				"half a record": func(last int) int { return last / 2 }, "a header": func(last int) int { return last - 5 },
-				"a byte of a header": func(last int) int { return last - 1 }, "nothing": func(last int) int { return last },
-			} {
-				t.Run(version+" "+name, func(t *testing.T) {
-					if _, err := admin.Exec(t.Context(), "truncate t"); err != nil {
-						t.Fatal(err)
-					}
-					worker := strings.ReplaceAll("w "+version+name, " ", "_")
-					c, h := s.holding(t, worker, max)
-					fixture.MustPass(t, c, Q("select 1"))
-					s.Candidacy(s.db, "r", worker).Grant()
-					left := 0
-					if missing == nil {
-						recordsOf(c, h, Cat(ask, write))
-					} else {
-						left = missing(recordsOf(c, h, ask, write))
-					}
-					h.release(t, left)
-					if all := c.Until('Z'); !strings.Contains(fmt.Sprint(all), "leader") {
-						t.Errorf("the answer is %v", all)
-					}
-					h.release(t, 0)
-					want, rows := "ZF003", 0
-					if name == "nothing" { // and so it may have been written by one who knows
-						want, rows = "", 1
-					}
-					if all := c.Until('Z'); wiretest.ErrorOf(all) != want {
-						t.Errorf("the write got %v, want %q", all, want)
-					}
-					if got := number(t, s.Proxy, s.db, "select count(*) from t"); int(got) != rows {
-						t.Errorf("%d rows, want %d", got, rows)
-					}
-					fixture.MustPass(t, c, Q("insert into t (v) values ('mine')"))
-				})
-			}
-		}
-	})
+	}
 }

@@ -38,21 +38,14 @@ func TestCertificateOfPostgresIsVerified(t *testing.T) {
 		failure string // what the client is told
 		logged  string
 	}{
-		"require":                     {shared, pgtls.UpstreamConfig{}, "", ""},
-		"require, expired":            {expired, pgtls.UpstreamConfig{}, "", ""},
-		"verify-ca":                   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, "", ""},
-		"verify-ca, another name":     {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File, ServerName: "db.example"}, "", ""},
-		"verify-ca, another CA":       {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: other.File}, accepted, "unknown authority"},
-		"verify-ca, expired":          {expired, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, accepted, "expired"},
-		"verify-full":                 {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, "", ""},
-		"verify-full by address":      {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "127.0.0.1"}, "", ""},
-		"verify-full, 1.3":            {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost", MinVersion: tls.VersionTLS13}, "", ""},
-		"verify-full, another name":   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "db.example"}, accepted, "db.example"},
-		"verify-full, another CA":     {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: other.File, ServerName: "localhost"}, accepted, "unknown authority"},
-		"verify-full, the system's":   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, ServerName: "localhost"}, accepted, "unknown authority"},
-		"verify-full, expired":        {expired, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, accepted, "expired"},
-		"a server without TLS":        {pgtest.Shared(t), pgtls.UpstreamConfig{}, "the server does not support SSL", "does not speak TLS"},
-		"a server without TLS, by CA": {pgtest.Shared(t), pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, "the server does not support SSL", "does not speak TLS"},
+		"require":                   {shared, pgtls.UpstreamConfig{}, "", ""},
+		"verify-ca":                 {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, "", ""},
+		"verify-ca, another CA":     {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: other.File}, accepted, "unknown authority"},
+		"verify-full":               {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, "", ""},
+		"verify-full, another name": {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "db.example"}, accepted, "db.example"},
+		"verify-full, the system's": {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, ServerName: "localhost"}, accepted, "unknown authority"},
+		"verify-full, expired":      {expired, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, accepted, "expired"},
+		"a server without TLS":      {pgtest.Shared(t), pgtls.UpstreamConfig{}, "the server does not support SSL", "does not speak TLS"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
@@ -78,77 +71,59 @@ func TestCertificateOfPostgresIsVerified(t *testing.T) {
 	}
 }
 
-// TestServerThatForcesTLS: workers, their cancel requests and the control
-// connections all get through to a server with nothing but hostssl lines.
+// TestServerThatForcesTLS: workers, their cancel requests and the control connections all get through to
+// a server that takes connections under TLS and with a certificate only. A client is told if there is none, and
+// Fencepost can require TLS of its clients in the same words.
 func TestServerThatForcesTLS(t *testing.T) {
-	t.Parallel()
-	_, ca, pair := pgtest.SharedTLS(t, 0)
-	for name, major := range map[string]int{"default": 0, "18": 18} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			opts := []pgtest.Option{pgtest.WithTLS(pair, ca), pgtest.WithForcedTLS("")}
-			if major != 0 {
-				opts = append(opts, pgtest.WithBinaries(pgtest.Binaries(t, major)))
-			}
-			pg := pgtest.Start(t, opts...)
-			s := newSides(t, sidesConfig{pg: pg, ca: ca})
-			s.controlUnderTLS(t)
-			c := s.leads(t, "w")
-			fixture.MustExec(t, c, "create table t as select 1 as id")
-			fixture.MustPass(t, c, Run("insert into t values (2)"), Sync())
-			fixture.MustExec(t, c, "vacuum t") // by the registry: over the control connection
-			if got := fixture.FirstValue(t, c.Exec(upstreamTLS)); got != "t" {
-				t.Errorf("the worker's connection is under TLS: %s", got)
-			}
-			var plain int
-			admin := pg.Connect(t, pgtest.Superuser, s.db)
-			err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_ssl join pg_stat_activity using (pid) where datname = current_database() and usename <> 'postgres' and not ssl").Scan(&plain)
-			if err != nil || plain != 0 {
-				t.Errorf("%d connections without TLS, %v", plain, err)
-			}
-		})
-	}
-}
-
-// controlUnderTLS makes the fence's own connections as the program does.
-func (s *sides) controlUnderTLS(t *testing.T) {
-	t.Helper()
-	side, err := pgtls.NewUpstream(pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: s.ca.File, ServerName: "localhost"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Elector.UseStore(s.db, fixture.OpenStore(t, store.Config{
-		Address: s.PG.Addr(), Database: s.db, User: pgtest.Control, Grace: 100 * time.Millisecond, TLS: side.Config(),
-	}))
-}
-
-// TestServerThatAsksForACertificate gets Fencepost's; a client is told when there
-// is none.
-func TestServerThatAsksForACertificate(t *testing.T) {
 	t.Parallel()
 	_, ca, pair := pgtest.SharedTLS(t, 0)
 	pg := pgtest.Start(t, pgtest.WithTLS(pair, ca), pgtest.WithForcedTLS("verify-ca"))
 	own := ca.Issue(t, pgtest.Subject{Name: "fencepost"})
-	for name, with := range map[string]bool{"given": true, "missing": false} {
-		s := newSides(t, sidesConfig{pg: pg, ca: ca, upstream: func(u *pgtls.UpstreamConfig) {
-			if with {
-				u.CertFile, u.KeyFile = own.CertFile, own.KeyFile
-			}
-		}, proxy: func(c *proxy.Config) { // so that the fence is not opened, without a certificate
-			c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy {
-				return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
-			}
-		}})
-		c := s.secure(t, false)
-		c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
-		if with {
-			c.Until('Z')
-			if got := fixture.FirstValue(t, c.Exec("select 42")); got != "42" {
-				t.Errorf("%s: %s", name, got)
-			}
-		} else if f := fixture.FatalError(t, c.Rest()); f['M'] != "connection requires a valid client certificate" {
-			t.Errorf("%s: %v", name, f)
+	s := newSides(t, sidesConfig{
+		pg: pg, ca: ca,
+		upstream: func(u *pgtls.UpstreamConfig) { u.CertFile, u.KeyFile = own.CertFile, own.KeyFile },
+		client:   func(c *pgtls.ClientsConfig) { c.Require = true },
+	})
+	control, err := pgtls.NewUpstream(pgtls.UpstreamConfig{
+		Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost", CertFile: own.CertFile, KeyFile: own.KeyFile,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Elector.UseStore(s.db, fixture.OpenStore(t, store.Config{
+		Address: pg.Addr(), Database: s.db, User: pgtest.Control, Grace: 100 * time.Millisecond, TLS: control.Config(),
+	}))
+	c := s.leads(t, "w")
+	fixture.MustExec(t, c, "create table t as select 1 as id")
+	fixture.MustPass(t, c, Run("insert into t values (2)"), Sync())
+	if got := fixture.FirstValue(t, c.Exec(upstreamTLS)); got != "t" {
+		t.Errorf("the worker's connection is under TLS: %s", got)
+	}
+	var plain int
+	err = pg.Connect(t, pgtest.Superuser, s.db).QueryRow(t.Context(),
+		"select count(*) from pg_stat_ssl join pg_stat_activity using (pid) where datname = current_database() and usename <> 'postgres' and not ssl").Scan(&plain)
+	if err != nil || plain != 0 {
+		t.Errorf("%d connections without TLS, %v", plain, err)
+	}
+
+	startup := wiretest.Startup("user", pgtest.App, "database", s.db)
+	clear, direct := wiretest.Dial(t, s.Addr), wiretest.Dial(t, pg.Addr())
+	clear.Send(startup)
+	direct.Send(startup)
+	got, want := fixture.FatalError(t, clear.Rest()), fixture.FatalError(t, direct.Rest())
+	if got['C'] != want['C'] || got['M'] != want['M'] || got['C'] != "28000" || !strings.Contains(got['H'], "sslmode=require") {
+		t.Errorf("without TLS: %v, Postgres says %v", got, want)
+	}
+
+	missing := newSides(t, sidesConfig{pg: pg, ca: ca, proxy: func(c *proxy.Config) { // so that the fence is not opened, without a certificate
+		c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy {
+			return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
 		}
+	}})
+	without := missing.secure(t, false)
+	without.Send(wiretest.Startup("user", pgtest.App, "database", missing.db))
+	if f := fixture.FatalError(t, without.Rest()); f['M'] != "connection requires a valid client certificate" {
+		t.Errorf("without a certificate: %v", f)
 	}
 }
 
@@ -288,43 +263,42 @@ func TestNothingFollowsATerminateUnderTLS(t *testing.T) {
 // at once come through whole.
 func TestMuchUnderTLS(t *testing.T) {
 	t.Parallel()
-	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
-		c := s.leads(t, "w")
-		fixture.MustExec(t, c, "create table t (id int, v text)")
-		c.Send(Q("copy t from stdin"))
-		c.Until('G')
-		var sent bytes.Buffer
-		for i := 0; sent.Len() < 20<<20; i++ {
-			line := fmt.Sprintf("%d\t%s\n", i, strings.Repeat("x", i*7919%30000))
-			sent.WriteString(line)
-			c.Send(wiretest.CopyData(line))
-		}
-		c.Send(wiretest.CopyDone())
-		if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
-			t.Fatalf("COPY FROM: %v", all)
-		}
-		for name, ask := range map[string][]byte{"copy": Q("copy (select * from t order by id) to stdout"), "rows": Q("select id || E'\\t' || v || E'\\n' from t order by id")} {
-			c.Send(ask)
-			var got bytes.Buffer
-			for _, m := range c.Until('Z') {
-				switch m.Type {
-				case 'd':
-					got.Write(m.Body)
-				case 'D':
-					got.Write(m.Body[6:])
-				}
-			}
-			if !bytes.Equal(got.Bytes(), sent.Bytes()) {
-				t.Errorf("%s: %d bytes, not the %d that were sent", name, got.Len(), sent.Len())
+	s := newSides(t, sidesConfig{major: 18})
+	c := s.leads(t, "w")
+	fixture.MustExec(t, c, "create table t (id int, v text)")
+	c.Send(Q("copy t from stdin"))
+	c.Until('G')
+	var sent bytes.Buffer
+	for i := 0; sent.Len() < 6<<20; i++ {
+		line := fmt.Sprintf("%d\t%s\n", i, strings.Repeat("x", i*7919%30000))
+		sent.WriteString(line)
+		c.Send(wiretest.CopyData(line))
+	}
+	c.Send(wiretest.CopyDone())
+	if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
+		t.Fatalf("COPY FROM: %v", all)
+	}
+	for name, ask := range map[string][]byte{"copy": Q("copy (select * from t order by id) to stdout"), "rows": Q("select id || E'\\t' || v || E'\\n' from t order by id")} {
+		c.Send(ask)
+		var got bytes.Buffer
+		for _, m := range c.Until('Z') {
+			switch m.Type {
+			case 'd':
+				got.Write(m.Body)
+			case 'D':
+				got.Write(m.Body[6:])
 			}
 		}
-		const many = 5000
-		c.Send(bytes.Repeat(Batch(Run("select repeat('y', 1000)")), many))
-		for i := range many {
-			if all := c.Until('Z'); len(fixture.FirstValue(t, all)) != 1000 {
-				t.Fatalf("reply %d: %v", i, all)
-			}
+		if !bytes.Equal(got.Bytes(), sent.Bytes()) {
+			t.Errorf("%s: %d bytes, not the %d that were sent", name, got.Len(), sent.Len())
 		}
-		fixture.MustPass(t, c, Q("insert into t values (-1, '')"))
-	})
+	}
+	const many = 1000
+	c.Send(bytes.Repeat(Batch(Run("select repeat('y', 1000)")), many))
+	for i := range many {
+		if all := c.Until('Z'); len(fixture.FirstValue(t, all)) != 1000 {
+			t.Fatalf("reply %d: %v", i, all)
+		}
+	}
+	fixture.MustPass(t, c, Q("insert into t values (-1, '')"))
 }

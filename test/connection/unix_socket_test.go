@@ -58,32 +58,31 @@ func alsoAt(t *testing.T, p *fixture.Proxy) string {
 // TestUnixSocketsOnBothSides: what a session does over TCP, it does over Unix sockets too.
 func TestUnixSocketsOnBothSides(t *testing.T) {
 	t.Parallel()
-	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
-		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
-			cfg.Upstream = fixture.At(t, filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port())), nil)
-		})
-		db, path := pg.Database(t), alsoAt(t, p)
-		admin := pg.Connect(t, pgtest.Superuser, db)
-		fixture.LeaderConn(t, p, db).Close()
-		c, key := keyed(t, path, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		fixture.MustExec(t, c, "create table made (n int)")
-		if got := fixture.FirstValue(t, c.Exec("select client_addr is null from pg_stat_activity where pid = pg_backend_pid()")); got != "t" {
-			t.Errorf("the connection to Postgres is local: %s", got)
-		}
-		c.Send(Q("select pg_sleep(600)"))
-		fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
-		cancelWith(t, path, key)
-		if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
-			t.Errorf("a cancel request over the Unix socket: %v", all)
-		}
-		follower, _ := wiretest.Connect(t, path, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "other")
-		p.Audit.Forget()
-		fixture.MustFail(t, follower, fencing.StateNotLeader, wiretest.Query("create table refused ()"))
-		fixture.Eventually(t, "the auditor was told", func() bool { return len(p.Audit.All()) == 1 })
-		if got := p.Audit.All()[0].Client; !strings.HasPrefix(got, "local") || !strings.Contains(got, fmt.Sprintf("pid=%d uid=%d", os.Getpid(), os.Getuid())) {
-			t.Errorf("the audit line is about the client %q, want the process of this test", got)
-		}
+	pg := pgtest.SharedMajor(t, 18)
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+		cfg.Upstream = fixture.At(t, filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port())), nil)
 	})
+	db, path := pg.Database(t), alsoAt(t, p)
+	admin := pg.Connect(t, pgtest.Superuser, db)
+	fixture.LeaderConn(t, p, db).Close()
+	c, key := keyed(t, path, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.MustExec(t, c, "create table made (n int)")
+	if got := fixture.FirstValue(t, c.Exec("select client_addr is null from pg_stat_activity where pid = pg_backend_pid()")); got != "t" {
+		t.Errorf("the connection to Postgres is local: %s", got)
+	}
+	c.Send(Q("select pg_sleep(600)"))
+	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+	cancelWith(t, path, key)
+	if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
+		t.Errorf("a cancel request over the Unix socket: %v", all)
+	}
+	follower, _ := wiretest.Connect(t, path, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "other")
+	p.Audit.Forget()
+	fixture.MustFail(t, follower, fencing.StateNotLeader, wiretest.Query("create table refused ()"))
+	fixture.Eventually(t, "the auditor was told", func() bool { return len(p.Audit.All()) == 1 })
+	if got := p.Audit.All()[0].Client; !strings.HasPrefix(got, "local") || !strings.Contains(got, fmt.Sprintf("pid=%d uid=%d", os.Getpid(), os.Getuid())) {
+		t.Errorf("the audit line is about the client %q, want the process of this test", got)
+	}
 }
 
 // TestNobodyIsTheControlRoleByPeerAuthentication: Postgres at a Unix socket would take every

@@ -3,7 +3,6 @@ package connection
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,11 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -86,46 +80,44 @@ func runPgbench(t *testing.T, p *fixture.Proxy, db string, clients, each int, ar
 
 func TestPgbenchAsLeader(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		leading(t, p, db)
-		out := client(t, p, db, "pgbench", "", "-i", "-s", "1", "--foreign-keys")
-		if !strings.Contains(out, "done in") || number(t, p, db, "select count(*) from pgbench_accounts") != 100000 {
-			t.Errorf("pgbench -i:\n%s", out)
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	db := p.PG.Database(t)
+	leading(t, p, db)
+	out := client(t, p, db, "pgbench", "", "-i", "-s", "1", "--foreign-keys")
+	if !strings.Contains(out, "done in") || number(t, p, db, "select count(*) from pgbench_accounts") != 100000 {
+		t.Errorf("pgbench -i:\n%s", out)
+	}
+	const clients, each = 4, 60
+	runs := int64(0)
+	for _, mode := range []string{"simple", "extended", "prepared"} {
+		runPgbench(t, p, db, clients, each, "-M", mode)
+		runs += clients * each
+	}
+	if n := number(t, p, db, "select count(*) from pgbench_history"); n != runs {
+		t.Errorf("%d rows of history for %d transactions", n, runs)
+	}
+	for sum, want := range map[string]string{
+		"select sum(abalance) from pgbench_accounts": "select sum(delta) from pgbench_history",
+		"select sum(tbalance) from pgbench_tellers":  "select sum(bbalance) from pgbench_branches",
+	} {
+		if got, want := number(t, p, db, sum), number(t, p, db, want); got != want {
+			t.Errorf("%s is %d, want %d", sum, got, want)
 		}
-		client(t, p, db, "pgbench", "", "-i", "-s", "1", "-I", "dtGvp", "--partitions=3")
-		const clients, each = 4, 60
-		runs := int64(0)
-		for _, mode := range []string{"simple", "extended", "prepared"} {
-			runPgbench(t, p, db, clients, each, "-M", mode, "-S")
-			runPgbench(t, p, db, clients, each, "-M", mode)
-			runPgbench(t, p, db, clients, each, "-M", mode, "-N")
-			runs += 2 * clients * each
-		}
-		if n := number(t, p, db, "select count(*) from pgbench_history"); n != runs {
-			t.Errorf("%d rows of history for %d transactions", n, runs)
-		}
-		for sum, want := range map[string]string{
-			"select sum(abalance) from pgbench_accounts": "select sum(delta) from pgbench_history",
-			"select sum(tbalance) from pgbench_tellers":  "select sum(bbalance) from pgbench_branches",
-		} {
-			if got, want := number(t, p, db, sum), number(t, p, db, want); got != want {
-				t.Errorf("%s is %d, want %d", sum, got, want)
-			}
-		}
-		if all := p.Audited(t, db); len(all) > 0 {
-			t.Errorf("a leader was refused: %+v", all)
-		}
-	})
+	}
+	if all := p.Audited(t, db); len(all) > 0 {
+		t.Errorf("a leader was refused: %+v", all)
+	}
 }
 
 // TestPgbenchPipelines runs a script that pipelines, with a transaction inside.
 func TestPgbenchPipelines(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		leading(t, p, db)
-		client(t, p, db, "psql", "create table t (client int, n int); create table s (n bigint); insert into s values (0)")
-		script := filepath.Join(t.TempDir(), "pipeline.sql")
-		const text = `\startpipeline
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	db := p.PG.Database(t)
+	leading(t, p, db)
+	client(t, p, db, "psql", "create table t (client int, n int); create table s (n bigint); insert into s values (0)")
+	script := filepath.Join(t.TempDir(), "pipeline.sql")
+	const text = `\startpipeline
 begin;
 insert into t values (:client_id, 1);
 update s set n = n + 1;
@@ -135,19 +127,18 @@ insert into t values (:client_id, 2);
 select n from s \gset
 insert into t values (:client_id, least(:n, 3));
 `
-		if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		for _, mode := range []string{"extended", "prepared"} {
-			runPgbench(t, p, db, 4, 30, "-M", mode, "-f", script)
-		}
-		if n := number(t, p, db, "select count(*) from t"); n != 3*2*4*30 {
-			t.Errorf("%d rows, want %d", n, 3*2*4*30)
-		}
-		if n := number(t, p, db, "select n from s"); n != 2*4*30 {
-			t.Errorf("counted to %d, want %d", n, 2*4*30)
-		}
-	})
+	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []string{"extended", "prepared"} {
+		runPgbench(t, p, db, 4, 30, "-M", mode, "-f", script)
+	}
+	if n := number(t, p, db, "select count(*) from t"); n != 3*2*4*30 {
+		t.Errorf("%d rows, want %d", n, 3*2*4*30)
+	}
+	if n := number(t, p, db, "select n from s"); n != 2*4*30 {
+		t.Errorf("counted to %d, want %d", n, 2*4*30)
+	}
 }
 
 // psqlScript is a session as a person would have it. What it must print stands
@@ -204,24 +195,24 @@ select count(*) as all_rows from t;
 
 func TestPsqlScriptAsLeader(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		leading(t, p, db)
-		got := runPsql(t, p.Addr, db, "-c fencepost.resource=r -c fencepost.worker=w")
-		want := runPsql(t, p.PG.Addr(), p.PG.Database(t), "")
-		for name := range want {
-			if got[name] != want[name] {
-				t.Errorf("%s differs\nFencepost:\n%.3000s\nPostgres:\n%.3000s", name, got[name], want[name])
-			}
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	db := p.PG.Database(t)
+	leading(t, p, db)
+	got := runPsql(t, p.Addr, db, "-c fencepost.resource=r -c fencepost.worker=w")
+	want := runPsql(t, p.PG.Addr(), p.PG.Database(t), "")
+	for name := range want {
+		if got[name] != want[name] {
+			t.Errorf("%s differs\nFencepost:\n%.3000s\nPostgres:\n%.3000s", name, got[name], want[name])
 		}
-		for _, line := range []string{"rows 3 last two, too", "failed 23505", "Asynchronous notification \"ch\"", "relation \"nowhere\" does not exist", "several|done"} {
-			if !strings.Contains(want["output"], line) {
-				t.Errorf("the script never printed %q:\n%s", line, want["output"])
-			}
+	}
+	for _, line := range []string{"rows 3 last two, too", "failed 23505", "Asynchronous notification \"ch\"", "relation \"nowhere\" does not exist", "several|done"} {
+		if !strings.Contains(want["output"], line) {
+			t.Errorf("the script never printed %q:\n%s", line, want["output"])
 		}
-		if all := p.Audited(t, db); len(all) > 0 {
-			t.Errorf("a leader was refused: %+v", all)
-		}
-	})
+	}
+	if all := p.Audited(t, db); len(all) > 0 {
+		t.Errorf("a leader was refused: %+v", all)
+	}
 }
 
 var varies = regexp.MustCompile(`lo_import \d+|server process with PID \d+|db_[a-z0-9]+`)
@@ -254,179 +245,4 @@ func runPsql(t *testing.T, address, db, options string) map[string]string {
 		result[name] = string(text)
 	}
 	return result
-}
-
-// TestPsqlWatches runs \watch until a person would press Ctrl-C.
-func TestPsqlWatches(t *testing.T) {
-	t.Parallel()
-	pg := pgtest.Shared(t)
-	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	leading(t, p, db)
-	client(t, p, db, "psql", "create table t (n int)")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAt", "-d", clientDSN(p.Addr, db))
-	cmd.Stdin = strings.NewReader("insert into t select count(*) from t returning n \\watch 0.01\n")
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	fixture.Eventually(t, "five rounds", func() bool { return number(t, p, db, "select count(*) from t") >= 5 })
-	cancel()
-	_ = cmd.Wait() // ended by the interrupt
-	if text := out.String(); strings.Contains(text, "ZF0") || !strings.Contains(text, "INSERT 0 1") {
-		t.Errorf("psql watched:\n%s", text)
-	}
-	if n, d := number(t, p, db, "select count(*) from t"), number(t, p, db, "select count(distinct n) from t"); n != d {
-		t.Errorf("%d rounds, %d different rows", n, d)
-	}
-}
-
-func TestPgxPoolAsLeader(t *testing.T) {
-	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
-		leading(t, p, db)
-		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
-			t.Run(mode, func(t *testing.T) { usePool(t, p, db, mode) })
-		}
-		if all := p.Audited(t, db); len(all) > 0 {
-			t.Errorf("a leader was refused: %+v", all)
-		}
-	})
-}
-
-func usePool(t *testing.T, p *fixture.Proxy, db, mode string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	pool, err := pgxpool.New(ctx, clientDSN(p.Addr, db)+"&pool_max_conns=5&default_query_exec_mode="+mode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	must := func(_ pgconn.CommandTag, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(pool.Exec(ctx, "drop table if exists t"))
-	must(pool.Exec(ctx, "create table t (id int, v text, at timestamptz default now())"))
-
-	var group errgroup.Group
-	for i := range 20 {
-		group.Go(func() error { return transfer(ctx, pool, i) })
-	}
-	if err := group.Wait(); err != nil {
-		t.Errorf("transactions of a pool: %v", err)
-	}
-	n, err := pool.CopyFrom(ctx, pgx.Identifier{"t"}, []string{"id", "v"}, pgx.CopyFromSlice(5000, func(i int) ([]any, error) {
-		return []any{1000 + i, strings.Repeat("y", 100)}, nil
-	}))
-	if n != 5000 || err != nil {
-		t.Errorf("CopyFrom: %d rows, %v", n, err)
-	}
-	pooledBatch(ctx, t, pool)
-	cancelByContext(ctx, t, pool)
-	listenAndNotify(ctx, t, pool)
-	var rows, sum int
-	if err := pool.QueryRow(ctx, "select count(*), sum(id) filter (where id < 100) from t").Scan(&rows, &sum); err != nil || rows != 20+5000+10 || sum != 190+45 {
-		t.Errorf("%d rows, sum %d, %v; want %d, %d", rows, sum, err, 20+5000+10, 190+45)
-	}
-}
-
-// transfer writes one row in a transaction, with a savepoint that fails.
-func transfer(ctx context.Context, pool *pgxpool.Pool, i int) error {
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "insert into t (id, v) values ($1, $2)", i, "x"); err != nil {
-			return err
-		}
-		err := pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
-			_, err := inner.Exec(ctx, "insert into t (id, v) values ($1 / 0, 'never')", i)
-			return err
-		})
-		var failed *pgconn.PgError
-		if !errors.As(err, &failed) || failed.Code != "22012" {
-			return fmt.Errorf("division by zero in a savepoint: %w", err)
-		}
-		var v string
-		if err := tx.QueryRow(ctx, "select v from t where id = $1", i).Scan(&v); err != nil || v != "x" {
-			return fmt.Errorf("read %q back: %w", v, err)
-		}
-		return nil
-	})
-}
-
-func pooledBatch(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
-	t.Helper()
-	var batch pgx.Batch
-	for i := range 10 {
-		batch.Queue("insert into t (id, v) values ($1, 'batch') returning id", i).QueryRow(func(row pgx.Row) error {
-			var id int
-			if err := row.Scan(&id); err != nil || id != i {
-				return fmt.Errorf("row %d of the batch is %d: %w", i, id, err)
-			}
-			return nil
-		})
-	}
-	if err := pool.SendBatch(ctx, &batch).Close(); err != nil {
-		t.Errorf("batch: %v", err)
-	}
-	batch = pgx.Batch{}
-	batch.Queue("insert into t (id, v) values (500, 'lost')")
-	batch.Queue("select 1 / 0")
-	for range 2000 { // the error comes while these are being sent
-		batch.Queue("insert into t (id, v) values ($1, $2)", 501, strings.Repeat("lost", 20))
-	}
-	var failed *pgconn.PgError
-	if err := pool.SendBatch(ctx, &batch).Close(); !errors.As(err, &failed) || failed.Code != "22012" {
-		t.Errorf("a batch that fails: %v", err)
-	}
-}
-
-func cancelByContext(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
-	t.Helper()
-	short, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		_, err := pool.Exec(short, "insert into t (id, v) select 900, pg_sleep(600)::text")
-		ended <- err
-	}()
-	// A cancel that comes before the statement runs has no effect, as on Postgres.
-	fixture.Eventually(t, "the statement sleeps", func() bool {
-		var sleeps bool
-		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database())").Scan(&sleeps)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return sleeps
-	})
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("a statement whose context ended: %v", err)
-	}
-	var n int
-	if err := pool.QueryRow(ctx, "select count(*) from t where id = 900").Scan(&n); err != nil || n != 0 {
-		t.Errorf("%d rows of a cancelled statement, %v", n, err)
-	}
-}
-
-func listenAndNotify(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
-	t.Helper()
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	if _, err := conn.Exec(ctx, "listen news"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := pool.Exec(ctx, "select pg_notify('news', 'told')"); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := conn.Conn().WaitForNotification(ctx); err != nil || n.Channel != "news" || n.Payload != "told" {
-		t.Errorf("notification %+v, %v", n, err)
-	}
 }

@@ -1,11 +1,7 @@
 package connection
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
-	osexec "os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -101,85 +97,4 @@ func joined(t *testing.T, p *fixture.Proxy, db, worker string) *fixture.FakeCand
 	t.Helper()
 	fixture.Eventually(t, worker+" to join", func() bool { return p.Elector.Members(db, "r", worker) == 1 })
 	return p.Candidacy(db, "r", worker)
-}
-
-// TestPsqlShowsTheWait: libpq accepts a NOTICE in the startup.
-func TestPsqlShowsTheWait(t *testing.T) {
-	t.Parallel()
-	pg := pgtest.Shared(t)
-	p := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.WaitNotice = 50 * time.Millisecond })
-	db := pg.Database(t)
-	cmd := osexec.CommandContext(t.Context(), program(t, "psql"), "-XAt", "-c", "SELECT 41 + 1",
-		clientDSN(p.Addr, db)+"%20-c%20fencepost.campaign%3Dwait")
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(stderr)
-	if !lines.Scan() || !strings.Contains(lines.Text(), `NOTICE:  waiting to lead resource "r": no epoch was granted yet`) {
-		t.Errorf("psql shows %q", lines.Text())
-	}
-	if _, err := joined(t, p, db, "w").TryGrant(); err != nil {
-		t.Fatal(err)
-	}
-	for lines.Scan() { // until psql has ended
-	}
-	if err := cmd.Wait(); err != nil || strings.TrimSpace(stdout.String()) != "42" {
-		t.Errorf("psql: %v: %s", err, stdout.String())
-	}
-}
-
-// TestMessagesEndWithTheState: several drivers hide the SQLSTATE of a FATAL error.
-func TestMessagesEndWithTheState(t *testing.T) {
-	t.Parallel()
-	pg := pgtest.Shared(t)
-	p := fixture.NewProxy(t, pg, nil)
-	db, empty := pg.Database(t), pg.EmptyDatabase(t)
-	ends := func(what string, err error, severity, state string) {
-		t.Helper()
-		var e *pgconn.PgError
-		if !errors.As(err, &e) || e.Severity != severity || e.Code != state || !strings.HasSuffix(e.Message, " ["+state+"]") {
-			t.Errorf("%s: %v; want %s %s", what, err, severity, state)
-		}
-	}
-	connect := func(db, params string) (*pgx.Conn, error) {
-		conn, err := pgx.Connect(t.Context(), "postgres://"+pgtest.App+"@"+p.Addr+"/"+db+"?sslmode=disable&"+params)
-		if err == nil {
-			t.Cleanup(func() { _ = conn.Close(context.Background()) })
-		}
-		return conn, err
-	}
-	_, err := connect(empty, "fencepost.resource=r&fencepost.worker=w")
-	ends("no schema", err, "FATAL", fencing.StateNoFence)
-	_, err = connect(db, "replication=database")
-	ends("replication", err, "FATAL", fencing.StateUnfenceable)
-	unfenced, err := connect(db, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = unfenced.Exec(t.Context(), "CREATE TABLE t (n int)")
-	ends("unfenced", err, "ERROR", fencing.StateNotLeader)
-
-	follower, err := connect(db, "fencepost.resource=r&fencepost.worker=b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = follower.Exec(t.Context(), "CREATE TABLE t (n int)")
-	ends("a follower", err, "ERROR", fencing.StateNotLeader)
-	p.Candidacy(db, "r", "b").Grant()
-	_, err = follower.Exec(t.Context(), "CREATE TABLE t (n int)")
-	ends("a new leader", err, "ERROR", fencing.StateStartOver)
-	_, err = follower.Exec(t.Context(), "PREPARE TRANSACTION 'x'")
-	ends("two phases", err, "ERROR", fencing.StateUnfenceable)
-	if _, err := connect(db, "fencepost.resource=r&fencepost.worker=c"); err != nil {
-		t.Fatal(err)
-	}
-	p.Candidacy(db, "r", "c").Grant()
-	_, err = follower.Exec(t.Context(), "CREATE TABLE t (n int)")
-	ends("a deposed leader", err, "FATAL", fencing.StateSuperseded)
 }
