@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"fmt"
 	osexec "os/exec"
 	"strings"
 	"testing"
@@ -10,86 +11,29 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// outcome is how a command has ended.
-type outcome struct {
-	code int
-	out  string
-}
-
-// pausing begins fencepost pause, which waits at the primary for the transaction of the leader w.
-func (h *pair) pausing(p *process.Server) <-chan outcome {
-	h.t.Helper()
-	w := h.join(p, "w")
-	h.must(w, "BEGIN")
-	h.must(w, "INSERT INTO work VALUES ('open')")
-	ended := make(chan outcome, 1)
-	go func() {
-		code, out := h.commandWith([]string{"FENCEPOST_LEASE_GRACE=5m"}, "pause", "billing", "--database", h.db)
-		ended <- outcome{code, out}
-	}()
-	process.Eventually(h.t, process.Patience, "pause to wait for the transaction", func() bool {
-		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%fencepost.pause(%' AND wait_event = 'PgSleep'") == 1
-	})
-	return ended
-}
-
-// wantDemoted checks that a command has said that its host is not the primary any more.
-func (h *pair) wantDemoted(got outcome) {
-	h.t.Helper()
-	says := "the command was given at host " + h.a.Addr() + ", but " + h.a.Addr() + " is no longer the primary"
-	if got.code != 1 || !strings.Contains(got.out, says) || !strings.Contains(got.out, "run it again") || strings.Contains(got.out, "is paused") {
-		h.t.Errorf("pause: code %d, want 1 and %q:\n%s", got.code, says, got.out)
-	}
-}
-
 // TestAnOrderDuringAFailover: the standby is promoted while an order waits, and the old primary
 // lives. The order does not count as given there.
 func TestAnOrderDuringAFailover(t *testing.T) {
 	t.Parallel()
 	h := newPair(t)
-	p := h.proxy("FENCEPOST_LEASE_GRACE=30s")
-	ended := h.pausing(p)
+	w := h.join(h.proxy("FENCEPOST_LEASE_GRACE=30s"), "w")
+	h.must(w, "BEGIN")
+	h.must(w, "INSERT INTO work VALUES ('open')")
+	ended := make(chan string, 1)
+	go func() {
+		code, out := h.commandWith([]string{"FENCEPOST_LEASE_GRACE=5m"}, "pause", "billing", "--database", h.db)
+		ended <- fmt.Sprintf("code %d: %s", code, out)
+	}()
+	process.Eventually(t, process.Patience, "pause to wait for the transaction", func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%fencepost.pause(%' AND wait_event = 'PgSleep'") == 1
+	})
 	h.b.Promote(t)
-	h.wantDemoted(<-ended)
+	says := "the command was given at host " + h.a.Addr() + ", but " + h.a.Addr() + " is no longer the primary"
+	if got := <-ended; !strings.HasPrefix(got, "code 1:") || !strings.Contains(got, says) || !strings.Contains(got, "run it again") || strings.Contains(got, "is paused") {
+		t.Errorf("pause: %s; want code 1 and %q", got, says)
+	}
 	if code, out := h.command("pause", "billing", "--database", h.db); code != 0 || !strings.Contains(out, "host "+h.b.Addr()+" is the primary") || !strings.Contains(out, "is paused") {
 		t.Errorf("pause again: code %d:\n%s", code, out)
-	}
-}
-
-// TestAnOrderAtAFrozenPrimary ends when another host is the primary.
-func TestAnOrderAtAFrozenPrimary(t *testing.T) {
-	t.Parallel()
-	h := newPair(t)
-	p := h.proxy("FENCEPOST_LEASE_GRACE=30s")
-	ended := h.pausing(p)
-	h.fail(func(t testing.TB) { h.a.Freeze(t) })
-	select {
-	case got := <-ended:
-		h.wantDemoted(got)
-	case <-time.After(process.Patience):
-		h.a.Thaw(t)
-		t.Error("pause waits for the frozen server")
-		<-ended
-	}
-}
-
-// TestAnOrderWithoutTheSynchronousStandby waits for it, and says so.
-func TestAnOrderWithoutTheSynchronousStandby(t *testing.T) {
-	t.Parallel()
-	h := newPair(t).synchronous()
-	p := h.proxy()
-	h.must(h.join(p, "w"), "INSERT INTO work VALUES ('before')")
-	h.b.Freeze(t)
-	pause := h.starts("pause", "billing", "--database", h.db, "--at", h.a.Addr())
-	waits := func() bool {
-		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%fencepost.pause(%' AND wait_event = 'SyncRep'") == 1
-	}
-	process.Eventually(t, process.Patience, "pause to wait for the standby", waits)
-	h.awaitSaid(pause, "waiting: no standby of synchronous_standby_names = 'standby' confirms the grant")
-	process.Always(t, soon/5, "pause waits for the standby", waits)
-	h.b.Thaw(t)
-	if code := pause.Wait(t); code != 0 || !strings.Contains(pause.Log(), "is paused") {
-		t.Errorf("pause: code %d, want 0 and that it is paused:\n%s", code, pause.Log())
 	}
 }
 
@@ -109,7 +53,7 @@ func (h *pair) awaitSaid(command *process.Logged, says string) {
 	}
 }
 
-// TestCommandsWithoutTheSynchronousStandby wait for it and say so, like orders.
+// TestCommandsWithoutTheSynchronousStandby wait for it and say so.
 func TestCommandsWithoutTheSynchronousStandby(t *testing.T) {
 	t.Parallel()
 	h := newPair(t).synchronous()
@@ -129,20 +73,24 @@ func TestCommandsWithoutTheSynchronousStandby(t *testing.T) {
 		process.Eventually(t, process.Patience, args[0]+" to wait for the standby", waits)
 		return command
 	}
-	const says = "waiting: no standby of synchronous_standby_names = 'standby' confirms what was written"
+	const says = "waiting: no standby of synchronous_standby_names = 'standby' confirms "
 	bump := []string{"generation", "bump", "--restored", "--yes", "--database", h.db, "--at", h.a.Addr()}
-	for _, args := range [][]string{
-		bump,
-		{"ledger", "prune", "--keep", "1d", "--database", h.db, "--at", h.a.Addr()},
-		{"migrate", "--dsn", h.a.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control},
+	for _, c := range []struct {
+		args       []string
+		what, done string
+	}{
+		{bump, "what was written", ""},
+		{[]string{"ledger", "prune", "--keep", "1d", "--database", h.db, "--at", h.a.Addr()}, "what was written", ""},
+		{[]string{"migrate", "--dsn", h.a.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control}, "what was written", ""},
+		{[]string{"pause", "billing", "--database", h.db, "--at", h.a.Addr()}, "the grant", "is paused"},
 	} {
 		h.b.Freeze(t)
-		command := start(args...)
-		h.awaitSaid(command, says)
-		process.Always(t, 3*soon/8, args[0]+" waits", waits)
+		command := start(c.args...)
+		h.awaitSaid(command, says+c.what)
+		process.Always(t, time.Second, c.args[0]+" waits", waits)
 		h.b.Thaw(t)
-		if code := command.Wait(t); code != 0 {
-			t.Errorf("%v: code %d, want 0:\n%s", args, code, command.Log())
+		if code := command.Wait(t); code != 0 || !strings.Contains(command.Log(), c.done) {
+			t.Errorf("%v: code %d, want 0 and %q:\n%s", c.args, code, c.done, command.Log())
 		}
 	}
 

@@ -10,15 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
-	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -91,6 +87,22 @@ func TestANameThatLeadsElsewhere(t *testing.T) {
 	one.to.Store(h.b.Addr())
 	two.to.Store(h.a.Addr())
 	h.awaitStates(servers, upstream.Standby, upstream.IsPrimary)
+
+	// One that is read-only is none, as with libpq's target_session_attrs=read-write. It ends no session.
+	primary, err := servers.Primary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	readOnly := func(value string) {
+		h.a.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET default_transaction_read_only = "+value, "SELECT pg_reload_conf()")
+	}
+	readOnly("on")
+	h.awaitStates(servers, upstream.Standby, upstream.ReadOnly)
+	if _, err := servers.Primary(t.Context()); err == nil || primary.Tenure.Err() != nil {
+		t.Errorf("read-only, it is the primary: %v; its tenure has ended: %v", err, primary.Tenure.Err())
+	}
+	readOnly("off")
+	h.awaitStates(servers, upstream.Standby, upstream.IsPrimary)
 }
 
 // mistaken is a probe that takes a standby for the primary until its connection is closed.
@@ -141,26 +153,6 @@ func TestAConnectionThatLeadsToAStandby(t *testing.T) {
 		t.Errorf("the control role at the standby: %v", err)
 	}
 	h.awaitStates(servers, upstream.Standby, upstream.Standby)
-}
-
-// TestALeaseAtAStandby: the error says why there is none.
-func TestALeaseAtAStandby(t *testing.T) {
-	t.Parallel()
-	h := newPair(t)
-	pool, err := pgxpool.New(t.Context(), h.b.DSN(pgtest.Control, h.db))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	leases, err := postgres.New(postgres.Config{Pool: pool, Logger: zaptest.NewLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer leases.Close()
-	_, err = leases.Acquire(t.Context(), election.AcquireRequest{Resource: "billing", Worker: "w", Incarnation: "1", TTL: time.Second})
-	if err == nil || !strings.Contains(err.Error(), "the server is a standby") {
-		t.Errorf("a lease at a standby: %v", err)
-	}
 }
 
 // TestASessionAtAServerThatTheAddressHasLeft: the only address leads to the new primary, and the old one is gone without

@@ -210,6 +210,3 @@ func (h *pair) awaitHosts(p *process.Server, b, a upstream.State) {
 		h.t.Fatalf("the hosts are %+v; want %s, %s", got, b, a)
 	}
 }
-
-// soon is far longer than what is said to wait takes to say so, and than a failed look at a server.
-const soon = 15 * time.Second

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -72,7 +73,7 @@ func TestTheSynchronousStandbyIsAway(t *testing.T) {
 	process.Eventually(t, process.Patience, "the epoch that was not granted to be recorded", func() bool {
 		return ask[int](h, h.a, "SELECT max(epoch) FROM fencepost.grants") == 2
 	})
-	process.Always(t, soon/5, "contested, and the reason", reported)
+	process.Always(t, 3*time.Second, "contested, and the reason", reported)
 
 	h.b.Thaw(t)
 	if err := <-led; err != nil {
