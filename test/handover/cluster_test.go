@@ -5,35 +5,27 @@ import (
 	"crypto/rand"
 	"errors"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/rafttest"
-	"github.com/fencepost/fencepost/internal/redistest"
-	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
 const resource = "billing"
 
-// allProviders are the lease services. What depends on the database alone runs with two of them, of which one is
-// reached through election/kv.
-var (
-	allProviders = append(slices.Clone(providers), "consul", "raft", "redis", "zookeeper")
-	providers    = []string{"postgres", "etcd"}
-)
+// providers are the lease services of the cases that depend on one: that of the database, and one that is
+// reached through election/kv, as all others are.
+var providers = []string{"postgres", "etcd"}
 
 func TestMain(m *testing.M) {
 	process.LimitParallel()
 	process.RaiseParallel()
-	pgtest.Main(m, etcdtest.StopShared, redistest.StopShared, zookeepertest.StopShared)
+	pgtest.Main(m, etcdtest.StopShared)
 }
 
 // cluster is a database and a lease service, for the proxies of one case.
@@ -62,17 +54,8 @@ func newClusterOn(t *testing.T, pg *pgtest.Server, provider string, settings ...
 		"CONTROL_PROBE_DATABASE=" + h.db, // or each proxy looks at the databases of all other cases first
 	}
 	prefix := "fencepost-" + strings.ToLower(rand.Text()[:8])
-	switch provider {
-	case "consul":
-		h.settings = consultest.Shared(t).Settings(prefix)
-	case "etcd":
+	if provider == "etcd" {
 		h.settings = etcdtest.Shared(t).Settings(prefix)
-	case "raft":
-		h.settings = rafttest.Start(t).Settings()
-	case "redis":
-		h.settings = redistest.Shared(t).Settings(prefix)
-	case "zookeeper":
-		h.settings = zookeepertest.Shared(t).Settings(prefix)
 	}
 	for _, s := range append(all, settings...) {
 		h.settings = append(h.settings, "FENCEPOST_"+s)
@@ -81,8 +64,14 @@ func newClusterOn(t *testing.T, pg *pgtest.Server, provider string, settings ...
 	return h
 }
 
-// forProviders runs a case over each of these lease services, with two proxies.
-func forProviders(t *testing.T, providers []string, test func(h *cluster, one, two *process.Server)) {
+// onPostgres runs a case with two proxies and leases of Postgres.
+func onPostgres(t *testing.T, test func(h *cluster, one, two *process.Server)) {
+	h := newCluster(t, "postgres")
+	test(h, h.proxy(), h.proxy())
+}
+
+// forProviders runs a case over each of the lease services, with two proxies.
+func forProviders(t *testing.T, test func(h *cluster, one, two *process.Server)) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()

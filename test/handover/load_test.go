@@ -2,7 +2,6 @@ package handover
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -14,13 +13,12 @@ import (
 )
 
 const (
-	handovers = 8
+	handovers = 5
 	// connections is how many connections of each worker write.
 	connections = 3
 	// look is how often a worker that does not lead asks for its role.
 	look = 20 * time.Millisecond
-	// pause is between two writes of a connection. Without one, the writers of all lease services
-	// would use all the processors, and the gaps would be those of a busy machine.
+	// pause is between two writes of a connection. Without one, the writers would use all the processors.
 	pause = 10 * time.Millisecond
 )
 
@@ -29,7 +27,6 @@ type done struct {
 	worker string
 	seq    int64
 	epoch  int64
-	at     time.Time
 }
 
 // writers are workers that write all the time, as far as they lead.
@@ -109,7 +106,7 @@ func (w *writers) write(ctx context.Context, conn *pgx.Conn, worker, told string
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.done = append(w.done, done{worker, seq, epoch, time.Now()})
+	w.done = append(w.done, done{worker, seq, epoch})
 	return nil
 }
 
@@ -131,33 +128,12 @@ func (w *writers) under(epoch int64) (n int) {
 	return n
 }
 
-// gaps returns the time between the last acknowledged write of each epoch and the first one of the next,
-// without those that follow when the last leader has been stopped.
-func (w *writers) gaps() (gaps []time.Duration) {
-	first, last := map[int64]time.Time{}, map[int64]time.Time{}
-	for _, d := range w.done {
-		if first[d.epoch].IsZero() || d.at.Before(first[d.epoch]) {
-			first[d.epoch] = d.at
-		}
-		if d.at.After(last[d.epoch]) {
-			last[d.epoch] = d.at
-		}
-	}
-	for epoch, end := range last {
-		if begin, ok := first[epoch+1]; ok && epoch <= handovers {
-			gaps = append(gaps, begin.Sub(end))
-		}
-	}
-	slices.Sort(gaps)
-	return gaps
-}
-
 // TestHandoversUnderLoad moves the lead to and fro between two workers of two proxies that write all the
 // time. No row is written under an epoch after a row of a later one, or under an epoch of another
 // worker, and no acknowledged row is missing.
 func TestHandoversUnderLoad(t *testing.T) {
 	t.Parallel()
-	forProviders(t, providers, func(h *cluster, one, two *process.Server) {
+	onPostgres(t, func(h *cluster, one, two *process.Server) {
 		w := &writers{h: h, stop: make(chan struct{}), states: map[string]int{}}
 		stop := sync.OnceFunc(func() { close(w.stop); w.all.Wait() })
 		h.Cleanup(stop)
@@ -173,11 +149,7 @@ func TestHandoversUnderLoad(t *testing.T) {
 		process.Eventually(h, process.Patience, "the last leader to write", func() bool { return w.under(handovers+1) > 0 })
 		stop()
 		w.check()
-		gaps := w.gaps()
-		if len(gaps) != handovers {
-			h.Fatalf("%d gaps: %v", len(gaps), gaps)
-		}
-		h.Logf("%d writes, failures by SQLSTATE %v; nobody could write for %v (median), %v (maximum)", len(w.done), w.states, gaps[len(gaps)/2], gaps[len(gaps)-1])
+		h.Logf("%d writes, failures by SQLSTATE %v", len(w.done), w.states)
 	})
 }
 
