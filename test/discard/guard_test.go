@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
@@ -39,27 +38,6 @@ func TestPlanningADiscardedWriteRunsFunctions(t *testing.T) {
 		}
 		if n := c.Number("select count(*) from n"); n != 0 {
 			c.T.Errorf("%d rows, want none", n)
-		}
-	})
-}
-
-// TestDiscardedWritesOfAGuardedTable: a leader writes a guarded table as the trigger lets a registered backend, and
-// what it writes when it was superseded is discarded there, too.
-func TestDiscardedWritesOfAGuardedTable(t *testing.T) {
-	t.Parallel()
-	since16(t, func(c *fixture.Cluster) {
-		c.Exec("create table guarded (a int); grant all on guarded to app")
-		c.GrantOn("r", "first")
-		c.Guard(guard.Options{Resource: "r", Table: "public.guarded", Stamp: "fence_epoch"})
-		conn := c.Leader("w")
-		fixture.MustPass(c.T, conn, Q("insert into guarded values (1)"))
-		fixture.MustPass(c.T, conn, Batch(Run("insert into guarded values (2)")))
-		c.Supersede()
-		for _, piece := range [][]byte{Q("update guarded set a = 3"), Batch(Run("delete from guarded"))} {
-			fixture.MustPass(c.T, conn, piece)
-		}
-		if n := c.Number("select count(*) from guarded where a < 3 and fence_epoch = 2"); n != 2 {
-			c.T.Errorf("%d rows under epoch 2, want 2", n)
 		}
 	})
 }

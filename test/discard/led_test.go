@@ -73,23 +73,6 @@ func TestALapsedLeaseIsNoReasonToDiscard(t *testing.T) {
 	})
 }
 
-// TestATransactionThatAGrantEndsIsOver: the session of a transaction that outlasts the grace ends,
-// and who connects again follows.
-func TestATransactionThatAGrantEndsIsOver(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(c *fixture.Cluster) {
-		conn := c.Leader("w")
-		fixture.MustPass(c.T, conn, Q("begin"))
-		fixture.MustPass(c.T, conn, Q(insert))
-		c.Supersede() // ends it
-		fixture.MustEnd(c.T, conn, "ZF001", Q("commit"))
-		fixture.MustFail(c.T, c.Connect("w"), "ZF002", Q(insert))
-		if n := c.Rows("stale"); n != 0 {
-			c.T.Errorf("%d rows of the old epoch", n)
-		}
-	})
-}
-
 // TestDiscardedWritesAreAudited: each has its line, with the fields of one that is rejected.
 func TestDiscardedWritesAreAudited(t *testing.T) {
 	t.Parallel()
