@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
@@ -14,219 +15,159 @@ import (
 // and the next one for that of the startup, however the messages come.
 func TestATransactionChooses(t *testing.T) {
 	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		c := chooser(s, "b") // it does not lead r
-		const set = "set local fencepost.resource = 'b'"
-		for name, messages := range map[string][][]byte{
-			"one by one":         {Q("begin"), Q(set), Q(write("one by one")), Q("commit")},
-			"one text":           {Q("begin; " + set + "; " + write("one text") + "; commit")},
-			"two texts":          {Q("begin"), Q(set + "; " + write("two texts") + "; commit")},
-			"extended":           {Batch(Run("begin")), Batch(Run(set)), Batch(Run(write("extended"))), Batch(Run("commit"))},
-			"one batch":          {Batch(Run("begin"), Run(set), Run(write("one batch")), Run("commit"))},
-			"behind a setting":   {Q("begin isolation level repeatable read"), Q("set local work_mem = '1MB'"), Q("show work_mem"), Q(set), Q(write("behind a setting")), Q("commit")},
-			"twice":              {Q("begin"), Q("set local fencepost.resource = 'r'"), Q(set), Q(write("twice")), Q("commit")},
-			"behind a savepoint": {Q("begin"), Q(set), Q("savepoint s"), Q(write("undone")), Q("rollback to s"), Q(write("behind a savepoint")), Q("commit")},
-			"chained":            {Q("begin"), Q("commit and chain"), Q(set), Q(write("chained")), Q("commit")},
-			"lock table":         {Q("begin"), Q(set), Q("lock table t in row exclusive mode"), Q(write("lock table")), Q("commit")},
-			"do in a block":      {Q("begin"), Q(set), Q("do $$begin insert into t (v) values ('do in a block'); end$$"), Q("commit")},
-			"shows its text":     {Q("begin"), Q(set), Q("insert into t (v) select 'shows its text' where current_query() not like '%fence' || 'post%'"), Q("commit")},
-		} {
-			for _, m := range messages {
-				fixture.MustPass(t, c, m)
-			}
-			if n := s.Rows(name); n != 1 {
-				t.Errorf("%s: %d rows, want 1", name, n)
-			}
-			fixture.MustFail(t, c, "ZF002", Q(write("outside")))
-			fixture.MustFail(t, c, "ZF002", Run(write("outside")), Sync())
-			fixture.MustFail(t, c, "ZF002", Q("begin; "+write("outside")))
-			fixture.MustPass(t, c, Q("rollback"))
+	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18))
+	c := chooser(s, "b", "\u00e9") // it does not lead r
+	const set = "set local fencepost.resource = 'b'"
+	for name, messages := range map[string][][]byte{
+		"one by one":         {Q("begin"), Q(set), Q(write("one by one")), Q("commit")},
+		"one text":           {Q("begin; " + set + "; " + write("one text") + "; commit")},
+		"extended":           {Batch(Run("begin")), Batch(Run(set)), Batch(Run(write("extended"))), Batch(Run("commit"))},
+		"one batch":          {Batch(Run("begin"), Run(set), Run(write("one batch")), Run("commit"))},
+		"behind a setting":   {Q("begin isolation level repeatable read"), Q("set local work_mem = '1MB'"), Q("show work_mem"), Q(set), Q(write("behind a setting")), Q("commit")},
+		"twice":              {Q("begin"), Q("set local fencepost.resource = 'r'"), Q(set), Q(write("twice")), Q("commit")},
+		"behind a savepoint": {Q("begin"), Q(set), Q("savepoint s"), Q(write("undone")), Q("rollback to s"), Q(write("behind a savepoint")), Q("commit")},
+		"not ASCII":          {Q("begin"), Q("set local fencepost.resource = 'b\u00a0, \u00e9'"), Q(write("not ASCII")), Q("commit")},
+		"shows its text":     {Q("begin"), Q(set), Q("insert into t (v) select 'shows its text' where current_query() not like '%fence' || 'post%'"), Q("commit")},
+	} {
+		for _, m := range messages {
+			fixture.MustPass(t, c, m)
 		}
-		if s.Rows("outside") != 0 || s.Rows("undone") != 0 {
-			t.Error("what was refused or undone has rows")
+		if n := s.Rows(name); n != 1 {
+			t.Errorf("%s: %d rows, want 1", name, n)
 		}
-		if n := s.Elector.Members(s.DB, "b", "w"); n != 1 {
-			t.Errorf("%d connections belong to the candidacy, want 1", n)
-		}
-	})
-}
-
-// TestPipelinesOfQueriesThatChoose: the messages of a transaction come at once, and those of the next
-// with them.
-func TestPipelinesOfQueriesThatChoose(t *testing.T) {
-	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		c := chooser(s, "b")
-		const set = "set local fencepost.resource = 'b'"
-		for _, p := range []struct {
-			name, state string
-			messages    []byte
-			replies     int
-		}{
-			{"queries", "ZF002", Cat(Q("begin"), Q(set), Q(write("in")), Q("commit"), Q(write("out"))), 5},
-			{"batches", "ZF002", Cat(Run("begin"), Sync(), Run(set), Sync(), Run(write("in")), Sync(), Run("commit"), Sync(), Run(write("out")), Sync()), 5},
-			{"one batch and another", "ZF002", Cat(Run("begin"), Run(set), Run(write("in")), Run("commit"), Sync(), Run(write("out")), Sync()), 2},
-			{"a text and another", "ZF002", Cat(Q("begin; " + set + "; " + write("in") + "; commit; " + write("out"))), 1},
-			{"a batch that goes on", "ZF005", Batch(Run("begin"), Run(set), Run(write("in")), Run("commit"), Run(write("out"))), 1},
-		} {
-			in := s.Rows("in")
-			all, ended := fixture.AskAll(c, p.replies, p.messages)
-			if ended || wiretest.ErrorOf(all) != p.state || s.Rows("out") != 0 || s.Rows("in") != in+1 {
-				t.Errorf("%s: %v, ended %v; %d rows in, %d out", p.name, all, ended, s.Rows("in")-in, s.Rows("out"))
-			}
-		}
-	})
+		fixture.MustFail(t, c, "ZF002", Q(write("outside")))
+		fixture.MustFail(t, c, "ZF002", Run(write("outside")), Sync())
+		fixture.MustFail(t, c, "ZF002", Q("begin; "+write("outside")))
+		fixture.MustPass(t, c, Q("rollback"))
+	}
+	if s.Rows("outside") != 0 || s.Rows("undone") != 0 {
+		t.Error("what was refused or undone has rows")
+	}
+	if n := s.Elector.Members(s.DB, "b", "w"); n != 1 {
+		t.Errorf("%d connections belong to the candidacy, want 1", n)
+	}
 }
 
 // TestTheSessionChooses: SET outside a block counts until RESET, RESET ALL or DISCARD ALL, unless it
 // is undone with its batch.
 func TestTheSessionChooses(t *testing.T) {
 	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		c := chooser(s, "b")
-		for _, reset := range []string{"reset fencepost.resource", "set fencepost.resource to default", "set fencepost.resource = ''",
-			"set fencepost.resource = 'r'", "reset all", "discard all"} {
-			for _, how := range []func(sql string) []byte{Q, func(sql string) []byte { return Batch(Run(sql)) }} {
-				fixture.MustFail(t, c, "ZF002", how(write("before")))
-				fixture.MustPass(t, c, how("set fencepost.resource = 'b'"))
-				before := s.Rows("chosen")
-				fixture.MustPass(t, c, how(write("chosen")))
-				fixture.MustPass(t, c, Q("begin; "+write("chosen")+"; commit"))
-				fixture.MustPass(t, c, Q("begin"))
-				fixture.MustPass(t, c, Q("set local fencepost.resource = 'r'"))
-				fixture.MustFail(t, c, "ZF002", how(write("before")))
-				fixture.MustPass(t, c, Q("rollback"))
-				fixture.MustPass(t, c, how(write("chosen")))
-				if n := s.Rows("chosen") - before; n != 3 {
-					t.Errorf("%d rows, want 3", n)
-				}
-				if shown := show(t, c, "resource"); shown != "b" {
-					t.Errorf("the session's resource is %s, want b", shown)
-				}
-				fixture.MustPass(t, c, how(reset))
-				if shown := show(t, c, "resource"); shown != "r" {
-					t.Errorf("after %s, the session's resource is %s, want r", reset, shown)
-				}
+	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18))
+	c := chooser(s, "b")
+	for _, reset := range []string{"reset fencepost.resource", "set fencepost.resource = ''", "reset all", "discard all"} {
+		for _, how := range []func(sql string) []byte{Q, func(sql string) []byte { return Batch(Run(sql)) }} {
+			fixture.MustFail(t, c, "ZF002", how(write("before")))
+			fixture.MustPass(t, c, how("set fencepost.resource = 'b'"))
+			before := s.Rows("chosen")
+			fixture.MustPass(t, c, how(write("chosen")))
+			fixture.MustPass(t, c, Q("begin; "+write("chosen")+"; commit"))
+			fixture.MustPass(t, c, Q("begin"))
+			fixture.MustPass(t, c, Q("set local fencepost.resource = 'r'"))
+			fixture.MustFail(t, c, "ZF002", how(write("before")))
+			fixture.MustPass(t, c, Q("rollback"))
+			fixture.MustPass(t, c, how(write("chosen")))
+			if n := s.Rows("chosen") - before; n != 3 {
+				t.Errorf("%d rows, want 3", n)
 			}
-		}
-		for name, p := range map[string]struct {
-			messages []byte
-			replies  int
-		}{
-			"an error in its batch":                     {Cat(Run("set fencepost.resource = 'b'"), Run("select 1/0"), Sync(), Run(write("undone")), Sync()), 2},
-			"a write and an error":                      {Cat(Run("set fencepost.resource = 'b'"), Run(write("undone")), Run("select 1/0"), Sync(), Q(write("undone"))), 2},
-			"two values, which Postgres takes for none": {Cat(Q("set fencepost.resource = 'b', 'c'"), Q(write("undone"))), 2},
-		} {
-			if all, ended := fixture.AskAll(c, p.replies, p.messages); ended || wiretest.ErrorOf(all[len(all)-2:]) != "ZF002" {
-				t.Errorf("%s: %v, ended %v; want ZF002 at the end", name, all, ended)
+			if shown := show(t, c, "resource"); shown != "b" {
+				t.Errorf("the session's resource is %s, want b", shown)
 			}
+			fixture.MustPass(t, c, how(reset))
 			if shown := show(t, c, "resource"); shown != "r" {
-				t.Errorf("%s: the session's resource is %s, want r", name, shown)
+				t.Errorf("after %s, the session's resource is %s, want r", reset, shown)
 			}
 		}
-		if s.Rows("before") != 0 || s.Rows("undone") != 0 {
-			t.Error("what was refused or undone has rows")
+	}
+	for name, p := range map[string]struct {
+		messages []byte
+		replies  int
+	}{
+		"an error in its batch":                     {Cat(Run("set fencepost.resource = 'b'"), Run("select 1/0"), Sync(), Run(write("undone")), Sync()), 2},
+		"a write and an error":                      {Cat(Run("set fencepost.resource = 'b'"), Run(write("undone")), Run("select 1/0"), Sync(), Q(write("undone"))), 2},
+		"two values, which Postgres takes for none": {Cat(Q("set fencepost.resource = 'b', 'c'"), Q(write("undone"))), 2},
+	} {
+		if all, ended := fixture.AskAll(c, p.replies, p.messages); ended || wiretest.ErrorOf(all[len(all)-2:]) != "ZF002" {
+			t.Errorf("%s: %v, ended %v; want ZF002 at the end", name, all, ended)
 		}
-		// What comes in the same batch or text may only read, also if the worker leads the resource of its startup.
-		s.GrantOn("r", "w")
-		fixture.MustPass(t, c, Q("show fencepost.role"))
-		for _, sent := range [][]byte{
-			Batch(Run("set fencepost.resource = 'b'"), Run(write("beside"))),
-			Q("begin; set local fencepost.resource = 'b'; commit; " + write("beside")),
-			Q(write("beside") + "; commit; begin; set local fencepost.resource = 'b'; commit"),
-		} {
-			fixture.MustFail(t, c, "ZF005", sent)
+		if shown := show(t, c, "resource"); shown != "r" {
+			t.Errorf("%s: the session's resource is %s, want r", name, shown)
 		}
-		fixture.MustPass(t, c, Q(write("by itself")))
-		if s.Rows("beside") != 0 || s.Rows("by itself") != 1 {
-			t.Errorf("%d and %d rows, want 0 and 1", s.Rows("beside"), s.Rows("by itself"))
-		}
-	})
+	}
+	if s.Rows("before") != 0 || s.Rows("undone") != 0 {
+		t.Error("what was refused or undone has rows")
+	}
+	// What comes in the same batch or text may only read, also if the worker leads the resource of its startup.
+	s.GrantOn("r", "w")
+	fixture.MustPass(t, c, Q("show fencepost.role"))
+	for _, sent := range [][]byte{
+		Batch(Run("set fencepost.resource = 'b'"), Run(write("beside"))),
+		Q("begin; set local fencepost.resource = 'b'; commit; " + write("beside")),
+		Q(write("beside") + "; commit; begin; set local fencepost.resource = 'b'; commit"),
+	} {
+		fixture.MustFail(t, c, "ZF005", sent)
+	}
+	fixture.MustPass(t, c, Q(write("by itself")))
+	if s.Rows("beside") != 0 || s.Rows("by itself") != 1 {
+		t.Errorf("%d and %d rows, want 0 and 1", s.Rows("beside"), s.Rows("by itself"))
+	}
 }
 
 // TestChoicesThatAreRefused: each in its place, and it changes nothing.
 func TestChoicesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		c := chooser(s, "b", "r")
-		const local, all = "set local fencepost.resource = 'b'", "set fencepost.resource = 'b'"
-		for _, r := range []struct {
-			name, state string
-			before      string // in a block
-			messages    []byte
-		}{
-			{"outside a block", "ZF005", "", Q(local)},
-			{"outside a block, in a batch", "ZF005", "", Batch(Run(local))},
-			{"in a text without a block", "ZF005", "", Q(local + "; " + write("refused"))},
-			{"behind a write", "ZF005", "begin; " + write("refused"), Q(local)},
-			{"behind a read", "ZF005", "begin; select * from t", Q(local)},
-			{"behind a Parse", "ZF005", "begin", Batch(Parse("", write("refused")), Run(local))},
-			{"in a savepoint", "ZF005", "begin; savepoint s", Q(local)},
-			{"in a text behind a write", "ZF005", "", Q("begin; " + write("refused") + "; " + local)},
-			{"of the session, in a block", "ZF005", "begin", Q(all)},
-			{"of the session, in a text", "ZF005", "", Q(all + "; " + write("refused"))},
-			{"of the session, behind a write of the batch", "ZF005", "", Batch(Run(write("refused")), Run(all))},
-			{"an empty name", "22023", "begin", Q("set local fencepost.resource = 'b,'")},
-			{"no name for a transaction", "22023", "begin", Q("set local fencepost.resource to default")},
-			{"a control character", "22023", "", Q(`set fencepost.resource = E'b\x01'`)},
-			{"the epoch, while another is chosen", "ZF005", "begin; " + local, Q("set fencepost.epoch = 3")},
-			{"the token, in a block", "25001", "begin; " + local, Q("set fencepost.token = '3'")},
-			{"a value that is long", "22023", "", Q("set fencepost.resource = 'b" + strings.Repeat(" ", fencing.MaxResources) + "'")},
-			{"the current value", "22023", "", Q("set fencepost.resource from current")},
-		} {
-			if r.before != "" {
-				fixture.MustPass(t, c, Q(r.before))
-			}
-			fixture.MustFail(t, c, r.state, r.messages)
-			fixture.MustPass(t, c, Q("rollback"))
-			if shown := show(t, c, "resource"); shown != "r" {
-				t.Errorf("%s: the session's resource is %s, want r", r.name, shown)
-			}
+	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18))
+	c := chooser(s, "b", "r")
+	const local, all = "set local fencepost.resource = 'b'", "set fencepost.resource = 'b'"
+	for _, r := range []struct {
+		name, state string
+		before      string // in a block
+		messages    []byte
+	}{
+		{"outside a block", "ZF005", "", Q(local)},
+		{"outside a block, in a batch", "ZF005", "", Batch(Run(local))},
+		{"in a text without a block", "ZF005", "", Q(local + "; " + write("refused"))},
+		{"behind a write", "ZF005", "begin; " + write("refused"), Q(local)},
+		{"behind a read", "ZF005", "begin; select * from t", Q(local)},
+		{"behind a Parse", "ZF005", "begin", Batch(Parse("", write("refused")), Run(local))},
+		{"in a savepoint", "ZF005", "begin; savepoint s", Q(local)},
+		{"in a text behind a write", "ZF005", "", Q("begin; " + write("refused") + "; " + local)},
+		{"of the session, in a block", "ZF005", "begin", Q(all)},
+		{"of the session, in a text", "ZF005", "", Q(all + "; " + write("refused"))},
+		{"of the session, behind a write of the batch", "ZF005", "", Batch(Run(write("refused")), Run(all))},
+		{"an empty name", "22023", "begin", Q("set local fencepost.resource = 'b,'")},
+		{"no name for a transaction", "22023", "begin", Q("set local fencepost.resource to default")},
+		{"a control character", "22023", "", Q(`set fencepost.resource = E'b\x01'`)},
+		{"the epoch, while another is chosen", "ZF005", "begin; " + local, Q("set fencepost.epoch = 3")},
+		{"the token, in a block", "25001", "begin; " + local, Q("set fencepost.token = '3'")},
+		{"a value that is long", "22023", "", Q("set fencepost.resource = 'b" + strings.Repeat(" ", fencing.MaxResources) + "'")},
+		{"the current value", "22023", "", Q("set fencepost.resource from current")},
+	} {
+		if r.before != "" {
+			fixture.MustPass(t, c, Q(r.before))
 		}
-		unread := " -- " + strings.Repeat("x", 1<<20)
-		for _, sql := range []string{local, all, `set local "fencepost" . "RESOURCE" to b`, "set fencepost/**/.resource to b", "set fencepost.-- \nresource to b"} {
-			fixture.MustFail(t, c, "ZF005", Q("begin; "+sql+"; "+write("refused")+"; commit"+unread))
+		fixture.MustFail(t, c, r.state, r.messages)
+		fixture.MustPass(t, c, Q("rollback"))
+		if shown := show(t, c, "resource"); shown != "r" {
+			t.Errorf("%s: the session's resource is %s, want r", r.name, shown)
 		}
-		// A prepared SET is seen when it is bound. What SQL EXECUTE runs is not.
-		fixture.MustPass(t, c, Batch(Parse("s", all), Parse("l", local)))
-		for _, sent := range [][]byte{Q("execute s"), Q("begin; execute l; " + write("refused")), Batch(Run("execute s"))} {
-			fixture.MustFail(t, c, "ZF005", sent)
-			fixture.MustPass(t, c, Q("rollback"))
-		}
-		fixture.MustPassEach(t, c, "prepare p as "+write("executed"), "execute p")
-		fixture.MustPass(t, c, Batch(Bind("", "s"), Exec("", 0)))
-		fixture.MustFail(t, c, "ZF005", Q("execute s"))
-		if shown := show(t, c, "resource"); shown != "b" || s.Rows("executed") != 1 {
-			t.Errorf("the session's resource is %s, want b; %d rows, want 1", shown, s.Rows("executed"))
-		}
-		if n := s.Rows("refused"); n != 0 {
-			t.Errorf("%d rows, want 0", n)
-		}
-	})
-}
-
-// TestAChoiceOutsideASCII: names of any letters, and space that is not ASCII around them.
-func TestAChoiceOutsideASCII(t *testing.T) {
-	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		const name = "\u00e9\u4e2d\U0001f600"
-		c := chooser(s, name, "b")
-		for _, value := range []string{"'" + name + "'", `"` + name + `"`, "E'\\u00e9\\u4e2d\\U0001F600'", "U&'\\00e9\\4e2d\\+01f600'", "'b\u00a0, " + name + "'"} {
-			before := s.Rows("chosen")
-			fixture.MustFail(t, c, "ZF002", Q(write("outside")))
-			fixture.MustPass(t, c, Q("begin; set local fencepost.resource = "+value+"; "+write("chosen")+"; commit"))
-			fixture.MustPass(t, c, Batch(Run("begin"))) // nothing may be in flight by which the text could mean something else
-			fixture.MustPass(t, c, Batch(Run("set local fencepost.resource = "+value), Run(write("chosen")), Run("commit")))
-			fixture.MustPass(t, c, Q("set fencepost.resource = "+value))
-			fixture.MustPass(t, c, Q(write("chosen")))
-			fixture.MustPass(t, c, Batch(Run(write("chosen"))))
-			fixture.MustPass(t, c, Q("reset all"))
-			if n := s.Rows("chosen") - before; n != 4 {
-				t.Errorf("%s: %d rows, want 4", value, n)
-			}
-		}
-		if n := s.Rows("outside"); n != 0 {
-			t.Errorf("%d rows without a choice", n)
-		}
-	})
+	}
+	unread := " -- " + strings.Repeat("x", 1<<20)
+	for _, sql := range []string{local, all, `set local "fencepost" . "RESOURCE" to b`, "set fencepost/**/.resource to b", "set fencepost.-- \nresource to b"} {
+		fixture.MustFail(t, c, "ZF005", Q("begin; "+sql+"; "+write("refused")+"; commit"+unread))
+	}
+	// A prepared SET is seen when it is bound. What SQL EXECUTE runs is not.
+	fixture.MustPass(t, c, Batch(Parse("s", all), Parse("l", local)))
+	for _, sent := range [][]byte{Q("execute s"), Q("begin; execute l; " + write("refused")), Batch(Run("execute s"))} {
+		fixture.MustFail(t, c, "ZF005", sent)
+		fixture.MustPass(t, c, Q("rollback"))
+	}
+	fixture.MustPassEach(t, c, "prepare p as "+write("executed"), "execute p")
+	fixture.MustPass(t, c, Batch(Bind("", "s"), Exec("", 0)))
+	fixture.MustFail(t, c, "ZF005", Q("execute s"))
+	if shown := show(t, c, "resource"); shown != "b" || s.Rows("executed") != 1 {
+		t.Errorf("the session's resource is %s, want b; %d rows, want 1", shown, s.Rows("executed"))
+	}
+	if n := s.Rows("refused"); n != 0 {
+		t.Errorf("%d rows, want 0", n)
+	}
 }

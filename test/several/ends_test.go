@@ -1,7 +1,6 @@
 package several
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -39,61 +38,6 @@ func TestSafetyACommitThatIsSkippedEndsNoChoice(t *testing.T) {
 		fixture.MustPassEach(t, c, "rollback to s", write("goes on"), "commit")
 		if s.Rows("stale") != 0 || s.Rows("goes on") != 1 {
 			t.Errorf("%d stale rows and %d others, want 0 and 1", s.Rows("stale"), s.Rows("goes on"))
-		}
-	})
-}
-
-// TestAChoiceBehindAnotherTransaction: what has run in a transaction that is over, or in a batch of its
-// own, is no work of the block in which SET LOCAL chooses, although all of it is sent at once.
-func TestAChoiceBehindAnotherTransaction(t *testing.T) {
-	t.Parallel()
-	const chooses, commit = "set local fencepost.resource = 'b'", "commit"
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		for name, sent := range map[string]struct {
-			readies int
-			parts   [][]byte
-		}{
-			"queries":                {5, [][]byte{Q(write("before")), Q("begin"), Q(chooses), Q(write("mine")), Q(commit)}},
-			"a batch":                {5, [][]byte{Batch(Run(write("before"))), Q("begin"), Q(chooses), Q(write("mine")), Q(commit)}},
-			"one batch":              {2, [][]byte{Q(write("before")), Batch(Run("begin"), Run(chooses), Run(write("mine")), Run(commit))}},
-			"a text":                 {2, [][]byte{Q(write("before")), Q("begin;" + chooses + ";" + write("mine") + ";" + commit)}},
-			"a text in two":          {3, [][]byte{Q(write("before") + ";" + commit + "; begin"), Q(chooses + ";" + write("mine")), Q(commit)}},
-			"a block":                {4, [][]byte{Q("begin;" + write("before") + ";" + commit), Q("begin"), Batch(Run(chooses), Run(write("mine"))), Q(commit)}},
-			"a chain":                {5, [][]byte{Q("begin"), Q(write("before") + "; commit and chain"), Q(chooses), Q(write("mine")), Q(commit)}},
-			"a checked block":        {3, [][]byte{Q("begin"), Q(write("before")), Q(commit + "; begin;" + chooses + ";" + write("mine") + ";" + commit)}},
-			"a checked chain":        {4, [][]byte{Q("begin"), Q(write("before")), Q(commit + " and chain;" + chooses + ";" + write("mine")), Q(commit)}},
-			"a block, by a DO":       {5, [][]byte{Q("begin"), Q(chooses), Q("do $$begin insert into t (v) values ('before'); end$$"), Q(write("mine")), Q(commit)}},
-			"a DO in messages":       {1, [][]byte{Batch(Run("begin"), Run(chooses), Run("do $$begin insert into t (v) values ('before'); end$$"), Run(write("mine")), Run(commit))}},
-			"a prepared BEGIN":       {2, [][]byte{Batch(Parse("b1", "begin")), Batch(Bind("", "b1"), Exec("", 0), Run(chooses), Run(write("before")), Run(write("mine")), Run(commit))}},
-			"a SHOW":                 {5, [][]byte{Q("begin"), Q("show fencepost.resource"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
-			"a block of a text":      {5, [][]byte{Q("begin"), Q(commit + "; begin;" + chooses + ";" + write("before") + "; savepoint s; select 1/0; commit; begin"), Q("rollback to s"), Q(write("mine")), Q(commit)}},
-			"a statement that fails": {5, [][]byte{Q("select 1/0"), Q("begin"), Q(chooses), Q(write("before") + ";" + write("mine")), Q(commit)}},
-		} {
-			c := chooserAs(s, another(s), "r", "b")
-			before, mine := s.Rows("before"), s.Rows("mine")
-			all, ended := fixture.AskAll(c, sent.readies, sent.parts...)
-			state, rows := wiretest.ErrorOf(all), s.Rows("before")-before+s.Rows("mine")-mine
-			if ended || state != "" && state != "22012" || rows != 2 {
-				t.Errorf("%s: got %v, ended %v, and %d rows", name, all, ended, rows)
-			}
-		}
-
-		for name, sent := range map[string]struct {
-			readies int
-			parts   [][]byte
-		}{
-			"a write":                {3, [][]byte{Q("begin"), Q(write("before")), Q(chooses)}},
-			"a write in messages":    {2, [][]byte{Q("begin"), Batch(Run(write("before")), Run(chooses))}},
-			"a write behind a chain": {3, [][]byte{Q("begin"), Q("commit and chain;" + write("before")), Q(chooses)}},
-			"a ROLLBACK TO":          {3, [][]byte{Q("begin"), Q("savepoint s;" + write("before")), Q("rollback to s;" + chooses)}},
-			"a Parse":                {3, [][]byte{Q("begin"), Batch(Parse("", write("before"))), Q("set work_mem = '5MB';" + chooses)}},
-			"an implicit block":      {1, [][]byte{Batch(Run(write("before")), Run("begin"), Run(chooses))}},
-		} {
-			c := chooserAs(s, another(s), "r", "b")
-			all, ended := fixture.AskAll(c, sent.readies, sent.parts...)
-			if refused := slices.ContainsFunc(all, func(m wiretest.Message) bool { return m.Type == 'E' && m.Fields()['C'] == "ZF005" }); ended || !refused {
-				t.Errorf("behind %s: got %v, ended %v, want ZF005", name, all, ended)
-			}
 		}
 	})
 }
@@ -149,46 +93,6 @@ func TestSafetyAReleaseBehindACommit(t *testing.T) {
 		all, _ = fixture.AskAll(c, 5, chosen, next, Batch(Run("show fencepost.resource"), Run("reset transaction_read_only"), Run(write("stale")), Run("commit")))
 		if wiretest.ErrorOf(all) == "" || s.Rows("stale") != 0 {
 			t.Errorf("a follower of its own resource gets %v, and %d rows", all, s.Rows("stale"))
-		}
-	})
-}
-
-// TestDiscardAllEndsAChoice, although what follows it in its batch fails: Postgres commits it at once.
-func TestDiscardAllEndsAChoice(t *testing.T) {
-	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		c := chooserAs(s, another(s), "r", "b")
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
-		fixture.MustFail(t, c, "ZF005", Batch(Run("discard all"), Run("select 1/0")))
-		fixture.MustPass(t, c, Q(write("mine")))
-		if r := show(t, c, "resource"); r != "r" {
-			t.Errorf("the session's resource is %s, want r", r)
-		}
-	})
-}
-
-// TestACommitThatHasRunEndsItsChoice, although a later statement of its text or batch has failed.
-func TestACommitThatHasRunEndsItsChoice(t *testing.T) {
-	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		c := chooserAs(s, another(s), "r", "b")
-		for _, more := range []string{"", "; commit"} {
-			fixture.MustFail(t, c, "22012", Q("begin; select 1; commit; begin; set local fencepost.resource = 'b'; savepoint s; select 1/0"+more))
-			fixture.MustPassEach(t, c, "rollback to s", write("chosen"))
-			if r := show(t, c, "resource"); r != "b" {
-				t.Errorf("behind a text that ends with %q, the transaction's resource is %s, want b", more, r)
-			}
-			fixture.MustPassEach(t, c, "commit")
-		}
-		fixture.MustPassEach(t, c, "begin", "set local fencepost.resource = 'b'")
-		fixture.MustFail(t, c, "ZF005", Batch(Run(write("chosen")), Run("commit"), Run("begin"), Run("select 1"))) // only BEGIN may follow
-		fixture.MustPass(t, c, Q("rollback"))
-		if r := show(t, c, "resource"); r != "r" {
-			t.Errorf("behind a batch, the transaction's resource is %s, want r", r)
-		}
-		fixture.MustPassEach(t, c, write("own"))
-		if s.Rows("chosen") != 3 || s.Rows("own") != 1 {
-			t.Errorf("%d and %d rows, want 3 and 1", s.Rows("chosen"), s.Rows("own"))
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
@@ -312,89 +313,47 @@ func TestSafetyOnlySETChooses(t *testing.T) {
 // is taken over, and for no other. What it has named before ends it when it is used again.
 func TestAChosenResourceIsTakenOver(t *testing.T) {
 	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		worker := another(s)
-		takeOver := func(resource string) {
-			s.SupersedeOn(resource)
-			s.Candidacy(s.DB, resource, worker).Advanced(t.Context())
-		}
-		c := chooserAs(s, worker, "r", "a", "b")
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'a'"))
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
-		takeOver("r")
-		takeOver("a")
-		fixture.MustPass(t, c, Q(write("goes on")))
-		fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'a'"))
-		fixture.MustPass(t, c, Q("select * from t")) // as a follower
-		f := fixture.MustEnd(t, c, fencing.StateSuperseded, Q(write("stale")))
-		if !names(f, "a") {
-			t.Errorf("the client is told %s, want that it names a", f['M'])
-		}
+	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18))
+	worker := another(s)
+	takeOver := func(resource string) {
+		s.SupersedeOn(resource)
+		s.Candidacy(s.DB, resource, worker).Advanced(t.Context())
+	}
+	c := chooserAs(s, worker, "r", "a", "b")
+	fixture.MustPass(t, c, Q("set fencepost.resource = 'a'"))
+	fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
+	takeOver("r")
+	takeOver("a")
+	fixture.MustPass(t, c, Q(write("goes on")))
+	fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'a'"))
+	fixture.MustPass(t, c, Q("select * from t")) // as a follower
+	f := fixture.MustEnd(t, c, fencing.StateSuperseded, Q(write("stale")))
+	if !names(f, "a") {
+		t.Errorf("the client is told %s, want that it names a", f['M'])
+	}
 
-		worker = another(s)
-		c = chooserAs(s, worker, "r", "b")
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
-		takeOver("b")
-		f = fixture.MustEnd(t, c, fencing.StateSuperseded, Q("select 1"))
-		if !names(f, "b") {
-			t.Errorf("the client is told %s, want that it names b", f['M'])
-		}
+	worker = another(s)
+	c = chooserAs(s, worker, "r", "b")
+	fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
+	takeOver("b")
+	f = fixture.MustEnd(t, c, fencing.StateSuperseded, Q("select 1"))
+	if !names(f, "b") {
+		t.Errorf("the client is told %s, want that it names b", f['M'])
+	}
 
-		worker = another(s)
-		c = chooserAs(s, worker, "r", "b")
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
-		takeOver("r")
-		fixture.MustPass(t, c, Q(write("goes on")))
-		f = fixture.MustEnd(t, c, fencing.StateSuperseded, Q("reset fencepost.resource"))
-		if !names(f, "r") {
-			t.Errorf("the client is told %s, want that it names r", f['M'])
-		}
-		if s.Rows("stale") != 0 || s.Rows("goes on") != 2 {
-			t.Errorf("%d stale rows and %d others, want 0 and 2", s.Rows("stale"), s.Rows("goes on"))
-		}
-		fixture.Eventually(t, "the session leaves its candidacy", func() bool { return s.Elector.Members(s.DB, "b", worker) == 0 })
-	})
-}
-
-// TestAChoiceThatIsUndoneEndsNoSession: a SET that was undone with its batch does not decide by whose
-// takeover the session ends.
-func TestAChoiceThatIsUndoneEndsNoSession(t *testing.T) {
-	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		takeOver := func(resource, worker string) {
-			s.SupersedeOn(resource)
-			s.Candidacy(s.DB, resource, worker).Advanced(t.Context())
-		}
-		undone := func(set string) []byte { return Batch(Run(set), Run("select 1/0")) }
-
-		worker := another(s)
-		c := chooserAs(s, worker, "r", "b")
-		backend := fixture.FirstValue(t, fixture.MustPass(t, c, Q("select pg_backend_pid()")))
-		fixture.MustFail(t, c, "22012", undone("set fencepost.resource = 'b'"))
-		takeOver("b", worker)
-		fixture.MustPass(t, c, Q(write("goes on")))
-		takeOver("r", worker)
-		fixture.Eventually(t, "the session's end", func() bool {
-			return s.Number("select count(*) from pg_stat_activity where pid = "+backend) == 0
-		})
-		if f := fixture.MustEnd(t, c, fencing.StateSuperseded, Q("select 1")); !names(f, "r") {
-			t.Errorf("the client is told %s, want that it names r", f['M'])
-		}
-
-		worker = another(s)
-		c = chooserAs(s, worker, "r", "b")
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
-		fixture.MustFail(t, c, "22012", undone("reset fencepost.resource"))
-		takeOver("r", worker)
-		fixture.MustPass(t, c, Q(write("goes on")))
-		takeOver("b", worker)
-		if f := fixture.MustEnd(t, c, fencing.StateSuperseded, Q("select 1")); !names(f, "b") {
-			t.Errorf("the client is told %s, want that it names b", f['M'])
-		}
-		if s.Rows("goes on") != 2 {
-			t.Errorf("%d rows, want 2", s.Rows("goes on"))
-		}
-	})
+	worker = another(s)
+	c = chooserAs(s, worker, "r", "b")
+	fixture.MustPass(t, c, Q("set fencepost.resource = 'b'"))
+	takeOver("r")
+	fixture.MustPass(t, c, Q(write("goes on")))
+	f = fixture.MustEnd(t, c, fencing.StateSuperseded, Q("reset fencepost.resource"))
+	if !names(f, "r") {
+		t.Errorf("the client is told %s, want that it names r", f['M'])
+	}
+	if s.Rows("stale") != 0 || s.Rows("goes on") != 2 {
+		t.Errorf("%d stale rows and %d others, want 0 and 2", s.Rows("stale"), s.Rows("goes on"))
+	}
+	fixture.Eventually(t, "the session leaves its candidacy", func() bool { return s.Elector.Members(s.DB, "b", worker) == 0 })
 }
 
 // names reports whether an error is about that resource.

@@ -3,7 +3,6 @@ package several
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/fencing"
@@ -17,46 +16,45 @@ import (
 // transaction is checked for, in the order in which the client has named them.
 func TestShownIsWhatIsChosen(t *testing.T) {
 	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		s.SupersedeOn("follows")
-		s.GrantOn("b", "other")
-		c := chooser(s, "r", "a", "b") // with epochs 1, 1 and 2
-		for _, step := range []struct{ sql, parameters, role, epoch, resource string }{
-			{"select 1", "", "leader", "1", "r"},
-			{"begin", "", "leader", "1", "r"},
-			{"set local fencepost.resource = 'b'", "epoch=2 resource=b", "leader", "2", "b"},
-			{"commit", "epoch=1 resource=r", "leader", "1", "r"},
-			{"begin; set local fencepost.resource = ' b,a '", "epoch=2, 1 resource= b,a ", "leader", "2, 1", " b,a "},
-			{"rollback", "epoch=1 resource=r", "leader", "1", "r"},
-			{"set fencepost.resource = 'a, follows'", "epoch=1, 0 resource=a, follows role=follower", "follower", "1, 0", "a, follows"},
-			{"begin; set local fencepost.resource = 'r'", "epoch=1 resource=r role=leader", "leader", "1", "r"},
-			{"rollback", "epoch=1, 0 resource=a, follows role=follower", "follower", "1, 0", "a, follows"},
-			{"discard all", "epoch=1 resource=r role=leader", "leader", "1", "r"},
-			{"set fencepost.resource = 'r'", "", "leader", "1", "r"},
-			{"begin; set local fencepost.resource = 'b'; select 1; commit", "", "leader", "1", "r"},
-		} {
-			if got := parameters(fixture.MustPass(t, c, Q(step.sql))); got != step.parameters {
-				t.Errorf("%s: reported %q, want %q", step.sql, got, step.parameters)
-			}
-			for name, want := range map[string]string{"role": step.role, "epoch": step.epoch, "resource": step.resource, "worker": "w"} {
-				if got := show(t, c, name); got != want {
-					t.Errorf("%s: fencepost.%s is %q, want %q", step.sql, name, got, want)
-				}
-			}
-			if step.sql == "begin" {
-				continue // a query would be too early
-			}
-			set := fixture.FirstValue(t, fixture.MustPass(t, c, Q("select current_setting('fencepost.resource')")))
-			if set != step.resource {
-				t.Errorf("%s: the server has %q for fencepost.resource, want %q", step.sql, set, step.resource)
+	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18))
+	s.SupersedeOn("follows")
+	s.GrantOn("b", "other")
+	c := chooser(s, "r", "a", "b") // with epochs 1, 1 and 2
+	for _, step := range []struct{ sql, parameters, role, epoch, resource string }{
+		{"select 1", "", "leader", "1", "r"},
+		{"begin", "", "leader", "1", "r"},
+		{"set local fencepost.resource = 'b'", "epoch=2 resource=b", "leader", "2", "b"},
+		{"commit", "epoch=1 resource=r", "leader", "1", "r"},
+		{"begin; set local fencepost.resource = ' b,a '", "epoch=2, 1 resource= b,a ", "leader", "2, 1", " b,a "},
+		{"rollback", "epoch=1 resource=r", "leader", "1", "r"},
+		{"set fencepost.resource = 'a, follows'", "epoch=1, 0 resource=a, follows role=follower", "follower", "1, 0", "a, follows"},
+		{"begin; set local fencepost.resource = 'r'", "epoch=1 resource=r role=leader", "leader", "1", "r"},
+		{"rollback", "epoch=1, 0 resource=a, follows role=follower", "follower", "1, 0", "a, follows"},
+		{"discard all", "epoch=1 resource=r role=leader", "leader", "1", "r"},
+		{"set fencepost.resource = 'r'", "", "leader", "1", "r"},
+		{"begin; set local fencepost.resource = 'b'; select 1; commit", "", "leader", "1", "r"},
+	} {
+		if got := parameters(fixture.MustPass(t, c, Q(step.sql))); got != step.parameters {
+			t.Errorf("%s: reported %q, want %q", step.sql, got, step.parameters)
+		}
+		for name, want := range map[string]string{"role": step.role, "epoch": step.epoch, "resource": step.resource, "worker": "w"} {
+			if got := show(t, c, name); got != want {
+				t.Errorf("%s: fencepost.%s is %q, want %q", step.sql, name, got, want)
 			}
 		}
-		s.Candidacy(s.DB, "a", "w").SetStatus(&fencing.Status{Role: fencing.Superseded, Epoch: 1})
-		fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'a, b'"))
-		if role := show(t, c, "role"); role != "superseded" {
-			t.Errorf("the role is %s, want superseded", role)
+		if step.sql == "begin" {
+			continue // a query would be too early
 		}
-	})
+		set := fixture.FirstValue(t, fixture.MustPass(t, c, Q("select current_setting('fencepost.resource')")))
+		if set != step.resource {
+			t.Errorf("%s: the server has %q for fencepost.resource, want %q", step.sql, set, step.resource)
+		}
+	}
+	s.Candidacy(s.DB, "a", "w").SetStatus(&fencing.Status{Role: fencing.Superseded, Epoch: 1})
+	fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'a, b'"))
+	if role := show(t, c, "role"); role != "superseded" {
+		t.Errorf("the role is %s, want superseded", role)
+	}
 }
 
 // TestWhatCannotBeChosen: a resource that the configuration or the elections refuse, one too many, and
@@ -124,46 +122,6 @@ func TestWhatCannotBeChosen(t *testing.T) {
 	}
 }
 
-// TestAHiddenWriteNamesWhatWasChosen: the session discards its own stale writes, and only the server's
-// read-only mode detects a write in a transaction that is checked for something else.
-func TestAHiddenWriteNamesWhatWasChosen(t *testing.T) {
-	t.Parallel()
-	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18), func(c *proxy.Config) {
-		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
-			if r.Resource == "r" {
-				return proxy.SessionPolicy{OnStale: proxy.DiscardStale}
-			}
-			return proxy.SessionPolicy{}
-		}
-	})
-	s.PG.DrainsPatiently(t, s.DB)
-	s.Elector.SetGrace(3 * time.Second)
-	s.GrantOn("b", "other")
-	c := chooser(s, "r")
-	s.Supersede()
-	fixture.MustPass(t, c, Q(write("stale"))) // discarded
-	refused := func(state, resource string) {
-		t.Helper()
-		for _, m := range fixture.MustFail(t, c, state, Q("select wr('stale')")) {
-			if m.Type == 'E' && !names(m.Fields(), resource) {
-				t.Errorf("the client is told %s, want that it names %s", m.Fields()['M'], resource)
-			}
-		}
-	}
-	refused("ZF001", "r")
-	for _, choice := range []string{"b", "b, r"} {
-		fixture.MustPass(t, c, Q("begin; set local fencepost.resource = '"+choice+"'"))
-		refused("ZF002", "b")
-		fixture.MustPass(t, c, Q("rollback"))
-	}
-	fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'r'"))
-	refused("ZF001", "r")
-	fixture.MustPass(t, c, Q("rollback"))
-	if n := s.Rows("stale"); n != 0 {
-		t.Errorf("%d stale rows", n)
-	}
-}
-
 // closed are elections in which nobody may campaign for the resource closed.
 type closed struct{ fencing.Candidates }
 
@@ -179,32 +137,31 @@ func (x closed) Join(ctx context.Context, c fencing.JoinRequest, m fencing.Membe
 // writes guarded tables of two resources names both.
 func TestGuardedTablesOfTwoResources(t *testing.T) {
 	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		s.Exec("create table of_a (v text); create table of_b (v text); grant all on of_a, of_b to app")
-		c := chooser(s, "a", "b", "r")
-		for _, resource := range []string{"a", "b"} {
-			s.Guard(guard.Options{Resource: resource, Table: "public.of_" + resource, Stamp: "fence_epoch"})
-			s.Candidacy(s.DB, resource, "w").Advanced(t.Context()) // it learns of the guard
+	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18))
+	s.Exec("create table of_a (v text); create table of_b (v text); grant all on of_a, of_b to app")
+	c := chooser(s, "a", "b", "r")
+	for _, resource := range []string{"a", "b"} {
+		s.Guard(guard.Options{Resource: resource, Table: "public.of_" + resource, Stamp: "fence_epoch"})
+		s.Candidacy(s.DB, resource, "w").Advanced(t.Context()) // it learns of the guard
+	}
+	const a, b = "insert into of_a values ('x')", "insert into of_b values ('x')"
+	for _, w := range []struct{ chosen, sql, state string }{
+		{"a", a, ""}, {"b", b, ""}, {"a, b", a + "; " + b, ""}, {"b, a", a + "; " + b, ""}, {"r, b, a", a + "; " + b, ""},
+		{"a", b, "ZF002"}, {"b", a + "; " + b, "ZF002"}, {"r", a, "ZF002"},
+	} {
+		messages := Q("begin; set local fencepost.resource = '" + w.chosen + "'; " + w.sql + "; commit")
+		if w.state == "" {
+			fixture.MustPass(t, c, messages)
+		} else {
+			fixture.MustFail(t, c, w.state, messages)
 		}
-		const a, b = "insert into of_a values ('x')", "insert into of_b values ('x')"
-		for _, w := range []struct{ chosen, sql, state string }{
-			{"a", a, ""}, {"b", b, ""}, {"a, b", a + "; " + b, ""}, {"b, a", a + "; " + b, ""}, {"r, b, a", a + "; " + b, ""},
-			{"a", b, "ZF002"}, {"b", a + "; " + b, "ZF002"}, {"r", a, "ZF002"},
-		} {
-			messages := Q("begin; set local fencepost.resource = '" + w.chosen + "'; " + w.sql + "; commit")
-			if w.state == "" {
-				fixture.MustPass(t, c, messages)
-			} else {
-				fixture.MustFail(t, c, w.state, messages)
-			}
-			fixture.MustPass(t, c, Q("rollback"))
-		}
-		if n := s.Number("select count(*) from of_a where fence_epoch = 1") + s.Number("select count(*) from of_b where fence_epoch = 1"); n != 8 {
-			t.Errorf("%d stamped rows, want 8", n)
-		}
-		fixture.MustPass(t, c, Q("set fencepost.resource = 'a, b'"))
-		fixture.MustPass(t, c, Run(a), Sync())
-		s.SupersedeOn("b")
-		fixture.MustEnd(t, c, "ZF001", Run(a), Sync())
-	})
+		fixture.MustPass(t, c, Q("rollback"))
+	}
+	if n := s.Number("select count(*) from of_a where fence_epoch = 1") + s.Number("select count(*) from of_b where fence_epoch = 1"); n != 8 {
+		t.Errorf("%d stamped rows, want 8", n)
+	}
+	fixture.MustPass(t, c, Q("set fencepost.resource = 'a, b'"))
+	fixture.MustPass(t, c, Run(a), Sync())
+	s.SupersedeOn("b")
+	fixture.MustEnd(t, c, "ZF001", Run(a), Sync())
 }
