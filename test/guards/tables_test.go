@@ -136,29 +136,28 @@ func TestSafetyOnlyGuardedTablesRefuseAFollower(t *testing.T) {
 // savepoint. A procedure keeps what it has committed.
 func TestABlockOfBoth(t *testing.T) {
 	t.Parallel()
-	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
-		c := newLeftToGuards(t, pg)
-		conn := c.Join("f")
-		for _, sql := range []string{"begin", "insert into queue (v) values ('kept')", "savepoint s"} {
-			if err := exec(t.Context(), conn, sql, false); err != nil {
-				t.Fatal(err)
-			}
+	pg := pgtest.SharedMajor(t, 18)
+	c := newLeftToGuards(t, pg)
+	conn := c.Join("f")
+	for _, sql := range []string{"begin", "insert into queue (v) values ('kept')", "savepoint s"} {
+		if err := exec(t.Context(), conn, sql, false); err != nil {
+			t.Fatal(err)
 		}
-		if err := exec(t.Context(), conn, insert, false); pgtest.StateOf(err) != fencing.StateNotLeader {
-			t.Fatalf("%v, want ZF002", err)
+	}
+	if err := exec(t.Context(), conn, insert, false); pgtest.StateOf(err) != fencing.StateNotLeader {
+		t.Fatalf("%v, want ZF002", err)
+	}
+	for _, sql := range []string{"rollback to s", "commit"} {
+		if err := exec(t.Context(), conn, sql, false); err != nil {
+			t.Fatal(err)
 		}
-		for _, sql := range []string{"rollback to s", "commit"} {
-			if err := exec(t.Context(), conn, sql, false); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := exec(t.Context(), conn, "call batch('by the procedure')", true); pgtest.StateOf(err) != fencing.StateNotLeader {
-			t.Fatalf("%v, want ZF002", err)
-		}
-		if queued, rows := c.Number("select count(*) from queue"), c.Number("select count(*) from t"); queued != 2 || rows != 0 {
-			t.Errorf("%d rows in the queue and %d in the guarded table, want 2 and 0", queued, rows)
-		}
-	})
+	}
+	if err := exec(t.Context(), conn, "call batch('by the procedure')", true); pgtest.StateOf(err) != fencing.StateNotLeader {
+		t.Fatalf("%v, want ZF002", err)
+	}
+	if queued, rows := c.Number("select count(*) from queue"), c.Number("select count(*) from t"); queued != 2 || rows != 0 {
+		t.Errorf("%d rows in the queue and %d in the guarded table, want 2 and 0", queued, rows)
+	}
 }
 
 // TestSafetyALeaderIsStillChecked: a client that was told that its worker leads is refused in
