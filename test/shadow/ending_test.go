@@ -16,16 +16,15 @@ import (
 // Postgres says, although the worker is superseded.
 func TestABackendThatIsEndedIsNotSuperseded(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, c *fixture.Cluster) {
-		conn := c.Leader("w")
-		fixture.MustPass(t, conn, Q("begin"))
-		fixture.MustPass(t, conn, Q(insert))
-		c.Supersede()
-		if n := c.Number("select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'"); n != 1 {
-			t.Fatalf("%d backends ended", n)
-		}
-		fixture.MustEnd(t, conn, "57P01", Q("commit"))
-	})
+	c := shadowed(t, pgtest.Shared(t))
+	conn := c.Leader("w")
+	fixture.MustPass(t, conn, Q("begin"))
+	fixture.MustPass(t, conn, Q(insert))
+	c.Supersede()
+	if n := c.Number("select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'"); n != 1 {
+		t.Fatalf("%d backends ended", n)
+	}
+	fixture.MustEnd(t, conn, "57P01", Q("commit"))
 }
 
 // demanding has the proxy's candidacies say when they are to campaign.
@@ -56,20 +55,19 @@ func (d demanded) CampaignOnDemand(ctx context.Context) {
 // recorded, because the worker may lead in a moment.
 func TestAVacantLeaseIsTriedBesideTheWrite(t *testing.T) {
 	t.Parallel()
-	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
-		d := demanding{asked: make(chan struct{}, 2), over: &atomic.Bool{}}
-		c := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
-			d.Candidates = cfg.Candidates
-			cfg.Candidates = d
-			cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{Shadow: true} }
-		}))
-		conn := c.Connect("w")
-		c.Candidacy(c.DB, "r", "w").SetStatus(&fencing.Status{Vacant: true})
-		fixture.MustPass(t, conn, Q(insert))
-		<-d.asked
-		if d.over.Load() {
-			t.Error("the write has waited for the attempt")
-		}
-		expect(t, c)
-	})
+	pg := pgtest.Shared(t)
+	d := demanding{asked: make(chan struct{}, 2), over: &atomic.Bool{}}
+	c := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+		d.Candidates = cfg.Candidates
+		cfg.Candidates = d
+		cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{Shadow: true} }
+	}))
+	conn := c.Connect("w")
+	c.Candidacy(c.DB, "r", "w").SetStatus(&fencing.Status{Vacant: true})
+	fixture.MustPass(t, conn, Q(insert))
+	<-d.asked
+	if d.over.Load() {
+		t.Error("the write has waited for the attempt")
+	}
+	expect(t, c)
 }

@@ -20,11 +20,6 @@ func TestMain(m *testing.M) {
 
 const insert = "insert into t (v) values ('stale')"
 
-// onServers runs a test on each server, with a proxy whose resources are in shadow.
-func onServers(t *testing.T, test func(t *testing.T, c *fixture.Cluster)) {
-	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) { test(t, shadowed(t, pg)) })
-}
-
 func shadowed(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	t.Helper()
 	return fixture.NewCluster(t, pg, fixture.WithPolicy(proxy.SessionPolicy{Shadow: true}))
@@ -64,100 +59,95 @@ func expect(t *testing.T, c *fixture.Cluster, want ...string) {
 // both protocols.
 func TestAStaleWriteIsRecordedAndRuns(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, c *fixture.Cluster) {
-		conn := c.Leader("w")
-		fixture.MustPass(t, conn, Q(insert))
-		fixture.MustPass(t, conn, Batch(Run(insert)))
-		expect(t, c)
-		supersede(t, c)
-		fixture.MustPass(t, conn, Q(insert))
-		fixture.MustPass(t, conn, Batch(Run("delete from t where v = $1", "x")))
-		fixture.MustPass(t, conn, Q("begin"))
-		fixture.MustPass(t, conn, Q(insert))
-		fixture.MustPass(t, conn, Q("update t set v = 'stale'"))
-		fixture.MustPass(t, conn, Q("commit"))
-		fixture.MustPass(t, conn, Q("begin; "+insert+"; commit; begin; truncate c; commit"))
-		expect(t, c, "stale write would be rejected ZF001 "+insert, "stale write would be rejected ZF001 delete from t where v = $1",
-			"stale write would be rejected ZF001 "+insert,
-			"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit",
-			"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit")
-		if n := c.Rows("stale"); n != 5 {
-			t.Errorf("%d rows, want 5: all writes run", n)
-		}
-	})
+	c := shadowed(t, pgtest.Shared(t))
+	conn := c.Leader("w")
+	fixture.MustPass(t, conn, Q(insert))
+	fixture.MustPass(t, conn, Batch(Run(insert)))
+	expect(t, c)
+	supersede(t, c)
+	fixture.MustPass(t, conn, Q(insert))
+	fixture.MustPass(t, conn, Batch(Run("delete from t where v = $1", "x")))
+	fixture.MustPass(t, conn, Q("begin"))
+	fixture.MustPass(t, conn, Q(insert))
+	fixture.MustPass(t, conn, Q("update t set v = 'stale'"))
+	fixture.MustPass(t, conn, Q("commit"))
+	fixture.MustPass(t, conn, Q("begin; "+insert+"; commit; begin; truncate c; commit"))
+	expect(t, c, "stale write would be rejected ZF001 "+insert, "stale write would be rejected ZF001 delete from t where v = $1",
+		"stale write would be rejected ZF001 "+insert,
+		"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit",
+		"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit")
+	if n := c.Rows("stale"); n != 5 {
+		t.Errorf("%d rows, want 5: all writes run", n)
+	}
 }
 
 // TestAShadowClaimsNothing, also where tables are guarded: nothing is added to what the client sends, so
 // the trigger refuses the leader as it refuses everybody who claims no epoch.
 func TestAShadowClaimsNothing(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, c *fixture.Cluster) {
-		c.Connect("first") // so that the resource has a fence
-		c.Guard(guard.Options{Resource: "r", Table: "public.t"})
-		conn := c.Leader("w")
-		for _, sends := range [][]byte{Batch(Shut('S', "none")), Batch(Run("select 1")), Q("select 1"), Q("do 'begin end'"), Batch(Run("do 'begin end'"))} {
-			fixture.MustPass(t, conn, sends)
-		}
-		fixture.MustFail(t, conn, "ZF002", Q(insert))
-	})
+	c := shadowed(t, pgtest.Shared(t))
+	c.Connect("first") // so that the resource has a fence
+	c.Guard(guard.Options{Resource: "r", Table: "public.t"})
+	conn := c.Leader("w")
+	for _, sends := range [][]byte{Batch(Shut('S', "none")), Batch(Run("select 1")), Q("select 1"), Q("do 'begin end'"), Batch(Run("do 'begin end'"))} {
+		fixture.MustPass(t, conn, sends)
+	}
+	fixture.MustFail(t, conn, "ZF002", Q(insert))
 }
 
 // TestAGrantDoesNotWaitForAShadow: nothing of the worker's transaction is in its way, and the
 // transaction commits. That is recorded.
 func TestAGrantDoesNotWaitForAShadow(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, c *fixture.Cluster) {
-		conn := c.Leader("w")
-		fixture.MustPass(t, conn, Q("begin"))
-		fixture.MustPass(t, conn, Q(insert))
-		fixture.MustPass(t, conn, Q("do $$begin perform 1; end$$"))
-		if n := c.Number("select count(*) from fencepost.running") + c.Number("select count(*) from pg_locks l join pg_class r on r.oid = l.relation where r.relnamespace = 'fencepost'::regnamespace and l.pid in (select pid from pg_stat_activity where datname = current_database() and usename = 'app')"); n != 0 {
-			t.Errorf("%d entries and locks of a transaction in shadow", n)
-		}
-		supersede(t, c)
-		fixture.MustPass(t, conn, Q("commit"))
-		got := told(t, c)
-		fixture.MustPass(t, conn, Q("select 1"))
-		if want := []string{"stale write would be rejected ZF001 commit"}; !slices.Equal(got, want) {
-			t.Errorf("recorded %q, want %q", got, want)
-		}
-		if n := c.Rows("stale"); n != 1 {
-			t.Errorf("%d rows, want 1", n)
-		}
-	})
+	c := shadowed(t, pgtest.Shared(t))
+	conn := c.Leader("w")
+	fixture.MustPass(t, conn, Q("begin"))
+	fixture.MustPass(t, conn, Q(insert))
+	fixture.MustPass(t, conn, Q("do $$begin perform 1; end$$"))
+	if n := c.Number("select count(*) from fencepost.running") + c.Number("select count(*) from pg_locks l join pg_class r on r.oid = l.relation where r.relnamespace = 'fencepost'::regnamespace and l.pid in (select pid from pg_stat_activity where datname = current_database() and usename = 'app')"); n != 0 {
+		t.Errorf("%d entries and locks of a transaction in shadow", n)
+	}
+	supersede(t, c)
+	fixture.MustPass(t, conn, Q("commit"))
+	got := told(t, c)
+	fixture.MustPass(t, conn, Q("select 1"))
+	if want := []string{"stale write would be rejected ZF001 commit"}; !slices.Equal(got, want) {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+	if n := c.Rows("stale"); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
 }
 
 // TestWhatWouldBeRefusedIsRecorded: of a follower, of one who was not told that it leads, and what
 // cannot be fenced.
 func TestWhatWouldBeRefusedIsRecorded(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, c *fixture.Cluster) {
-		conn := c.Connect("w")
-		fixture.MustPass(t, conn, Q("select 1"))
-		fixture.MustPass(t, conn, Q(insert))
-		fixture.MustPass(t, conn, Batch(Run(insert)))
-		expect(t, c, "write would be refused: not the leader ZF002 "+insert, "write would be refused: not the leader ZF002 "+insert)
-		c.Grant("w")
-		fixture.MustPass(t, conn, Q(insert))
-		fixture.MustPass(t, conn, Q(insert)) // the refusal would have told it
-		expect(t, c, "stale write would be rejected ZF003 "+insert)
-		fixture.Ask(conn, Q("prepare transaction 'x'"))
-		fixture.MustPass(t, conn, Q("vacuum t"))
-		expect(t, c, "write would be refused: cannot be fenced ZF005 prepare transaction 'x'")
-		fixture.MustFail(t, conn, "42704", Q("show fencepost.role"))
-	})
+	c := shadowed(t, pgtest.Shared(t))
+	conn := c.Connect("w")
+	fixture.MustPass(t, conn, Q("select 1"))
+	fixture.MustPass(t, conn, Q(insert))
+	fixture.MustPass(t, conn, Batch(Run(insert)))
+	expect(t, c, "write would be refused: not the leader ZF002 "+insert, "write would be refused: not the leader ZF002 "+insert)
+	c.Grant("w")
+	fixture.MustPass(t, conn, Q(insert))
+	fixture.MustPass(t, conn, Q(insert)) // the refusal would have told it
+	expect(t, c, "stale write would be rejected ZF003 "+insert)
+	fixture.Ask(conn, Q("prepare transaction 'x'"))
+	fixture.MustPass(t, conn, Q("vacuum t"))
+	expect(t, c, "write would be refused: cannot be fenced ZF005 prepare transaction 'x'")
+	fixture.MustFail(t, conn, "42704", Q("show fencepost.role"))
 }
 
 // TestNoConnectionIsRefused: a database without a fence serves, which is recorded once.
 func TestNoConnectionIsRefused(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, c *fixture.Cluster) {
-		c.Exec("drop schema fencepost cascade")
-		conn := c.Connect("w")
-		fixture.MustPass(t, conn, Q(insert))
-		fixture.Eventually(t, "it is recorded", func() bool {
-			all := c.Audit.All()
-			return len(all) == 1 && all[0].Shadow && all[0].SQLState == "ZF004" && strings.Contains(all[0].Message, "the connection would be refused")
-		})
+	c := shadowed(t, pgtest.Shared(t))
+	c.Exec("drop schema fencepost cascade")
+	conn := c.Connect("w")
+	fixture.MustPass(t, conn, Q(insert))
+	fixture.Eventually(t, "it is recorded", func() bool {
+		all := c.Audit.All()
+		return len(all) == 1 && all[0].Shadow && all[0].SQLState == "ZF004" && strings.Contains(all[0].Message, "the connection would be refused")
 	})
 }
