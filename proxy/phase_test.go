@@ -7,36 +7,6 @@ import (
 	"github.com/fencepost/fencepost/internal/netlooptest"
 )
 
-func TestPhasesOnlyMoveForward(t *testing.T) {
-	t.Parallel()
-	possible := map[[2]phase]bool{
-		{phaseStarting, phaseServing}: true, {phaseStarting, phaseEnding}: true,
-		{phaseServing, phaseDraining}: true, {phaseServing, phaseEnding}: true,
-		{phaseDraining, phaseEnding}: true,
-	}
-	for from := phaseStarting; from <= phaseEnding; from++ {
-		for to := phaseStarting; to <= phaseEnding; to++ {
-			var l lifecycle
-			l.current.Store(uint32(from))
-			want, after := possible[[2]phase{from, to}], from
-			if want {
-				after = to
-			}
-			if got := l.advance(to); got != want || l.phase() != after {
-				t.Errorf("from %d to %d: %v, now %d; want %v, %d", from, to, got, l.phase(), want, after)
-			}
-		}
-	}
-}
-
-func TestTheClientIsToldOnce(t *testing.T) {
-	t.Parallel()
-	var l lifecycle
-	if !l.claimTelling() || l.claimTelling() || !l.claimAudit() || l.claimAudit() {
-		t.Error("a second caller got the right to tell the client or to audit")
-	}
-}
-
 func TestARegistrationIsAddedAndDeletedInTurns(t *testing.T) {
 	t.Parallel()
 	var r registration
