@@ -155,42 +155,17 @@ func (r run) lines(t testing.TB) []line {
 
 func TestDriversMeetTheSameAsAtPostgres(t *testing.T) {
 	t.Parallel()
-	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy *process.Server) {
-		for _, d := range drivers {
-			t.Run(d.name, func(t *testing.T) {
-				t.Parallel()
-				direct, leader := newCluster(t, pg, proxy), newCluster(t, pg, proxy)
-				want := d.run(t, "scenarios", direct.at(t, pg.Addr(), ""))
-				got := d.run(t, "scenarios", leader.at(t, proxy.Address, "leader-1"))
-				d.compare(t, want, got)
-				if epoch := leader.ask(t, "SELECT max(epoch)::text || ' ' || count(*) FROM fencepost.grants"); epoch != "1 1" {
-					t.Errorf("the highest epoch and the number of grants are %s, want 1 1, because it led throughout", epoch)
-				}
-			})
-		}
-	})
-}
-
-// TestDriversLeadByAPlainDSN: the connection says nothing to Fencepost, a route does.
-func TestDriversLeadByAPlainDSN(t *testing.T) {
-	t.Parallel()
 	pg := pgtest.Shared(t)
-	proxy := serve(t, pg, process.Config(t, "routes: [{match: {user: "+pgtest.App+", client: 127.0.0.1}, resource: "+resource+", worker: client_address, campaign: wait}]\nunfenced: refuse\n"))
+	proxy := serve(t, pg)
 	for _, d := range drivers {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			h := newCluster(t, pg, proxy)
-			got := d.run(t, "scenarios", h.at(t, proxy.Address, ""))
-			if len(got) != len(scenarios) {
-				t.Fatalf("%d scenarios ran, want %d:\n%v", len(got), len(scenarios), got)
-			}
-			for i, s := range scenarios {
-				if fault := d.fault(s, got[i]); fault != "" {
-					t.Errorf("%s (%s): %s\n  %v", s.name, s.does, fault, got[i])
-				}
-			}
-			if led := h.ask(t, "SELECT string_agg(resource || ' ' || worker || ' ' || epoch, ', ') FROM fencepost.grants"); led != resource+" client:127.0.0.1 1" {
-				t.Errorf("epochs were granted to %s, want one to %s client:127.0.0.1", led, resource)
+			direct, leader := newCluster(t, pg, proxy), newCluster(t, pg, proxy)
+			want := d.run(t, "scenarios", direct.at(t, pg.Addr(), ""))
+			got := d.run(t, "scenarios", leader.at(t, proxy.Address, "leader-1"))
+			d.compare(t, want, got)
+			if epoch := leader.ask(t, "SELECT max(epoch)::text || ' ' || count(*) FROM fencepost.grants"); epoch != "1 1" {
+				t.Errorf("the highest epoch and the number of grants are %s, want 1 1, because it led throughout", epoch)
 			}
 		})
 	}

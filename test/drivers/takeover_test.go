@@ -102,23 +102,23 @@ func TestSafetyDriversOfAFollowerAreRefusedAndGoOn(t *testing.T) {
 
 func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 	t.Parallel()
-	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy *process.Server) {
-		for _, d := range drivers {
-			for _, part := range []string{"stale", "stale_transaction"} {
-				t.Run(d.name+" "+part, func(t *testing.T) {
-					t.Parallel()
-					h := newCluster(t, pg, proxy)
-					stale, _ := h.overtake(t, d, part)
-					d.only(t, stale.goOn(t), part, map[string]any{
-						"sqlstate": "ZF001", "severity": "FATAL", "broken": true, "role": "follower", "again": "ZF002",
-					})
-					if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
-						t.Errorf("the balance is %s, want the next leader's 102", balance)
-					}
+	pg := pgtest.Shared(t)
+	proxy := serve(t, pg)
+	for _, d := range drivers {
+		for _, part := range []string{"stale", "stale_transaction"} {
+			t.Run(d.name+" "+part, func(t *testing.T) {
+				t.Parallel()
+				h := newCluster(t, pg, proxy)
+				stale, _ := h.overtake(t, d, part)
+				d.only(t, stale.goOn(t), part, map[string]any{
+					"sqlstate": "ZF001", "severity": "FATAL", "broken": true, "role": "follower", "again": "ZF002",
 				})
-			}
+				if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
+					t.Errorf("the balance is %s, want the next leader's 102", balance)
+				}
+			})
 		}
-	})
+	}
 }
 
 // database/sql repeats a statement on another connection when lib/pq reports the
@@ -127,18 +127,18 @@ func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 // prevent a write that was decided earlier.
 func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 	t.Parallel()
-	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy *process.Server) {
-		d := driver{"lib/pq", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "libpq"}, nil }}
-		h := newCluster(t, pg, proxy)
-		stale, next := h.overtake(t, d, "stale_repeated")
-		if err := next.Close(context.Background()); err != nil {
-			t.Fatalf("the next leader leaves: %v", err)
-		}
-		d.only(t, stale.goOn(t), "stale_repeated", map[string]any{"sqlstate": "ZF003", "severity": "ERROR"})
-		if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
-			t.Errorf("the balance is %s, want the next leader's 102", balance)
-		}
-	})
+	pg := pgtest.Shared(t)
+	proxy := serve(t, pg)
+	d := driver{"lib/pq", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "libpq"}, nil }}
+	h := newCluster(t, pg, proxy)
+	stale, next := h.overtake(t, d, "stale_repeated")
+	if err := next.Close(context.Background()); err != nil {
+		t.Fatalf("the next leader leaves: %v", err)
+	}
+	d.only(t, stale.goOn(t), "stale_repeated", map[string]any{"sqlstate": "ZF003", "severity": "ERROR"})
+	if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
+		t.Errorf("the balance is %s, want the next leader's 102", balance)
+	}
 }
 
 // awaitReady waits until the program has read and waits to be superseded.
