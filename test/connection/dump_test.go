@@ -2,7 +2,6 @@ package connection
 
 import (
 	"bytes"
-	"io"
 	"net"
 	"os"
 	osexec "os/exec"
@@ -54,39 +53,9 @@ func dumped(t *testing.T, address string, args []string) (string, error) {
 // a server that is newer than itself.
 func asVersion15(t *testing.T, address string) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for {
-			client, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go relayAs15(client, address)
-		}
-	}()
-	return ln.Addr().String()
-}
-
-func relayAs15(client net.Conn, address string) {
-	defer client.Close()
-	server, err := net.Dial("tcp", address)
-	if err != nil {
-		return
-	}
-	go func() {
-		_, _ = io.Copy(server, client)
-		_ = server.Close()
-	}()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := server.Read(buf)
-		if err != nil {
-			return
-		}
-		_, _ = client.Write(bytes.ReplaceAll(buf[:n], []byte("server_version\x0018."), []byte("server_version\x0015.")))
-	}
+	return fixture.NewRelay(t, "tcp", address, func() fixture.Passing {
+		return fixture.Passing{ToClient: func(piece []byte) []byte {
+			return bytes.ReplaceAll(piece, []byte("server_version\x0018."), []byte("server_version\x0015."))
+		}}
+	}).Addr
 }

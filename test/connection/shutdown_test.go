@@ -131,7 +131,7 @@ func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
 	db := pg.Database(t)
 	pg.Exec(t, pgtest.App, db, "create table t (round int, client int, n int)")
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	const rounds, clients = 8, 6
+	const rounds, clients = 3, 6
 	for round := range rounds {
 		p := fixture.NewProxy(t, pg, nil)
 		fixture.LeaderConn(t, p, db).Close()

@@ -131,7 +131,6 @@ var pools = []pooled{
 		"(`57P01`), (`57P03`…), (`08003`), (`InternalClientError`)",
 	}, pause{}},
 	{"SQLAlchemy 1 with psycopg 2", "psycopg2", pythonPool("pool_sqlalchemy.py"), throughLibpq, pause{}},
-	{"SQLAlchemy 2 with psycopg 2", "psycopg2", alchemy2, throughLibpq, pause{}},
 	{"SQLAlchemy 2 with psycopg 3", "psycopg", alchemy2, throughLibpq, pause{}},
 	{"psycopg_pool with psycopg 3", "pool", pythonPool("pool_psycopg.py"), throughLibpq, pause{time.Second, 5 * time.Minute}},
 	{"HikariCP with pgjdbc", "pool", func(t testing.TB) (args, env []string) {
