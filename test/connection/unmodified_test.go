@@ -23,11 +23,6 @@ func program(t *testing.T, name string) string {
 	return pgtest.Shared(t).Program(t, name)
 }
 
-// clientDSN names a worker's connection, as a user would write it.
-func clientDSN(address, db string) string {
-	return "postgres://" + pgtest.App + "@" + address + "/" + db + "?sslmode=prefer&options=-c%20fencepost.resource%3Dr%20-c%20fencepost.worker%3Dw"
-}
-
 // leading makes worker "w" the leader and keeps it connected for the test.
 func leading(t *testing.T, p *fixture.Proxy, db string) {
 	t.Helper()
