@@ -115,7 +115,6 @@ func TestAFrozenPrimaryIsNotWaitedFor(t *testing.T) {
 	h.b.Crash(t) // the former primary is none, also when it is alone
 	process.Eventually(t, process.Patience, "a refusal", func() bool {
 		_, err := h.tryJoin(p, "w")
-		e := errorOf(err)
-		return e.Code == "57P03" && strings.HasSuffix(e.Message, " [57P03]") && strings.Contains(e.Hint, "upstream.address")
+		return errorOf(err).Code == "57P03"
 	})
 }
