@@ -8,15 +8,8 @@ ELECTION ?= postgres
 # for leases; a -p in TESTFLAGS changes that.
 TESTFLAGS ?= -parallel 6 -timeout 60m
 # The packages that take longest come first.
-PKG ?= ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/differential ./test/protocol ./...
+PKG ?= ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/protocol ./...
 CHAOS_TIME ?= 5m
-# For make fuzz-differential: the number of random scripts, the first seed (0: a random
-# one), the time limit (0: none), and whether a difference in the wording of a message is
-# a failure.
-N ?= 10000
-SEED ?= 0
-LIMIT ?= 0
-WORDS ?= true
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 CONSUL_MODULE := internal/consultest/agent
 KUBERNETES_MODULE := internal/kubernetestest/server
@@ -27,7 +20,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-race test-unfenced test-mutations model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build test test-race test-unfenced test-mutations model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -101,12 +94,6 @@ suites: build ## Run the test suites of pgx and lib/pq directly and through Fenc
 
 regress: build ## Run PostgreSQL's regression and isolation suites directly and through Fencepost (SUITES="regress isolation" TESTS="test_setup portals")
 	scripts/regress.sh
-
-fuzz-differential: setup postgres-18 ## Compare fresh random scripts with Postgres (N=10000 SEED=... LIMIT=90s MAJOR=15 or 18)
-	@mkdir -p bin/found
-	go test -count=1 -timeout 24h -parallel 8 -v -run 'TestScripts|Safety' ./test/differential -scripts $(N) -seed $(SEED) \
-		-limit $(LIMIT) -words=$(WORDS) $(if $(MAJOR),-majors $(MAJOR)) -keep "$(CURDIR)/bin/found" \
-		|| { echo "the newest of bin/found:"; ls -t bin/found/* 2>/dev/null | head -n 3 | xargs -r tail -n +1; exit 1; }
 
 chaos: setup redis consul etcd zookeeper postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system

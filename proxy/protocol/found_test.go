@@ -6,10 +6,8 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
-	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
@@ -143,65 +141,6 @@ func TestAChoiceBehindTheEndOfAFailedBlock(t *testing.T) {
 	})
 }
 
-// TestTheRestOfATextThatReadsOtherwise: a text whose rest cannot be read any more is no bug of the proxy.
-func TestTheRestOfATextThatReadsOtherwise(t *testing.T) {
-	eachVersion(t, func(t *testing.T, h *harness) {
-		withTables(h)
-		h.config = func(c *protocol.Config) { c.Announced = 9 }
-		lapsed := &fencing.Status{Epoch: 9, Lapsed: true, Holder: fencing.Record{Worker: "w", Epoch: 9}}
-		h.status.Store(lapsed)
-		c := h.connect()
-		time.AfterFunc(300*time.Millisecond, func() { h.status.Store(leader(9)) })
-		c.Send(Q("begin; set standard_conforming_strings = off; select pg_sleep(0.6); commit; select '\\\\'"))
-		time.Sleep(1500 * time.Millisecond)
-		if len(h.errs) > 0 {
-			t.Errorf("%.600v", h.errs[0])
-		}
-	})
-}
-
-func feed(t *testing.T, s *protocol.Session, b []byte) time.Duration {
-	began := time.Now()
-	var p gate.Plan
-	p.Reset(b)
-	n, need, err := s.FromClient(b, &p)
-	if n != len(b) || err != nil {
-		t.Fatal(n, len(b), need, err)
-	}
-	return time.Since(began)
-}
-
-// answered has s do what it does before the first exchange, as answered by a server.
-func answered(t *testing.T, s *protocol.Session) (replies int) {
-	// the first exchange of Fencepost's own
-	var p gate.Plan
-	b := Parse("x", "select 1")
-	p.Reset(b)
-	_, _, _ = s.FromClient(b, &p)
-	own, _ := p.Bytes(nil)
-	replies = 0
-	for rest := own; len(rest) > 0; {
-		size := int(rest[1])<<24 | int(rest[2])<<16 | int(rest[3])<<8 | int(rest[4]) + 1
-		typ := map[byte]byte{'C': '3', 'P': '1', 'B': '2', 'E': 'C', 'S': 'Z'}[rest[0]]
-		body := []byte{}
-		if typ == 'C' {
-			body = []byte("SET\x00")
-		}
-		if typ == 'Z' {
-			body = []byte{'I'}
-		}
-		m := append([]byte{typ, 0, 0, 0, byte(4 + len(body))}, body...)
-		var sg gate.Segments
-		sg.Reset(m)
-		if _, _, err := s.FromServer(m, &sg); err != nil {
-			t.Fatal(err)
-		}
-		replies++
-		rest = rest[size:]
-	}
-	return replies
-}
-
 // TestNamesInABatchThatChooses: a batch that chooses in the middle does not know prepared names, and may only use what it has prepared.
 func TestNamesInABatchThatChooses(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
@@ -242,32 +181,6 @@ func TestAChoiceInATextThatIsNotRead(t *testing.T) {
 	})
 }
 
-// TestABindInTwoPieces: a Bind of a SET of Fencepost's is taken as a whole.
-func TestABindInTwoPieces(t *testing.T) {
-	status := leader(9)
-	s := protocol.New(protocol.Config{
-		Mode: protocol.ModeFenced, Version: 18, Cache: sqltext.NewCache(1 << 20), Worker: "w", Registered: true,
-		Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return status }, Resource: "r", Incarnation: "i", Announced: 9},
-	})
-	bind := Bind("", "s")
-	in := Cat(Parse("x", "select 1"), Parse("s", "set fencepost.resource = 'b'"), bind[:8])
-	var p gate.Plan
-	p.Reset(in)
-	n, need, err := s.FromClient(in, &p)
-	t.Log(n, len(in), need.Kind, err)
-	in = in[n:]
-	var sg gate.Segments
-	replies := []byte{'1', 0, 0, 0, 4, '1', 0, 0, 0, 4}
-	sg.Reset(replies)
-	_, _, _ = s.FromServer(replies, &sg)
-	p.Reset(in)
-	n, need, err = s.FromClient(in, &p)
-	t.Log(n, len(in), need.Kind, err)
-	if n > len(in) {
-		t.Errorf("it has taken %d of %d bytes, needs %d, %v", n, len(in), need.Kind, err)
-	}
-}
-
 // TestShowAndSetInOneText: they are sent once.
 func TestShowAndSetInOneText(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
@@ -290,22 +203,6 @@ func TestShowAndSetInOneText(t *testing.T) {
 			h.mu.Unlock()
 			_ = c.Conn.Close()
 			h.exec("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'app' and datname = current_database()")
-		}
-	})
-}
-
-// TestALongTextWithTheWords: data that contain the words of PREPARE TRANSACTION are no PREPARE TRANSACTION.
-func TestALongTextWithTheWords(t *testing.T) {
-	eachVersion(t, func(t *testing.T, h *harness) {
-		withTables(h)
-		h.status.Store(leader(9))
-		h.lazy.Store(true)
-		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
-		c := h.connect()
-		const data = "we prepare the next transaction"
-		got := each(c, Q("insert into t (v) values ('"+data+strings.Repeat("x", 300<<10)+"')"), Q("set standard_conforming_strings = off"), Q(`insert into t (v) values ('`+data+`\\n')`))
-		if got[0] != "" || got[2] != "" {
-			t.Errorf("a leader's INSERT is answered by %q", got)
 		}
 	})
 }

@@ -49,11 +49,6 @@ func TestProtocolEnds(t *testing.T) {
 		fixture.AwaitBackend(s.t, s.admin, fmt.Sprintf("pid = %d and wait_event = 'ClientRead'", s.pid()))
 		s.sql(fmt.Sprintf("select pg_terminate_backend(%d, 5000)", s.pid()))
 	})
-	// A statement_timeout that expires between two messages is raised at the second.
-	limit, off := at("Z", Q("set statement_timeout = '2s'")), at("Z", Q("set statement_timeout = 0"))
-	late := then(func(s *session) { s.sql("select pg_sleep(2.1)") })
-	batch := func(sql string) step { return at("2", Parse("", sql), Bind("", ""), Flush()) }
-	other := "insert into t values (11, 'x')"
 	compareScripts(t,
 		newScript("terminate behind work", at("$", ins, wiretest.Terminate())),
 		newScript("terminate behind a batch", at("$", Run("insert into t values (10, 'x')"), Sync(), wiretest.Terminate())),
@@ -70,20 +65,6 @@ func TestProtocolEnds(t *testing.T) {
 		newScript("idle in a transaction for too long", at("Z", Q("begin")), at("Z", ins), at("Z", Q("set idle_in_transaction_session_timeout = '20ms'")), at("$")),
 		newScript("idle for too long", at("Z", Q("set idle_session_timeout = '20ms'")), at("$")),
 		newScript("a statement for too long", at("Z", Q("set statement_timeout = '1s'")), at("Z", Q("select pg_sleep(60)")), at("Z", Run("select pg_sleep(60)"), Sync()), at("Z", Q("select 1; select pg_sleep(60)")), at("Z", Q("set statement_timeout = 0")), at("Z", ins)),
-		newScript("a timeout at a flush", limit, batch("select 1"), late, at("E", Flush()), at("Z", Exec("", 0), Sync()), off, at("Z", ins)),
-		newScript("a timeout at a flush behind a write", limit, batch(other), late, at("E", Flush()), at("Z", Q("skipped"), Exec("", 0), Sync()), off, at("Z", ins)),
-		newScript("a timeout at a flush in a block", limit, at("Z", Q("begin")), at("Z", Q(other)), batch("select 1"), late, at("E", Flush()), at("Z", Sync()), at("Z", Q("commit")), off, at("Z", ins)),
-		newScript("a timeout at a query", limit, batch("select 1"), late, at("Z", ins), off, at("Z", ins)),
-		newScript("a timeout at a query behind a write", limit, batch(other), late, at("Z", ins), at("Z", Exec("", 0), Sync()), off, at("Z", ins)),
-		newScript("a timeout at a function call", limit, batch(other), late, at("Z", fnCall(1610)), off, at("Z", ins)),
-		newScript("a timeout at a parse of what runs alone", limit, batch(other), late, at("E", Parse("", "vacuum t")), at("Z", Bind("", ""), Exec("", 0), Sync()), off, at("Z", ins)),
-		newScript("a timeout at a flush before a query", limit, batch(other), late, at("Z", Flush(), Q("skipped"), Sync()), off, at("Z", Sync()), at("Z", ins)),
-		newScript("a timeout at a query behind a flush", limit, batch(other), at("2", Parse("", other), Bind("", ""), Flush()), late, at("ZZ", Q("select 1"), Sync()), off, at("Z", Sync()), at("Z", ins)),
-		newScript("a timeout at a query that lists the checks", limit, batch("select 1"), late, at("Z", Q("select name from pg_prepared_statements")), at("Z", Sync()), off, at("Z", ins)),
-		newScript("a timeout at a query that lists the checks, and a pipeline", limit, batch("select 1"), late, at("ZZ", Q("select name from pg_prepared_statements"), Sync()), at("Z", Sync()), off, at("Z", ins)),
-		newScript("a timeout at a query behind a show", limit, at("1", Parse("", "show work_mem"), Flush()), late, at("Z", Q("select 1")), at("Z", Sync()), off, at("Z", ins)),
-		newScript("a timeout at a parse", limit, batch(other), late, at("E", Parse("p", other)), at("Z", Sync()), off, at("Z", ins)),
-		newScript("a timeout at a sync", limit, batch(other), late, at("Z", Sync()), off, at("Z", ins)),
 		newScript("canceled by a backend", at("Z", Q("begin")), at("Z", Q("select pg_cancel_backend(pg_backend_pid())")), at("Z", Q("rollback"))),
 		newScript("a protocol error", at("Z", ins), at("$", wiretest.Msg('y', []byte("x")))),
 		newScript("a wrong function call", at("Z", wiretest.Msg('F', []byte{0, 0, 6, 74, 0, 0, 0, 9, 0, 1})), at("Z", Q("select 1"))),

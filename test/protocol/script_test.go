@@ -15,7 +15,6 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
-	"github.com/fencepost/fencepost/proxy"
 )
 
 // step is what a client sends in one write, what it then waits for, and what
@@ -38,8 +37,6 @@ func then(do func(*session)) step { return step{do: do} }
 type script struct {
 	name  string
 	steps []step
-	// before prepares the proxied database, as its administrator; may be nil.
-	before func(t *testing.T, p *fixture.Proxy, admin *pgx.Conn)
 }
 
 func newScript(name string, steps ...step) script { return script{name: name, steps: steps} }
@@ -144,39 +141,35 @@ func shownLines(all []wiretest.Message) []string {
 func compareScripts(t *testing.T, scripts ...script) {
 	t.Helper()
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
-		compareAs(t, pg, "w", nil, scripts...)
+		compareOn(t, pg, scripts...)
 	})
 }
 
-// compareAs does that on one server, as a worker: "w" leads. change, if not nil,
-// changes the proxy's configuration.
-func compareAs(t *testing.T, pg *pgtest.Server, worker string, change func(*proxy.Config), scripts ...script) {
+// compareOn does that on one server.
+func compareOn(t *testing.T, pg *pgtest.Server, scripts ...script) {
 	t.Helper()
-	p, db := fixture.NewProxy(t, pg, change), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	direct, proxied := pg.Connect(t, pgtest.Superuser, pg.Database(t)), pg.Connect(t, pgtest.Superuser, db)
 	fixture.LeaderConn(t, p, db)
 	for _, s := range scripts {
 		t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {
-			compareScript(t, p, worker, direct, proxied, s)
+			compareScript(t, p, direct, proxied, s)
 		})
 	}
 }
 
-func compareScript(t *testing.T, p *fixture.Proxy, worker string, direct, proxied *pgx.Conn, s script) {
+func compareScript(t *testing.T, p *fixture.Proxy, direct, proxied *pgx.Conn, s script) {
 	t.Helper()
 	for _, admin := range []*pgx.Conn{direct, proxied} {
 		if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s.before != nil {
-		s.before(t, p, proxied)
-	}
 	params := func(c *pgx.Conn) []string {
 		return []string{"user", pgtest.App, "database", c.Config().Database, "client_encoding", "UTF8"}
 	}
 	want := shownLines(s.run(t, p.PG.Addr(), direct, params(direct)...).got)
-	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker="+worker)
+	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker=w")
 	all := s.run(t, p.Addr, proxied, own...).got
 	got := shownLines(all)
 	for i := range max(len(want), len(got)) {

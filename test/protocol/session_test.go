@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
@@ -102,5 +103,20 @@ create function evil.set_config(text, text, bool) returns text language sql as '
 		newScript("cursors seen outside a block", at("Z", Q("declare c cursor with hold for select 1")), at("Z", Q("select name, statement from pg_cursors order by 1")), at("Z", Q("close all")), at("Z", Q("select name from pg_cursors; select 1")), at("Z", Q("begin; declare d cursor for select 2; select name, statement from pg_cursors where name = 'e'; commit"))),
 		newScript("query texts seen", at("Z", Q("select current_query()")), at("Z", Run("select current_query()"), Sync()), at("Z", Q("select query from pg_stat_activity where pid = pg_backend_pid()")), at("Z", Q("select 1; select current_query()")), at("Z", Q("do $$begin raise notice '%', current_query(); end$$"))),
 		newScript("application name", at("Z", Q("set application_name = 'mine'")), at("Z", Q("select application_name from pg_stat_activity where pid = pg_backend_pid()"))),
+	)
+}
+
+// TestRestatedStatementsAnswerAsPostgresDoes: a prepared statement brings its notices at its
+// Parse only, and means what it meant there, whatever setting has changed since.
+func TestRestatedStatementsAnswerAsPostgresDoes(t *testing.T) {
+	t.Parallel()
+	compareScripts(t,
+		newScript("a notice of the Parse", at("Z", Parse("s", "listen "+strings.Repeat("n", 70)), Sync()),
+			at("Z", Bind("", "s"), Exec("", 0), Sync()), at("Z", Desc('S', "s"), Sync())),
+		newScript("backslash_quote", at("Z", Parse("s", `set application_name = e'a\'b'`), Sync()),
+			at("Z", Q("set backslash_quote = off")), at("Z", Bind("", "s"), Exec("", 0), Sync())),
+		newScript("client_encoding", at("Z", Parse("s", "set search_path = \"caf\u00e9\", public"), Sync()),
+			at("Z", Q("set client_encoding = latin1")), at("Z", Bind("", "s"), Exec("", 0), Sync()),
+			at("Z", Q("set client_encoding = utf8")), at("Z", Q("show search_path"))),
 	)
 }

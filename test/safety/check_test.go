@@ -15,37 +15,6 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
-// TestSafetyReadOnlyModeIsNotUndone: a worker that does not lead cannot leave
-// the read-only mode of its transaction, to write in it or as it commits.
-func TestSafetyReadOnlyModeIsNotUndone(t *testing.T) {
-	t.Parallel()
-	s := fixture.NewCluster(t, pgtest.Shared(t))
-	for name, undo := range map[string]string{
-		"reset": "reset transaction_read_only", "set to default": "set transaction_read_only to default",
-		"set config": "select set_config('transaction_read_only', 'off', true)", "set": "set transaction_read_only = off",
-		"set transaction": "set transaction read write", "begin": "begin read write",
-	} {
-		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			s := s.With(t)
-			for i, sql := range []string{"commit", "select wr('stale'); commit", "fetch all from h; commit", "commit"} {
-				client := s.Connect("follower")
-				if i == 3 {
-					_ = client.Close()
-					client, _ = wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB) // without a resource
-				}
-				fixture.MustPass(t, client, Q("begin"))
-				all, _ := fixture.Ask(client, Q("declare h cursor with hold for select wr('stale')"))
-				undone, _ := fixture.Ask(client, Q(undo))
-				written, _ := fixture.Ask(client, Q(sql))
-				_ = client.Close()
-				if s.Rows("stale") != 0 {
-					t.Fatalf("a follower wrote: %v %v %v", all, undone, written)
-				}
-			}
-		})
-	}
-}
-
 // TestPreparedTransactionIsRefused: it would outlive the session that was
 // checked.
 func TestPreparedTransactionIsRefused(t *testing.T) {

@@ -1,17 +1,9 @@
 package safety
 
 import (
-	"testing"
-
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
-
-// own18 is a PostgreSQL 18 of the test's own.
-func own18(t *testing.T) *pgtest.Server {
-	t.Helper()
-	return pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)))
-}
 
 // ownRole makes, once, a role with the rights of app that no other test sets
 // parameters of: roles belong to the whole server, which tests share. It has the

@@ -183,17 +183,6 @@ func column(all []wiretest.Message) string {
 	return ""
 }
 
-// eachVersion runs the test on the default server and on PostgreSQL 18.
-func eachVersion(t *testing.T, test func(t *testing.T, pg *pgtest.Server)) {
-	t.Parallel()
-	for name, server := range map[string]func(*testing.T) *pgtest.Server{"default": func(t *testing.T) *pgtest.Server { return pgtest.Shared(t) }, "18": own18} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, server(t))
-		})
-	}
-}
-
 // TestRefusedReadsAreNotCalledWrites: on 15 a read that is not proven is
 // refused as by one who does not lead.
 func TestRefusedReadsAreNotCalledWrites(t *testing.T) {

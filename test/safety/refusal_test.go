@@ -183,15 +183,3 @@ func TestGoneAtEveryPoint(t *testing.T) {
 		})
 	}
 }
-
-// TestAnUntranslatableCharacterIsTheClientsError: the server finds it while it reads the
-// Query, before the check in front runs, so nothing is wrong with the fence.
-func TestAnUntranslatableCharacterIsTheClientsError(t *testing.T) {
-	t.Parallel()
-	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		c := s.Leader("w")
-		fixture.MustPass(t, c, Q("set client_encoding to 'WIN1252'"))
-		fixture.MustFail(t, c, "22P05", Q("select '\x81'"))
-		fixture.MustPass(t, c, Q(mine))
-	})
-}

@@ -10,27 +10,6 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
-// TestSafetyALostRegistrationEndsItsSession: somebody empties the registry, so that a grant would not know of the
-// session. The session ends at the next comparison, and says why.
-func TestSafetyALostRegistrationEndsItsSession(t *testing.T) {
-	t.Parallel()
-	s := fixture.NewCluster(t, pgtest.Shared(t))
-	c := s.Leader("w")
-	fixture.MustPass(t, c, Q("begin"))
-	fixture.MustPass(t, c, Q(mine))
-	s.Exec("truncate fencepost.running")
-	if f := fixture.FatalError(t, c.Rest()); f['C'] != fencing.StateNoFence {
-		t.Errorf("the session ends with %v, want ZF004", f)
-	}
-	fixture.Eventually(t, "the backend is gone", func() bool {
-		return s.Number("select count(*) from pg_stat_activity where usename = 'app' and datname = current_database()") == 0
-	})
-	if s.Rows("mine") != 0 {
-		t.Error("the open transaction was committed")
-	}
-	fixture.MustPass(t, s.Connect("w"), Q(mine))
-}
-
 // TestARegisteredSessionIsRelayed: nothing of Fencepost's is in the stream of a leader, from BEGIN to COMMIT, and in
 // the texts and statements that the server shows. SHOW of Fencepost's own parameters is answered in between.
 func TestARegisteredSessionIsRelayed(t *testing.T) {

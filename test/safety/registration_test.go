@@ -2,6 +2,7 @@ package safety
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,19 +12,30 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
-// TestSafetyALostRegistrationEndsTheSession: the next grant would not see its backend. The session does nothing
-// meanwhile.
+// TestSafetyALostRegistrationEndsTheSession: somebody empties the registry, so that the next grant would not see the
+// session's backend. The session does nothing meanwhile, and ends at the next comparison. What it has not committed is
+// undone.
 func TestSafetyALostRegistrationEndsTheSession(t *testing.T) {
 	t.Parallel()
-	s := fixture.NewCluster(t, pgtest.Shared(t))
-	c := s.Leader("w")
-	fixture.MustPass(t, c, Q(mine))
-	pid := s.Number("select pid from pg_stat_activity where usename = 'app' and datname = current_database()")
-	s.Exec("delete from fencepost.running")
-	awaitEnd(s, pid)
-	fixture.MustEnd(t, c, "ZF004", Q(mine))
-	if n := s.Rows("mine"); n != 1 {
-		t.Errorf("%d rows, want the one from before", n)
+	for _, in := range []string{"outside", "in a block"} {
+		t.Run(in, func(t *testing.T) {
+			t.Parallel()
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			c := s.Leader("w")
+			fixture.MustPass(t, c, Q(mine))
+			pid := s.Number("select pid from pg_stat_activity where usename = 'app' and datname = current_database()")
+			if in != "outside" {
+				fixture.MustPass(t, c, Q("begin"))
+				fixture.MustPass(t, c, Q(mine))
+			}
+			s.Exec("delete from fencepost.running")
+			awaitEnd(s, pid)
+			fixture.MustEnd(t, c, "ZF004", Q(mine))
+			if n := s.Rows("mine"); n != 1 {
+				t.Errorf("%d rows, want the one from before", n)
+			}
+			fixture.MustPass(t, s.Connect("w"), Q(mine))
+		})
 	}
 }
 
@@ -68,28 +80,58 @@ func TestSafetyNothingRunsBeforeTheRegistration(t *testing.T) {
 // next epoch at a second proxy, and the first does not know that.
 func TestSafetyARefusedRegistrationIsNone(t *testing.T) {
 	t.Parallel()
-	pg := pgtest.Shared(t)
-	s := fixture.NewCluster(t, pg)
-	second := &fixture.Cluster{Proxy: fixture.NewProxy(t, pg, nil), T: t, DB: s.DB, Admin: s.Admin}
-	for name, write := range map[string][]byte{"simple": Q(stale), "extended": Batch(Run(stale)), "do": Q("do $$begin insert into t (v) values ('stale'); commit; end$$")} {
-		t.Run(name, func(t *testing.T) {
-			s, second := s.With(t), second.With(t)
-			for last := second.Elector.Next(); s.Elector.Next() < last; { // what comes is awarded later
-				continue
-			}
+	withSecondProxy(t, func(s, second *fixture.Cluster) {
+		for name, write := range staleWrites {
+			awardsLater(s, second)
 			c, _ := becomesLeader(s, "w "+name)
-			fixture.MustFail(t, c, "ZF003", Q(stale))
-			fixture.MustPass(t, c, Sync()) // the session is at rest again
-			for last := s.Elector.Next(); second.Elector.Next() < last; {
-				continue
-			}
-			second.Connect("other " + name)
+			fixture.MustFail(s.T, c, "ZF003", Q(stale))
+			fixture.MustPass(s.T, c, Sync()) // the session is at rest again
+			awardsLater(second, s)
 			second.Grant("other " + name)
-			fixture.MustEnd(t, c, "ZF001", write)
-			if n := s.Rows("stale"); n != 0 {
-				t.Errorf("%d stale rows", n)
-			}
-		})
+			fixture.MustEnd(s.T, c, "ZF001", write)
+		}
+	})
+}
+
+// TestSafetyAClaimedEpochOpensNoWay: a worker leads at one proxy, another was
+// granted the next epoch at a second one, and the first proxy does not know it yet.
+// The worker's client has read the new epoch from the status view, and says that
+// it was told. Nothing of what it sends then may run.
+func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
+	t.Parallel()
+	withSecondProxy(t, func(s, second *fixture.Cluster) {
+		for name, write := range staleWrites {
+			awardsLater(s, second)
+			c := s.Leader("w " + name)
+			fixture.MustPass(s.T, c, Q("insert into t (v) values ('in time')"))
+			awardsLater(second, s)
+			second.Grant("other " + name)
+			epoch := s.Number("select epoch::int from fencepost.status where resource = 'r'")
+			fixture.MustEnd(s.T, c, "ZF001", Q(fmt.Sprintf("set fencepost.epoch = %d", epoch)), write)
+		}
+	})
+}
+
+// staleWrites are writes of one who was superseded.
+var staleWrites = map[string][]byte{
+	"simple": Q(stale), "extended": Batch(Run(stale)), "do": Q("do $$begin insert into t (v) values ('stale'); commit; end$$"),
+}
+
+// withSecondProxy runs a test on each server, with two proxies in front of a database.
+// Nothing stale may be there at the end.
+func withSecondProxy(t *testing.T, test func(s, second *fixture.Cluster)) {
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		test(s, &fixture.Cluster{Proxy: fixture.NewProxy(t, s.PG, nil), T: t, DB: s.DB, Admin: s.Admin})
+		if n := s.Rows("stale"); n != 0 {
+			t.Errorf("%d stale rows", n)
+		}
+	})
+}
+
+// awardsLater makes the next award at one proxy later than those at another.
+func awardsLater(s, other *fixture.Cluster) {
+	for last := other.Elector.Next(); s.Elector.Next() < last; {
+		continue
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -12,39 +13,24 @@ import (
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// writesCluster is a server of its own, since the write paths change what
-// databases share, with a proxy in front of it. Workers are app, or the
-// superuser, whom the control role may end because it is one too.
+// writesCluster is a server of its own, of which every change is noticed, with a
+// proxy in front of it. Workers are app, or the superuser, whom the control role
+// may end because it is one too.
 type writesCluster struct {
-	*fixture.Proxy
-	t      *testing.T
-	major  int
-	second bool   // its server is not the default one
-	dir    string // where the server may write files
-	direct *side
-	fenced *side
-	shared []string // what is to be around the databases to start from
-}
-
-// side is one of the two databases that are compared.
-type side struct {
-	db    string
-	admin *pgx.Conn
+	*fixture.Cluster
+	major int
+	dir   string   // where the server may write files
 	heard []string // payloads of notifications
-	// base is what the database holds to start from, and now what it held when a
-	// session of a worker's was last done with it; nil if that is not known.
-	base, now *digest
-	start     []string // base, to be read
-	resets    int
 }
 
-// writesOnce is what a database of the cluster is given once.
+// writesOnce is what the database is given first.
 const writesOnce = `
 create schema ext; grant usage on schema ext to public;
-create extension dblink schema ext; create extension postgres_fdw schema ext;
+create extension dblink schema ext; create extension postgres_fdw schema ext; create extension pg_walinspect schema ext;
 grant execute on function ext.dblink_connect_u(text, text) to app; grant usage on foreign data wrapper postgres_fdw to app, other;
 grant execute on function lo_import(text), lo_export(oid, text) to app`
 
@@ -53,30 +39,15 @@ const writesRoles = `
 alter role app createdb createrole replication;
 grant pg_execute_server_program, pg_read_server_files, pg_write_server_files to app;
 create role other; grant other to app with admin option;
-create role remote login superuser`
+create role remote login superuser;
+create role wp_role; grant wp_role to app with admin option`
 
-// writesReset drops whatever the paths left in a database. {db} and {port} name
-// the database and its server.
-const writesReset = `
-reset role; reset session authorization;
-do $$
-declare x record;
-begin
-  for x in select format('drop event trigger %I', evtname) as d from pg_event_trigger loop execute x.d; end loop;
-  for x in select format('drop publication %I', pubname) as d from pg_publication loop execute x.d; end loop;
-  for x in select format('drop schema %I cascade', nspname) as d from pg_namespace where nspname !~ '^pg_|^(ext|fencepost|information_schema)$' loop execute x.d; end loop;
-  for x in select format('drop extension %I cascade', extname) as d from pg_extension where extname not in ('plpgsql', 'dblink', 'postgres_fdw', 'pg_walinspect') loop execute x.d; end loop;
-  for x in select format('drop server %I cascade', srvname) as d from pg_foreign_server loop execute x.d; end loop;
-  for x in select format('drop foreign data wrapper %I', fdwname) as d from pg_foreign_data_wrapper where fdwname !~ '^(dblink_fdw|postgres_fdw)$' loop execute x.d; end loop;
-  for x in select format('drop access method %I', amname) as d from pg_am where oid >= 16384 loop execute x.d; end loop;
-  for x in select format('drop language %I', lanname) as d from pg_language where oid >= 16384 loop execute x.d; end loop;
-  for x in select format('drop cast (%s as %s)', castsource::regtype, casttarget::regtype) as d from pg_cast where oid >= 16384 loop execute x.d; end loop;
-  perform lo_unlink(oid) from pg_largeobject_metadata;
-  for x in select format('alter default privileges for role %s revoke select on tables from public', defaclrole::regrole) as d from pg_default_acl loop execute x.d; end loop;
-  delete from pg_db_role_setting;
-end $$;
+// writesObjects are what the paths work on. {db} and {port} name the database and
+// its server.
+const writesObjects = `
+drop schema public cascade;
 alter database {db} owner to app;
-create schema public authorization app; grant all on schema public to other; comment on schema public is 'standard public schema';
+create schema public authorization app; grant all on schema public to other;
 create server loop foreign data wrapper postgres_fdw options (host '127.0.0.1', port '{port}', dbname '{db}');
 create user mapping for app server loop options (user 'remote', password_required 'false');
 alter server loop owner to app;
@@ -115,22 +86,22 @@ create foreign table fvw (v text) server loop options (table_name 'vw');
 create table gone (a int); create view gonev as select 1 as a; create function gonef() returns int language sql as 'select 1'; create schema gones;
 create table kept (a int);
 reset role;
-create cast (pair as int) with function wrp(pair)`
-
-// writesRows puts the rows back into the tables of a database.
-const writesRows = `
-select lo_unlink(oid) from pg_largeobject_metadata;
+create cast (pair as int) with function wrp(pair);
 set role app;
-truncate t, c, d, triggered, late, ruled, dt, identified, kept, secured, part, gone restart identity;
 insert into t values (1, 'one'), (2, 'two'), (3, 'three'); insert into c values (1, 'one'); insert into secured values (1); insert into kept values (7); insert into identified (v) values ('x');
-select setval('s', 1, false); refresh materialized view m;
-select lo_from_bytea(4700, '\x01'); select lo_create(4701);
+refresh materialized view m;
+select lo_from_bytea(4700, '\x01'), lo_create(4701);
 reset role`
 
-// writesGlobals drops whatever the paths left in the server.
-var writesGlobals = []string{
-	"alter system reset all", "drop tablespace if exists wp_made", "drop database if exists wp_db", "drop database if exists wp_made",
-	"select pg_drop_replication_slot(slot_name) from pg_replication_slots", "drop role if exists wp_role", "drop role if exists wp_made", "create role wp_role", "grant wp_role to app with admin option", "alter role app reset all",
+// eachWritesCluster runs the test on the default server and on PostgreSQL 18.
+func eachWritesCluster(t *testing.T, test func(h *writesCluster)) {
+	t.Parallel()
+	for name, major := range map[string]int{"default": 0, "18": 18} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(newWritesCluster(t, major))
+		})
+	}
 }
 
 func newWritesCluster(t *testing.T, major int) *writesCluster {
@@ -140,115 +111,43 @@ func newWritesCluster(t *testing.T, major int) *writesCluster {
 		opts = append(opts, pgtest.WithBinaries(pgtest.Binaries(t, major)))
 	}
 	pg := pgtest.Start(t, opts...)
-	h := &writesCluster{t: t, second: major > 0, Proxy: fixture.NewProxy(t, pg, func(c *proxy.Config) {
+	p := fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		c.Policy = discards // every user may connect, and read
-	})}
-	h.Elector.ControlAs(pgtest.Superuser)
-	pg.Exec(t, pgtest.Superuser, "postgres", strings.Split(writesRoles, ";")...)
+	})
+	p.Elector.ControlAs(pgtest.Superuser)
+	h := &writesCluster{Cluster: &fixture.Cluster{Proxy: p, T: t, DB: pg.Database(t)}}
+	h.listen()
 	h.makeFiles()
-	h.direct, h.fenced = h.newSide(), h.newSide()
-	h.major = adminNumber(t, h.direct.admin, "select current_setting('server_version_num')::int / 10000")
-	for _, x := range []*side{h.direct, h.fenced} {
-		x.exec(t, writesOnce)
-		x.exec(t, "create extension pg_walinspect schema ext")
+	for _, sql := range strings.Split(writesRoles, ";") {
+		h.Exec(sql)
 	}
+	h.Exec("create database wp_db strategy file_copy") // which takes a tenth of the time
+	h.Exec("alter database wp_db owner to app")
+	h.Exec(writesOnce)
+	h.Exec(h.fill(writesObjects))
+	h.major = h.Number("select current_setting('server_version_num')::int / 10000")
 	return h
 }
 
-func (h *writesCluster) newSide() *side {
-	x := &side{db: h.PG.Database(h.t)}
-	cfg, err := pgx.ParseConfig(h.PG.DSN(pgtest.Superuser, x.db))
+// listen opens the administrator's connection, which is notified on the channel wp.
+func (h *writesCluster) listen() {
+	h.T.Helper()
+	cfg, err := pgx.ParseConfig(h.PG.DSN(pgtest.Superuser, h.DB))
 	if err != nil {
-		h.t.Fatal(err)
+		h.T.Fatal(err)
 	}
-	cfg.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { x.heard = append(x.heard, n.Payload) }
-	cfg.RuntimeParams["lock_timeout"], cfg.RuntimeParams["client_min_messages"] = "15s", "error"
-	if x.admin, err = pgx.ConnectConfig(h.t.Context(), cfg); err != nil {
-		h.t.Fatal(err)
+	cfg.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { h.heard = append(h.heard, n.Payload) }
+	cfg.RuntimeParams["client_min_messages"] = "error"
+	if h.Admin, err = pgx.ConnectConfig(h.T.Context(), cfg); err != nil {
+		h.T.Fatal(err)
 	}
-	h.t.Cleanup(func() { _ = x.admin.Close(h.t.Context()) })
-	x.exec(h.t, "listen wp")
-	return x
-}
-
-func (x *side) exec(t *testing.T, sql string) {
-	t.Helper()
-	if _, err := x.admin.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%.200s: %v", sql, err)
-	}
-}
-
-func adminNumber(t *testing.T, admin *pgx.Conn, sql string) (n int) {
-	t.Helper()
-	if err := admin.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
-// reset brings one side, and what the two share, back to the start. Rows alone
-// are put back alone, which takes a tenth of the time.
-func (h *writesCluster) reset(t *testing.T, x *side) {
-	t.Helper()
-	h.settle(t, x)
-	h.resetFiles(t)
-	around := h.around(t, x)
-	x.heard = nil
-	now := x.now
-	x.now = nil // whatever comes next
-	shared := x.base != nil && difference(around, h.shared) == ""
-	if shared {
-		if now == nil {
-			d := x.digest(t)
-			now = &d
-		}
-		if now.is(*x.base) {
-			return
-		}
-		if now.objects == x.base.objects {
-			x.exec(t, writesRows)
-			if difference(x.rows(t), x.base.rows) == "" {
-				return
-			}
-		}
-	}
-	x.exec(t, "drop subscription if exists wp_made")
-	if !shared {
-		for _, sql := range writesGlobals {
-			x.exec(t, sql)
-		}
-		x.exec(t, "create database wp_db strategy file_copy") // which takes a tenth of the time
-		x.exec(t, "alter database wp_db owner to app")
-	}
-	if x.resets++; x.resets%10 == 0 {
-		x.exec(t, "vacuum") // the catalog grows with each
-	}
-	x.exec(t, h.fill(writesReset, x))
-	x.exec(t, writesRows)
-	x.exec(t, writesRows) // as it is from the second time on
-	if x.base == nil {    // later it is the same
-		base := x.digest(t)
-		x.base, x.start, h.shared = &base, h.within(t, x), h.around(t, x)
-	}
-}
-
-// resetFiles empties the directory in which the server writes.
-func (h *writesCluster) resetFiles(t *testing.T) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(h.dir, "out*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if err := os.RemoveAll(f); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.T.Cleanup(func() { _ = h.Admin.Close(h.T.Context()) })
+	h.Exec("listen wp")
 }
 
 // makeFiles makes what the server reads, and a place for a tablespace.
 func (h *writesCluster) makeFiles() {
-	h.t.Helper()
+	h.T.Helper()
 	h.dir = filepath.Join(h.PG.SocketDir(), "written")
 	space := filepath.Join(h.dir, "space")
 	owner, err := os.Stat(h.PG.DataDir())
@@ -257,20 +156,27 @@ func (h *writesCluster) makeFiles() {
 		os.WriteFile(filepath.Join(h.dir, "in"), []byte("80\tfile\n"), 0o644),
 	} {
 		if err != nil {
-			h.t.Fatal(err)
+			h.T.Fatal(err)
 		}
 	}
 }
 
-// settle waits until no session of the workers' is left in the database.
-func (h *writesCluster) settle(t *testing.T, x *side) {
-	t.Helper()
-	fixture.Eventually(t, "the workers' backends have ended", func() bool {
-		return adminNumber(t, x.admin, "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and application_name = 'worker'") == 0
-	})
+// chownLike gives a file to the owner of another, if this user may.
+func chownLike(path string, like os.FileInfo) error {
+	st, ok := like.Sys().(*syscall.Stat_t)
+	if !ok || os.Getuid() != 0 {
+		return nil
+	}
+	return os.Chown(path, int(st.Uid), int(st.Gid))
 }
 
-// fill puts names of a side into a text.
-func (h *writesCluster) fill(sql string, x *side) string {
-	return strings.NewReplacer("{db}", x.db, "{port}", strconv.Itoa(h.PG.Port()), "{dir}", h.dir).Replace(sql)
+// fill puts the names of the cluster into a text.
+func (h *writesCluster) fill(sql string) string {
+	return strings.NewReplacer("{db}", h.DB, "{port}", strconv.Itoa(h.PG.Port()), "{dir}", h.dir).Replace(sql)
+}
+
+func (h *writesCluster) connect(t *testing.T, user string, more ...string) *wiretest.Conn {
+	t.Helper()
+	c, _ := wiretest.Connect(t, h.Addr, append([]string{"user", user, "database", h.DB, "client_encoding", "UTF8", "application_name", "worker"}, more...)...)
+	return c
 }

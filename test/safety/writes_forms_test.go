@@ -3,7 +3,6 @@ package safety
 import (
 	"errors"
 	"io"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,39 +21,61 @@ type form struct {
 	readOnly      bool
 }
 
-// allForms, if set, has each path run in each form: that takes minutes.
-var allForms = os.Getenv("FENCEPOST_TEST_ALL_FORMS") != ""
-
-// leaderForms and refusedForms are the n of some.
-const (
-	leaderForms  = 12
-	refusedForms = 5
-)
-
-// some are one in n of the forms in which a path is run, and one at least in
-// which Postgres executes it; of those that define objects, which are many, one in
-// 3n. Each path and version has others.
-func (h *writesCluster) some(p writePath, x *side, n int) []form {
-	if p.define {
-		n *= 3
-	}
-	all := p.forms(func(sql string) string { return h.fill(sql, x) })
-	if p.call != nil || allForms {
-		return all
-	}
-	shift := len(p.name) + h.major/3
-	works := func(i int) bool { return !all[i].readOnly && !(p.alone && all[i].inBlock) }
-	one := shift % len(all)
-	for !works(one) {
-		one = (one + 1) % len(all)
-	}
-	var some []form
-	for i, f := range all {
-		if (i+shift)%n == 0 || i == one {
-			some = append(some, f)
+// executed is a form in which Postgres executes the path if it is asked by one who
+// may. Each path in turn has another.
+func (h *writesCluster) executed(p writePath, turn int) form {
+	all := p.forms(h.fill)
+	for {
+		if f := all[turn%len(all)]; !f.readOnly && !(p.alone && f.inBlock) {
+			return f
 		}
+		turn++
+	}
+}
+
+// refused are forms in which one who does not lead sends the path: the first,
+// another one in turn, and a text of another kind.
+func (h *writesCluster) refused(p writePath, turn int) []form {
+	all := p.forms(h.fill)
+	some := []form{all[0], all[1+turn%(len(all)-1)]}
+	if p.call == nil && !p.block {
+		some = append(some, p.asText(textKinds[turn%len(textKinds)], h.fill))
 	}
 	return some
+}
+
+// The kinds of texts: longer than what the grammar is given, and than what the
+// proxy looks at; nested deeper than the grammar is given; with a backslash while
+// standard_conforming_strings is off; with a byte outside ASCII in SJIS.
+var textKinds = []textKind{
+	{name: "padded", with: " /* " + strings.Repeat("x", 256<<10) + " */"},
+	{name: "huge", with: " /* " + strings.Repeat("x", 1<<20) + " */"},
+	{name: "deep", with: " " + strings.Repeat("/*", 2100) + strings.Repeat("*/", 2100)},
+	{name: "old strings", set: "set standard_conforming_strings = off; set escape_string_warning = off", with: ` /* \ */`},
+	{name: "SJIS", set: "set client_encoding = 'SJIS'", with: " /* \x83\x5c */"},
+}
+
+// textKind is a kind of texts that mean the same as they do without it.
+type textKind struct{ name, set, with string }
+
+// asText is the path in texts of a kind.
+func (p writePath) asText(k textKind, fill func(string) string) form {
+	f := form{name: k.name}
+	if k.set != "" {
+		f.first = [][]byte{Q(k.set)}
+	}
+	for i, sql := range p.sql {
+		f.pieces = append(f.pieces, Cat(Q(fill(sql)+k.with), p.dataOf(i)))
+	}
+	return f
+}
+
+// dataOf is what follows the i-th statement: the data of a COPY, which is the last.
+func (p writePath) dataOf(i int) []byte {
+	if i < len(p.sql)-1 || p.data == "" {
+		return nil
+	}
+	return Cat(wiretest.CopyData(p.data), wiretest.CopyDone())
 }
 
 // forms are the ways in which the path can be sent.
@@ -64,19 +85,12 @@ func (p writePath) forms(fill func(string) string) []form {
 	}
 	var simple, extended, batch [][]byte
 	for i, sql := range p.sql {
-		sql = fill(sql)
-		var data []byte
-		if i == len(p.sql)-1 && p.data != "" {
-			data = Cat(wiretest.CopyData(p.data), wiretest.CopyDone())
-		}
+		sql, data := fill(sql), p.dataOf(i)
 		simple = append(simple, Cat(Q(sql), data))
 		extended = append(extended, Batch(Run(sql), data))
 		batch = append(batch, Cat(Run(sql), data))
 	}
-	text := Q("begin; " + fill(strings.Join(p.sql, "; ")) + "; commit")
-	if p.data != "" {
-		text = Cat(text, wiretest.CopyData(p.data), wiretest.CopyDone())
-	}
+	text := Cat(Q("begin; "+fill(strings.Join(p.sql, "; "))+"; commit"), p.dataOf(len(p.sql)-1))
 	all := []form{
 		{name: "simple", pieces: simple},
 		{name: "extended", pieces: extended},
@@ -140,12 +154,12 @@ func sendPieces(t *testing.T, c *wiretest.Conn, pieces ...[]byte) (all []wiretes
 	return all, false
 }
 
-// transcriptOf is what a client is to find the same, line by line.
-func transcriptOf(all []wiretest.Message, ended bool, db string) []string {
+// transcriptOf shows messages, one per line.
+func transcriptOf(all []wiretest.Message, ended bool) []string {
 	var lines []string
 	for _, m := range all {
 		if line := m.String(); !strings.HasPrefix(line, `S "fencepost.`) {
-			lines = append(lines, strings.ReplaceAll(line, db, "{db}"))
+			lines = append(lines, line)
 		}
 	}
 	if ended {
@@ -154,7 +168,7 @@ func transcriptOf(all []wiretest.Message, ended bool, db string) []string {
 	return lines
 }
 
-// leave ends a connection and waits until the server has said its last.
+// leaveNow ends a connection and waits until the server has said its last.
 func leaveNow(c *wiretest.Conn) {
 	_, _ = c.Write(wiretest.Terminate())
 	c.Rest()
@@ -167,15 +181,6 @@ func queries(sqls []string, fill func(string) string) [][]byte {
 		all = append(all, Q(fill(sql)))
 	}
 	return all
-}
-
-// chownLike gives a file to the owner of another, if this user may.
-func chownLike(path string, like os.FileInfo) error {
-	st, ok := like.Sys().(*syscall.Stat_t)
-	if !ok || os.Getuid() != 0 {
-		return nil
-	}
-	return os.Chown(path, int(st.Uid), int(st.Gid))
 }
 
 // name makes a name of a subtest.

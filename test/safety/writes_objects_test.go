@@ -2,7 +2,6 @@ package safety
 
 // objectPaths define, change and drop what a database is made of.
 func objectPaths() []writePath {
-	const superOnly = true
 	var all []writePath
 	for _, sql := range []string{
 		"create table made (a int primary key, b text default 'x' check (b <> ''))", "create unlogged table made (a int)",
@@ -34,7 +33,7 @@ func objectPaths() []writePath {
 		"alter foreign table ft options (add fetch_size '5')", "import foreign schema public limit to (kept) from server loop into gones",
 		"create transform for int language sql (from sql with function f(internal))",
 	} {
-		all = append(all, path(sql, sql).but(how{define: true, fails: failing[sql]}))
+		all = append(all, path(sql, sql))
 	}
 	for _, sql := range []string{
 		"create event trigger made on ddl_command_end execute function wret()", "create language made handler plpgsql_call_handler", "create access method made type index handler bthandler",
@@ -42,8 +41,7 @@ func objectPaths() []writePath {
 		"alter event trigger tr disable", "alter database {db} owner to other",
 		"create subscription wp_made connection 'dbname=nowhere' publication p with (connect = false, slot_name = none, enabled = false)", "create text search template made (lexize = dsimple_lexize)",
 	} {
-		h := how{define: true, super: superOnly, fails: failing[sql]}
-		all = append(all, path(sql, sql).but(h))
+		all = append(all, path(sql, sql).but(how{super: true}))
 	}
 	all = append(all,
 		path("a definition seen by an event trigger", "create table made (a int)"),
@@ -54,15 +52,6 @@ func objectPaths() []writePath {
 		path("a constraint not enforced", "alter table t add constraint k check (v <> 'one') not enforced").but(how{since: 18}),
 	)
 	return all
-}
-
-// failing are those that Postgres refuses even from who may do nearly all: there
-// is no label provider, no such function, no such event trigger.
-var failing = map[string]bool{
-	"security label on table t is 'w'": true, "create cast (pair as text) with function wrx(pair)": true,
-	"create transform for int language sql (from sql with function f(internal))": true,
-	"create event trigger made on ddl_command_end execute function wret()":       true,
-	"alter event trigger tr disable":                                             true,
 }
 
 // upkeepPaths look after what is there. Most run alone.
@@ -76,8 +65,8 @@ func upkeepPaths() []writePath {
 		path("refresh", "refresh materialized view m").but(how{before: []string{"insert into t values (9, 'n') on conflict do nothing"}}),
 		path("refresh concurrently", "refresh materialized view concurrently m").but(how{before: []string{"insert into t values (9, 'n') on conflict do nothing"}}),
 		path("refresh with no data", "refresh materialized view m with no data"),
-		path("checkpoint", "checkpoint").but(how{super: true, unseen: true}),
-		path("load", "load 'plpgsql'").but(how{super: true, unseen: true}),
+		path("checkpoint", "checkpoint").but(how{super: true}),
+		path("load", "load 'plpgsql'").but(how{super: true}),
 	}
 	for _, x := range []struct {
 		sql string
@@ -86,12 +75,12 @@ func upkeepPaths() []writePath {
 		{"vacuum t", how{}}, {"vacuum full t", how{}}, {"vacuum (analyze) t", how{}}, {"vacuum freeze t", how{}},
 		{"reindex table concurrently t", how{}}, {"reindex schema public", how{}},
 		{"create index concurrently made on t (v)", how{}}, {"create unique index concurrently if not exists made on t (id)", how{}}, {"drop index concurrently ti", how{}},
-		{"alter table part detach partition part2 concurrently", how{}}, {"cluster", how{unseen: true}},
+		{"alter table part detach partition part2 concurrently", how{}}, {"cluster", how{}},
 		{"create database wp_made", how{}}, {"drop database wp_db", how{}}, {"drop database wp_db with (force)", how{}},
-		{"alter system set work_mem = '5MB'", how{super: true}}, {"alter system reset all", how{super: true, unseen: true}},
+		{"alter system set work_mem = '5MB'", how{super: true}}, {"alter system reset all", how{super: true}},
 		{"create tablespace wp_made location '{dir}/space'", how{super: true}},
 	} {
-		x.alone, x.define = true, true
+		x.alone = true
 		all = append(all, path(x.sql, x.sql).but(x.how))
 	}
 	return all

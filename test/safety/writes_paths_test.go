@@ -21,11 +21,8 @@ type how struct {
 	super  bool     // needs a superuser
 	block  bool     // only in a transaction block
 	alone  bool     // Postgres refuses it in a block
-	unseen bool     // nothing of it is to be seen in state, on Postgres itself
 	since  int      // the first version that knows it
-	fails  bool     // Postgres refuses it, with an error of its own
 	temp   bool     // what comes before makes a temporary table, which goes with its session
-	define bool     // one of the many that define objects: not all forms are run
 	// reads: those who do not lead may do it too, since it changes nothing; on 15
 	// it is refused where it is not proven.
 	reads bool
@@ -72,10 +69,10 @@ func rowPaths() []writePath {
 		path("select into", "select * into made from t"),
 		path("create table as", "create table made as select * from t"),
 		path("create table as execute", "create table made as execute p").but(how{before: []string{"prepare p as select id from t"}}),
-		path("for update", "select * from t for update").but(how{unseen: true}),
-		path("for no key update", "select * from t for no key update").but(how{unseen: true}),
-		path("for share", "select * from t where id = 1 for share").but(how{unseen: true}),
-		path("for key share", "select * from (select * from t for key share) x").but(how{unseen: true}),
+		path("for update", "select * from t for update"),
+		path("for no key update", "select * from t for no key update"),
+		path("for share", "select * from t where id = 1 for share"),
+		path("for key share", "select * from (select * from t for key share) x"),
 		path("an updatable view", "insert into upd values (10, 'w')"),
 		path("a rule", "insert into ruled values (10)"),
 		path("a trigger", "insert into triggered values (10)"),
@@ -88,8 +85,8 @@ func rowPaths() []writePath {
 		path("copy to a file", "copy t to '{dir}/out'"),
 		path("copy to a program", "copy t to program 'cat > {dir}/out'"),
 		path("copy of what an insert returns", "copy (insert into t values (10, 'w') returning id) to stdout"),
-		path("lock table", "lock table t in share mode").but(how{block: true, unseen: true}),
-		path("lock table nowait", "lock t nowait").but(how{block: true, unseen: true}),
+		path("lock table", "lock table t in share mode").but(how{block: true}),
+		path("lock table nowait", "lock t nowait").but(how{block: true}),
 	}
 }
 
@@ -134,14 +131,14 @@ func codePaths() []writePath {
 		path("notify", "notify wp, 'x'"),
 		path("pg_notify", "select pg_notify('wp', 'x')"),
 		path("SQL text in a function", "select query_to_xml('select wr(''w'')', true, true, '')"),
-		path("advisory lock", "select pg_advisory_lock(7)").but(how{unseen: true, reads: true}),
-		path("advisory lock of a transaction", "select pg_advisory_xact_lock(7)").but(how{unseen: true, reads: true}),
-		path("logical message", "select pg_logical_emit_message(false, 'wp', 'x') is null").but(how{unseen: true}),
-		path("logical message of a transaction", "select pg_logical_emit_message(true, 'wp', 'x') is null").but(how{unseen: true}),
-		path("restore point", "select pg_create_restore_point('wp') is null").but(how{super: true, unseen: true}),
-		path("switch of the WAL", "select pg_switch_wal() is null").but(how{super: true, unseen: true}),
+		path("advisory lock", "select pg_advisory_lock(7)").but(how{reads: true}),
+		path("advisory lock of a transaction", "select pg_advisory_xact_lock(7)").but(how{reads: true}),
+		path("logical message", "select pg_logical_emit_message(false, 'wp', 'x') is null"),
+		path("logical message of a transaction", "select pg_logical_emit_message(true, 'wp', 'x') is null"),
+		path("restore point", "select pg_create_restore_point('wp') is null").but(how{super: true}),
+		path("switch of the WAL", "select pg_switch_wal() is null").but(how{super: true}),
 		path("import of collations", "select pg_import_system_collations('public') >= 0").but(how{super: true}),
-		path("reload of the configuration", "select pg_reload_conf()").but(how{super: true, unseen: true}),
+		path("reload of the configuration", "select pg_reload_conf()").but(how{super: true}),
 		path("replication slot", "select slot_name from pg_create_physical_replication_slot('wp')"),
 	}
 }
@@ -165,14 +162,14 @@ func sessionPaths() []writePath {
 		path("set role", "set role other", "create temp table made (a int)", "reset role", "insert into t values (10, 'w')"),
 		path("set local role", "set local role other", "reset role", "insert into t values (10, 'w')").but(how{block: true}),
 		path("set session authorization", "set session authorization app", "insert into t values (10, 'w')", "reset session authorization").but(how{super: true}),
-		path("temporary table", "create temp table made (a int)", "insert into made values (1)").but(how{unseen: true}),
-		path("temporary table as", "create temp table made on commit drop as select * from t").but(how{unseen: true}),
-		path("write to a temporary table", "insert into tt values (1)", "select * from tt").but(how{unseen: true, temp: true, before: []string{"create temp table tt (a int)"}}),
+		path("temporary table", "create temp table made (a int)", "insert into made values (1)"),
+		path("temporary table as", "create temp table made on commit drop as select * from t"),
+		path("write to a temporary table", "insert into tt values (1)", "select * from tt").but(how{temp: true, before: []string{"create temp table tt (a int)"}}),
 		path("temporary view of a write", "create temp view tv as select wr('w')", "select * from tv"),
 		path("savepoints", "savepoint a", "insert into t values (10, 'w')", "rollback to a", "insert into t values (11, 'w')", "release a").but(how{block: true}),
-		path("write behind a failed one", "savepoint a", "insert into t values (1, 'w')", "rollback to a", "insert into t values (11, 'w')").but(how{block: true, fails: true}),
+		path("write behind a failed one", "savepoint a", "insert into t values (1, 'w')", "rollback to a", "insert into t values (11, 'w')").but(how{block: true}),
 		path("read write", "set transaction read write", "insert into t values (10, 'w')").but(how{block: true}),
-		path("write with a default of read only", "insert into t values (10, 'w')").but(how{fails: true, before: []string{"set default_transaction_read_only = on"}}),
+		path("write with a default of read only", "insert into t values (10, 'w')").but(how{before: []string{"set default_transaction_read_only = on"}}),
 		path("write with settings of old", "insert into t values (10, 'it\\'s')").but(how{before: []string{"set standard_conforming_strings = off", "set escape_string_warning = off", "set backslash_quote = on"}}),
 	}
 }

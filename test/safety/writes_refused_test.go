@@ -14,7 +14,8 @@ import (
 // superseded, and who names no resource can neither prepare a transaction nor
 // end one that somebody prepared elsewhere.
 func TestSafetyTwoPhaseIsRefusedForEveryone(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		s.Exec("grant all on t to app; begin; set local role app; insert into t (v) values ('elsewhere'); prepare transaction 'elsewhere" + s.DB + "'")
 		t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, s.DB, "rollback prepared 'elsewhere"+s.DB+"'") })
@@ -54,7 +55,7 @@ func TestReplicationIsRefusedForEveryone(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for _, user := range []string{pgtest.App, pgtest.Superuser} {
-		for _, value := range []string{"true", "on", "yes", "1", "database"} {
+		for _, value := range []string{"true", "database"} {
 			c := wiretest.Dial(t, s.Addr)
 			c.Send(wiretest.Startup("user", user, "database", s.DB, "replication", value))
 			if f := fixture.FatalError(t, c.Rest()); f['C'] != "ZF005" {
@@ -63,5 +64,26 @@ func TestReplicationIsRefusedForEveryone(t *testing.T) {
 		}
 		c, _ := wiretest.Connect(t, s.Addr, "user", user, "database", s.DB, "replication", "off")
 		fixture.MustPass(t, c, Q("select 1"))
+	}
+}
+
+// TestWhatDependsOnTemporaryObjectsGoesWithThem: the temporary objects of a superseded session are gone when
+// the grant returns, with what depends on them.
+func TestWhatDependsOnTemporaryObjectsGoesWithThem(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	s.Exec("alter table c owner to app")
+	columns := func() int {
+		return s.Number("select count(*) from pg_attribute where attrelid = 'c'::regclass and attname = 'x' and not attisdropped")
+	}
+	c := s.Leader("w")
+	fixture.MustPass(t, c, Q("create domain pg_temp.dt as text"))
+	fixture.MustPass(t, c, Q("alter table c add x pg_temp.dt"))
+	if columns() != 1 {
+		t.Fatal("no column")
+	}
+	s.Supersede()
+	if columns() != 0 {
+		t.Error("the column is there after the grant")
 	}
 }

@@ -2,169 +2,231 @@ package safety
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // readsHold is the version from which on the server's read-only mode holds, so
 // that who does not lead may run what only that mode sees through.
 const readsHold = 16
 
-// eachPath runs the test for each path of the cluster as a subtest. Without the
-// fence one failure says it all, and what it wrote spoils the rest.
-func (h *writesCluster) eachPath(test func(t *testing.T, p writePath)) {
-	h.reset(h.t, h.fenced)
-	for _, p := range h.paths() {
-		if !h.t.Run(name(p.name), func(t *testing.T) { test(t, p) }) && !fencing.Checking {
-			return
+// atOnce is how many paths workers take who are superseded by one grant.
+const atOnce = 25
+
+// discarding is the resource of the writes cluster whose stale writes are discarded.
+const discarding = "discarding"
+
+func discards(r fencing.JoinRequest) (p proxy.SessionPolicy) {
+	if r.Resource == discarding {
+		p.OnStale = proxy.DiscardStale
+	}
+	return p
+}
+
+// paths are those that the server knows.
+func (h *writesCluster) paths() []writePath {
+	return slices.DeleteFunc(writePaths(), func(p writePath) bool { return p.since > h.major })
+}
+
+// attempt is a path, and a connection on which it is tried.
+type attempt struct {
+	writePath
+	form
+	conn *wiretest.Conn
+}
+
+func (a attempt) String() string { return a.writePath.name + ", " + a.form.name }
+
+// led makes a worker lead, which opens a connection per path and does no more on it
+// than what comes before. Another worker then supersedes it.
+func (h *writesCluster) led(resource string, turn int, paths []writePath) (all []attempt) {
+	h.T.Helper()
+	worker := fmt.Sprintf("w%d", h.Elector.Next())
+	h.GrantOn(resource, worker)
+	for i, p := range paths {
+		a := attempt{p, h.executed(p, turn+i), h.connect(h.T, p.user(), "fencepost.resource", resource, "fencepost.worker", worker)}
+		before := queries(p.before, h.fill)
+		if resource != discarding {
+			before = append(before, a.first...)
 		}
-	}
-}
-
-// unchanged has prepare make ready what it then runs, and fails the test if that
-// changed anything. The mark says so at little cost, and may say so though nothing
-// was: then it is all done again, between two looks at everything.
-func (h *writesCluster) unchanged(t *testing.T, p writePath, prepare func() (run func())) {
-	t.Helper()
-	changed := ""
-	if len(p.before) == 0 {
-		run := prepare()
-		before := h.mark(t, h.fenced)
-		run()
-		h.settle(t, h.fenced)
-		if !fencing.Checking || h.mark(t, h.fenced) == before {
-			return
+		if got, ended := sendPieces(h.T, a.conn, before...); ended || wiretest.ErrorOf(got) != "" {
+			h.T.Fatalf("%s: what comes before fails: %v", a, got)
 		}
-		changed = difference(h.within(t, h.fenced), h.fenced.start) + difference(h.around(t, h.fenced), h.shared)
+		all = append(all, a)
 	}
-	run := prepare()
-	state, versions, wal := h.state(t, h.fenced), h.fenced.versions(t), h.walAt(t)
-	run()
-	if !fencing.Checking || p.temp {
-		return
-	}
-	h.settle(t, h.fenced)
-	if changed += difference(h.state(t, h.fenced), state) + difference(h.fenced.versions(t), versions) + h.spoken(t, wal); changed != "" {
-		t.Errorf("something was changed:\n%s", changed)
-		h.reset(t, h.fenced)
-	}
+	h.SupersedeOn(resource)
+	return all
 }
 
-func (h *writesCluster) walAt(t *testing.T) string {
-	t.Helper()
-	return h.fenced.lines(t, "select pg_current_wal_insert_lsn()::text")[0]
-}
-
-// spoken is what the WAL says since an LSN that is no change of a row, but was
-// asked for: messages, restore points, switches.
-func (h *writesCluster) spoken(t *testing.T, since string) string {
-	t.Helper()
-	if since == h.walAt(t) {
-		return ""
-	}
-	h.fenced.exec(t, "select pg_logical_emit_message(true, 'the end', '')") // so that there is a record, and all are flushed
-	return strings.Join(h.fenced.once(t, fmt.Sprintf(`select concat_ws(' ', resource_manager, record_type, description)
-		from ext.pg_get_wal_records_info('%s', pg_current_wal_flush_lsn())
-		where (resource_manager = 'LogicalMessage' or record_type in ('RESTORE_POINT', 'SWITCH', 'CHECKPOINT_ONLINE')) and description !~ 'the end'`, since)), "\n")
-}
-
-// TestSafetyWritePathsOfTheSuperseded: a worker that led, and has been
-// superseded since without its proxy knowing, changes nothing in any way, and
-// its connection is over. FENCEPOST_TEST_ALL_FORMS runs all forms.
+// TestSafetyWritePathsOfTheSuperseded: a worker that led, and has been superseded
+// since without its proxy knowing, changes nothing in any way, and its connection is
+// over. Where stale writes are discarded, it changes nothing either. From 16 on, what a
+// single statement says that it writes is then answered as if it had changed nothing.
+// The rest is refused, and the session goes on.
 func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
 	eachWritesCluster(t, func(h *writesCluster) {
-		s := &fixture.Cluster{Proxy: h.Proxy, T: h.t, DB: h.fenced.db, Admin: h.fenced.admin}
-		h.eachPath(func(t *testing.T, p writePath) {
-			s := s.With(t)
-			forms := slices.DeleteFunc(h.some(p, h.fenced, refusedForms), func(f form) bool { return f.readOnly })
-			h.unchanged(t, p, func() func() {
-				conns := h.led(t, s, p, forms)
-				return func() { h.superseded(t, forms, conns) }
-			})
-			if len(p.before) > 0 {
-				h.reset(t, h.fenced)
+		h.supersedes("r", h.isOver)
+		if h.T.Failed() && !fencing.Checking {
+			return
+		}
+		h.PG.DrainsPatiently(h.T, h.DB)
+		h.Elector.SetGrace(3 * time.Second)
+		ended := 0
+		h.supersedes(discarding, func(a attempt) {
+			if h.isDiscarded(a) {
+				ended++
 			}
 		})
+		if all := len(h.paths()); ended > all/4 {
+			h.T.Errorf("the grants have ended %d of %d sessions at rest, which are to go on", ended, all)
+		}
 	})
 }
 
-// led opens a connection per form, each of a worker that led and does no more.
-func (h *writesCluster) led(t *testing.T, s *fixture.Cluster, p writePath, forms []form) (conns []*wiretest.Conn) {
-	t.Helper()
-	fill := func(sql string) string { return h.fill(sql, h.fenced) }
-	for i, f := range forms {
-		worker := fmt.Sprintf("w%d.%d", i, s.Elector.Next())
-		params := h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)
-		s.Grant(worker)
-		c, _ := wiretest.Connect(t, h.Addr, params...)
-		before, ended := sendPieces(t, c, append(queries(p.before, fill), f.first...)...)
-		if state := wiretest.ErrorOf(before); state != "" || ended {
-			t.Fatalf("%s: what comes before fails: %v", f.name, before)
+// supersedes runs all paths on connections of workers that were superseded.
+func (h *writesCluster) supersedes(resource string, try func(attempt)) {
+	h.T.Helper()
+	for i, paths := range slices.Collect(slices.Chunk(h.paths(), atOnce)) {
+		all := h.led(resource, i, paths)
+		h.unchanged(h.T, func() {
+			for _, a := range all {
+				try(a)
+			}
+		})
+		for _, a := range all { // what belongs to a session goes with it
+			leaveNow(a.conn)
 		}
-		conns = append(conns, c)
-	}
-	s.Supersede()
-	return conns
-}
-
-// superseded runs each form on its connection, whose worker was superseded.
-func (h *writesCluster) superseded(t *testing.T, forms []form, conns []*wiretest.Conn) {
-	t.Helper()
-	for i, f := range forms {
-		all, ended := sendPieces(t, conns[i], f.pieces...)
-		last := wiretest.Message{}
-		if len(all) > 0 {
-			last = all[len(all)-1]
+		if h.T.Failed() && !fencing.Checking {
+			return
 		}
-		if wiretest.ErrorOf(all) != "ZF001" || last.Fields()['V'] != "FATAL" || !ended {
-			t.Errorf("%s: want FATAL ZF001 and the end, got %v", f.name, transcriptOf(all, ended, h.fenced.db))
-		}
-		_ = conns[i].Close()
 	}
 }
 
-// TestSafetyWritePathsOfThoseWhoDoNotLead: a worker that does not lead, and a
-// connection without a resource that may only read, change nothing in any way.
-// Each is refused where Postgres would have failed, and lives on.
+// isOver fails the test unless the attempt is answered by FATAL ZF001.
+func (h *writesCluster) isOver(a attempt) {
+	h.T.Helper()
+	all, ended := sendPieces(h.T, a.conn, a.pieces...)
+	last := wiretest.Message{}
+	if len(all) > 0 {
+		last = all[len(all)-1]
+	}
+	if wiretest.ErrorOf(all) != "ZF001" || last.Fields()['V'] != "FATAL" || !ended {
+		h.T.Errorf("%s: want FATAL ZF001 and the end, got\n  %s", a, strings.Join(transcriptOf(all, ended), "\n  "))
+	}
+}
+
+var (
+	discardable = regexp.MustCompile(`^(?:with .*\) )?(?:insert|update|delete|merge) `)
+	changed     = regexp.MustCompile(`^(?:INSERT 0|UPDATE|DELETE|MERGE) [1-9]`)
+)
+
+// isDiscarded fails the test unless the attempt changes nothing and the session goes
+// on. It reports whether the grant has ended the session, because the proxy was held up.
+func (h *writesCluster) isDiscarded(a attempt) (ended bool) {
+	h.T.Helper()
+	single := h.major >= readsHold && a.call == nil && !slices.ContainsFunc(a.sql, func(sql string) bool {
+		return !discardable.MatchString(sql) || strings.Contains(sql, `\'`) // which is not read
+	})
+	all, ended := sendPieces(h.T, a.conn, slices.Concat(a.first, a.pieces)...)
+	got := wiretest.ErrorOf(all)
+	if ended && got == "ZF001" && len(all) == 1 {
+		return true
+	}
+	wrong := ended || got != "" && got != "ZF001" || strings.Contains(fmt.Sprint(all), "FATAL")
+	if single && !strings.HasPrefix(a.form.name, "one text") {
+		wrong = wrong || got != ""
+	}
+	for _, m := range all {
+		wrong = wrong || m.Type == 'C' && changed.Match(m.Body)
+	}
+	if wrong {
+		h.T.Errorf("%s: want no change or ERROR ZF001, got\n  %s", a, strings.Join(transcriptOf(all, ended), "\n  "))
+	}
+	if rest, over := sendPieces(h.T, a.conn, Q("rollback"), Q("select 1")); over || wiretest.ErrorOf(rest) != "" {
+		h.T.Errorf("%s: the connection is of no use any more: %v", a, rest)
+	}
+	return false
+}
+
+// TestSafetyWritePathsOfThoseWhoDoNotLead: a worker that does not lead, one whose
+// lease is not confirmed, and a connection without a resource that may only read,
+// change nothing in any way. Each is refused where Postgres would have failed, and
+// lives on.
 func TestSafetyWritePathsOfThoseWhoDoNotLead(t *testing.T) {
 	eachWritesCluster(t, func(h *writesCluster) {
-		s := &fixture.Cluster{Proxy: h.Proxy, T: h.t, DB: h.fenced.db, Admin: h.fenced.admin}
-		s.Connect("leader")
-		s.Grant("leader")
-		h.eachPath(func(t *testing.T, p writePath) {
-			h.unchanged(t, p, func() func() {
-				return func() {
-					h.refusesAll(t, p, "a follower", "fencepost.resource", "r", "fencepost.worker", "follower")
-					h.refusesAll(t, p, "one without a resource")
-				}
+		h.Grant("lapsed")
+		lapsed := *h.Candidacy(h.DB, "r", "lapsed").Status()
+		lapsed.Role, lapsed.Lapsed = fencing.Follower, true
+		h.Candidacy(h.DB, "r", "lapsed").SetStatus(&lapsed)
+		outside := func(who string, more ...string) *outsider {
+			return &outsider{who: who, params: more, conns: map[string]*wiretest.Conn{}}
+		}
+		all := []*outsider{
+			outside("a follower", "fencepost.resource", "r", "fencepost.worker", "follower"),
+			outside("one whose lease is not confirmed", "fencepost.resource", "r", "fencepost.worker", "lapsed"),
+			outside("one without a resource"),
+		}
+		for i, p := range h.paths() {
+			passed := h.T.Run(name(p.name), func(t *testing.T) {
+				h.unchanged(t, func() {
+					for _, r := range all {
+						h.refusesAll(t, r, p, i)
+					}
+				})
 			})
-		})
+			if !passed && !fencing.Checking {
+				return // what it wrote spoils the rest
+			}
+		}
 	})
 }
 
-// refusesAll runs each form of p on one connection of who does not lead.
-func (h *writesCluster) refusesAll(t *testing.T, p writePath, who string, more ...string) {
+// outsider are connections of one who does not lead, by their users.
+type outsider struct {
+	who    string
+	params []string
+	conns  map[string]*wiretest.Conn
+}
+
+// refusesAll sends p in several forms on a connection of one who does not lead: a new
+// one if the path depends on what comes before.
+func (h *writesCluster) refusesAll(t *testing.T, r *outsider, p writePath, turn int) {
 	t.Helper()
-	c, _ := wiretest.Connect(t, h.Addr, h.params(p, h.fenced, more...)...)
-	sendPieces(t, c, queries(p.before, func(sql string) string { return h.fill(sql, h.fenced) })...)
-	for _, f := range h.some(p, h.fenced, refusedForms) {
+	c, fresh := r.conns[p.user()], len(p.before) > 0
+	if c == nil || fresh {
+		c = h.connect(h.T, p.user(), r.params...)
+	}
+	if fresh {
+		defer leaveNow(c)
+	} else {
+		r.conns[p.user()] = c
+	}
+	sendPieces(t, c, queries(p.before, h.fill)...)
+	for _, f := range h.refused(p, turn) {
 		all, ended := sendPieces(t, c, append(f.first, f.pieces...)...)
 		got := wiretest.ErrorOf(all)
-		passes := p.reads && (h.major >= readsHold || len(more) == 0) && got == ""
+		passes := p.reads && got == "" && (h.major >= readsHold || len(r.params) == 0)
 		absent := p.temp && h.major >= readsHold && got == "42P01" // the statement before it was refused
 		if !passes && !absent && got != "ZF002" || ended || strings.Contains(fmt.Sprint(all), "FATAL") {
-			t.Errorf("%s, %s: want ZF002, got\n  %s", who, f.name, strings.Join(transcriptOf(all, ended, h.fenced.db), "\n  "))
+			t.Errorf("%s, %s: want ZF002, got\n  %s", r.who, f.name, strings.Join(transcriptOf(all, ended), "\n  "))
 		}
 		if rest, over := sendPieces(t, c, Q("rollback"), Q("select 1")); over || wiretest.ErrorOf(rest) != "" {
-			t.Errorf("%s, %s: the connection is of no use any more: %v", who, f.name, rest)
-			break
+			t.Errorf("%s, %s: the connection is of no use any more: %v", r.who, f.name, rest)
+			if !fresh {
+				delete(r.conns, p.user())
+			}
+			return
 		}
 	}
-	leaveNow(c)
+	if rest, _ := sendPieces(t, c, Q("discard all")); wiretest.ErrorOf(rest) != "" {
+		t.Errorf("%s: DISCARD ALL: %v", r.who, rest)
+	}
 }

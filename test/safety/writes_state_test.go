@@ -4,131 +4,82 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sort"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 )
 
-// state is what there is to see in a database and around it, one thing per line,
-// without what differs from database to database.
-func (h *writesCluster) state(t *testing.T, x *side) []string {
-	t.Helper()
-	return slices.Concat(h.heard(t, x), h.within(t, x))
+// mark is what there is to see of the server at one time. It changes with whatever
+// is changed: each change of a row, of an object, or a lock on a row stands in the
+// WAL. What does not stand there is in state.
+type mark struct {
+	position string // in the WAL
+	state    []string
 }
 
-// heard is what there is around a database, and what was notified in it.
-func (h *writesCluster) heard(t *testing.T, x *side) []string {
+func (h *writesCluster) mark(t *testing.T) mark {
 	t.Helper()
-	lines := h.around(t, x)
-	for _, n := range x.heard {
-		lines = append(lines, "heard "+n)
-	}
-	return lines
-}
-
-// around is what all databases of the server share: it is cheap to ask for.
-func (h *writesCluster) around(t *testing.T, x *side) []string {
-	t.Helper()
-	lines := x.lines(t, aroundSQL) // and hears what was notified
+	lines := h.lines(t, stateSQL) // and hears what was notified
 	_ = filepath.Walk(h.dir, func(path string, info os.FileInfo, err error) error {
 		if err == nil && !info.IsDir() && info.Name() != "PG_VERSION" {
 			lines = append(lines, fmt.Sprintf("file %s of %d bytes", path, info.Size()))
 		}
 		return nil
 	})
-	return unnamed(lines, x)
-}
-
-// within is what there is in the database itself.
-func (h *writesCluster) within(t *testing.T, x *side) []string {
-	t.Helper()
-	return slices.Concat(unnamed(x.lines(t, catalogSQL), x), x.rows(t))
-}
-
-// digest stands for what there is in a database: the objects, and the rows that
-// they hold.
-type digest struct {
-	objects string
-	rows    []string
-}
-
-func (x *side) digest(t *testing.T) digest {
-	t.Helper()
-	return digest{x.lines(t, objectsSQL)[0], x.rows(t)}
-}
-
-func (d digest) is(other digest) bool {
-	return d.objects == other.objects && difference(d.rows, other.rows) == ""
-}
-
-// rows is what the relations of the database hold.
-func (x *side) rows(t *testing.T) []string {
-	t.Helper()
-	parts := x.once(t, `select format('select %L || r::text from only %s r', oid::regclass || ' has ', oid::regclass) from pg_class
-		where relkind in ('r', 'm') and relispopulated and relnamespace not in ('pg_catalog'::regnamespace, 'fencepost'::regnamespace, 'information_schema'::regnamespace) and relpersistence <> 't'
-		union all select format('select %L || concat(last_value, is_called) from %s', oid::regclass || ' is at ', oid::regclass) from pg_class
-		where relkind = 'S' and relnamespace <> 'fencepost'::regnamespace and relpersistence <> 't'
-		union all select $$select concat_ws(' ', 'large object', m.oid, lomowner::regrole, lomacl, data) from pg_largeobject_metadata m left join pg_largeobject l on loid = m.oid$$`)
-	return unnamed(x.once(t, strings.Join(parts, " union all ")), x)
-}
-
-// mark changes with whatever is changed in the server: each change of a row, of
-// an object or a lock on a row stands in the WAL, and has taken a transaction id
-// if it was not undone. What changes without is in it too. It may also change
-// with nothing: the server writes WAL of its own accord, and when a page is tidied.
-func (h *writesCluster) mark(t *testing.T, x *side) string {
-	t.Helper()
-	all := append(x.lines(t, markSQL), h.around(t, x)...)
-	return strings.Join(append(all, x.heard...), "\n")
-}
-
-// unnamed takes the database's name out of what it says.
-func unnamed(lines []string, x *side) []string {
-	for i := range lines {
-		lines[i] = strings.ReplaceAll(lines[i], x.db, "{db}")
+	for _, n := range h.heard {
+		lines = append(lines, "heard "+n)
 	}
-	return lines
+	return mark{h.lines(t, "select pg_current_wal_insert_lsn()::text")[0], lines}
 }
 
-// versions is which version of each row there is in each relation, and where:
-// it changes with all that was written and not undone, row locks among it.
-func (x *side) versions(t *testing.T) []string {
+// since is what was changed since a mark, "" if nothing was.
+func (h *writesCluster) since(t *testing.T, before mark) string {
 	t.Helper()
-	parts := x.once(t, `select format('select %L || count(*) || '' '' || coalesce(sum(hashtext(concat(ctid, xmin%s))), 0) from only %s', oid::regclass || ' ',
-		case when oid >= 16384 then ', xmax' end, oid::regclass) from pg_class
-		where relkind in ('r', 'm') and relispopulated and relpersistence <> 't' and relnamespace <> 'fencepost'::regnamespace`)
-	return x.once(t, strings.Join(parts, " union all "))
+	now := h.mark(t)
+	changed := difference(now.state, before.state)
+	if now.position == before.position {
+		return changed
+	}
+	h.Exec("select pg_logical_emit_message(true, 'the end', '')") // which writes all before it to disk
+	return changed + strings.Join(h.lines(t, fmt.Sprintf(writtenSQL, before.position, now.position)), "\n")
 }
 
-// lines asks for one column of text, by a statement that stays prepared.
-func (x *side) lines(t *testing.T, sql string) []string {
+// unchanged fails the test if run changes anything. Its workers end, or wait for
+// their clients.
+func (h *writesCluster) unchanged(t *testing.T, run func()) {
 	t.Helper()
-	return x.ask(t, sql, pgx.QueryExecModeCacheStatement)
+	before := h.mark(t)
+	run()
+	h.settle(t)
+	if !fencing.Checking {
+		return // whatever run has found says it all
+	}
+	if changed := h.since(t, before); changed != "" {
+		t.Errorf("something was changed:\n%s", changed)
+	}
 }
 
-// once is lines for a text that is not asked for again.
-func (x *side) once(t *testing.T, sql string) []string {
+// settle waits until all backends of the workers wait for their clients.
+func (h *writesCluster) settle(t *testing.T) {
 	t.Helper()
-	return x.ask(t, sql, pgx.QueryExecModeSimpleProtocol)
+	const sql = `select count(*)::text from pg_stat_activity
+		where datname = current_database() and application_name = 'worker' and wait_event is distinct from 'ClientRead'`
+	fixture.Eventually(t, "the workers' backends are at rest", func() bool { return h.lines(t, sql)[0] == "0" })
 }
 
-func (x *side) ask(t *testing.T, sql string, mode pgx.QueryExecMode) []string {
+// lines asks for one column of text.
+func (h *writesCluster) lines(t *testing.T, sql string) []string {
 	t.Helper()
-	rows, err := x.admin.Query(t.Context(), sql, mode)
+	rows, err := h.Admin.Query(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		t.Fatalf("%.300s: %v", sql, err)
 	}
-	lines, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (string, error) {
-		var s *string
-		err := r.Scan(&s)
-		if s == nil {
-			return "(nothing)", err
-		}
-		return *s, err
-	})
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatalf("%.2000s: %v", sql, err)
 	}
@@ -154,14 +105,22 @@ func difference(a, b []string) string {
 	return strings.Join(out, "\n")
 }
 
-// markSQL is what mark asks for.
-const markSQL = `
-select concat_ws(' ', pg_current_wal_insert_lsn(), pg_snapshot_xmax(pg_current_snapshot()),
-	(select string_agg(concat_ws(' ', oid, pg_sequence_last_value(oid)), ',' order by oid) from pg_class where relkind = 'S' and relpersistence <> 't'))`
+// writtenSQL is what the WAL says between two positions, apart from what the server
+// writes of its own accord and when it tidies a page, and apart from the locks with which
+// Fencepost looks whether a backend may be registered. A MultiXact is written with the
+// lock that needs it.
+const writtenSQL = `
+with written as (select *, resource_manager || ' ' || record_type as what from ext.pg_get_wal_records_info('%s', '%s')),
+	looks as (select start_lsn, xid from written where what = 'Heap LOCK' and block_ref like '%%/' || pg_relation_filenode('fencepost.fence') || ' %%')
+select concat_ws(' ', what, left(description, 300)) from written
+where what <> 'Standby RUNNING_XACTS' and what not like 'XLOG FPI%%' and what not like 'Heap2 PRUNE%%' and what not like 'MultiXact %%'
+	and start_lsn not in (select start_lsn from looks)
+	and not (what in ('Transaction COMMIT', 'Transaction ABORT') and xid in (select xid from looks))`
 
-// aroundSQL is what databases share.
-const aroundSQL = `
-select concat_ws(' ', 'object', n) from (
+// stateSQL is the sequences, and what databases share.
+const stateSQL = `
+select concat_ws(' ', 'sequence', oid, pg_sequence_last_value(oid)) from pg_class where relkind = 'S' and relpersistence <> 't'
+union all select concat_ws(' ', 'object', n) from (
 	select spcname as n from pg_tablespace union all select concat(rolname, rolcreatedb) from pg_roles
 	union all select concat(datname, datallowconn, datconnlimit) from pg_database where datname ~ '^wp') o
 union all select concat_ws(' ', 'shared comment', description) from pg_shdescription
@@ -171,41 +130,3 @@ union all select concat_ws(' ', 'member', roleid::regrole, member::regrole) from
 union all select concat_ws(' ', 'prepared', gid) from pg_prepared_xacts
 union all select concat_ws(' ', 'slot', slot_name) from pg_replication_slots
 union all select concat_ws(' ', 'configured', pg_read_file('postgresql.auto.conf'))`
-
-// objectsSQL is one line for catalogSQL.
-const objectsSQL = `select md5(string_agg(l, '|' order by l)) from (select replace(l, current_database(), '{db}') from (` + catalogSQL + `) c (l)) c (l)`
-
-// catalogSQL is what objects a database holds.
-const catalogSQL = `
-with u as (select oid from pg_namespace where nspname not in ('pg_catalog', 'information_schema', 'fencepost', 'ext', 'pg_toast') and nspname !~ '^pg_(toast_)?temp')
-select concat_ws(' ', 'relation', c.oid::regclass, relkind, relpersistence, relowner::regrole, relacl, relrowsecurity, relforcerowsecurity, reloptions, relpages > 0, reltuples, relreplident, relispartition,
-	(select amname from pg_am where oid = relam), (select spcname from pg_tablespace where oid = reltablespace)) from pg_class c where relnamespace in (select oid from u)
-union all select concat_ws(' ', 'temporary', count(*) > 0) from pg_class where relpersistence = 't'
-union all select concat_ws(' ', 'column', attrelid::regclass, attname, format_type(atttypid, atttypmod), attnotnull, attgenerated, attidentity, attacl, attoptions, attstattarget, attisdropped, attstorage)
-	from pg_attribute a join pg_class c on c.oid = attrelid where attnum > 0 and relnamespace in (select oid from u)
-union all select concat_ws(' ', 'default', adrelid::regclass, pg_get_expr(adbin, adrelid)) from pg_attrdef
-union all select concat_ws(' ', 'constraint', conname, conrelid::regclass, contypid::regtype, pg_get_constraintdef(oid), convalidated) from pg_constraint where connamespace in (select oid from u)
-union all select concat_ws(' ', 'index', pg_get_indexdef(indexrelid), indisvalid, indisclustered, indisreplident) from pg_index where indexrelid >= 16384 and indrelid::regclass::text !~ '^(fencepost|pg_toast)'
-union all select concat_ws(' ', 'view', oid::regclass, pg_get_viewdef(oid), relispopulated) from pg_class where relkind in ('v', 'm') and relnamespace in (select oid from u)
-union all select concat_ws(' ', 'rule', pg_get_ruledef(oid), ev_enabled) from pg_rewrite where oid >= 16384 and rulename <> '_RETURN'
-union all select concat_ws(' ', 'trigger', pg_get_triggerdef(oid), tgenabled) from pg_trigger where not tgisinternal
-union all select concat_ws(' ', 'policy', polname, polrelid::regclass, polcmd, pg_get_expr(polqual, polrelid)) from pg_policy
-union all select concat_ws(' ', 'routine', oid::regprocedure, prosrc, prokind, provolatile, proisstrict, proowner::regrole, proacl, prosecdef, proconfig) from pg_proc where pronamespace in (select oid from u)
-union all select concat_ws(' ', 'type', oid::regtype, typtype, typowner::regrole, typacl, typnotnull, typdefault) from pg_type where typnamespace in (select oid from u)
-union all select concat_ws(' ', 'label', enumtypid::regtype, enumlabel, enumsortorder) from pg_enum
-union all select concat_ws(' ', 'schema', nspname, nspowner::regrole, nspacl) from pg_namespace where oid in (select oid from u)
-union all select concat_ws(' ', 'operator', oid::regoperator, oprowner::regrole) from pg_operator where oid >= 16384
-union all select concat_ws(' ', 'cast', castsource::regtype, casttarget::regtype, castcontext) from pg_cast where oid >= 16384
-union all select concat_ws(' ', 'object', n) from (
-	select opcname::text as n from pg_opclass where oid >= 16384 union all select opfname from pg_opfamily where oid >= 16384 union all select conname from pg_conversion where oid >= 16384
-	union all select collname from pg_collation where oid >= 16384 union all select dictname from pg_ts_dict where oid >= 16384 union all select cfgname from pg_ts_config where oid >= 16384
-	union all select lanname from pg_language where oid >= 16384 union all select amname from pg_am where oid >= 16384 union all select fdwname from pg_foreign_data_wrapper
-	union all select concat(extname, extversion) from pg_extension union all select concat(evtname, evtenabled) from pg_event_trigger union all select subname from pg_subscription where subdbid = (select oid from pg_database where datname = current_database())
-	union all select tmplname from pg_ts_template where oid >= 16384 union all select stxname from pg_statistic_ext) o
-union all select concat_ws(' ', 'server', srvname, srvoptions, srvacl) from pg_foreign_server
-union all select concat_ws(' ', 'mapping', srvname, usename, umoptions) from pg_user_mappings
-union all select concat_ws(' ', 'foreign', ftrelid::regclass, ftoptions) from pg_foreign_table
-union all select concat_ws(' ', 'publication', pubname, puballtables, (select count(*) from pg_publication_rel where prpubid = p.oid)) from pg_publication p
-union all select concat_ws(' ', 'comment', classoid::regclass, description) from pg_description where objoid >= 16384
-union all select concat_ws(' ', 'default right', defaclrole::regrole, defaclobjtype, defaclacl) from pg_default_acl
-union all select concat_ws(' ', 'statistics', starelid::regclass, count(*)) from pg_statistic where starelid >= 16384 group by starelid`

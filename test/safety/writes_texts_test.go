@@ -70,7 +70,7 @@ var hidings = []hiding{
 
 const readingsSQL = `
 create function turn(text, text) returns text language plpgsql as $$begin return set_config($1, $2, false); end$$;
-create function heard() returns text language sql volatile as $$select pg_notify('wp', 'stale')::text$$;`
+`
 
 // setUpReading brings a new connection of the worker to the reading. Who does not lead
 // may not be let on 15, where a function of a user's is not proven.
@@ -100,90 +100,55 @@ func setUpReading(s *fixture.Cluster, t *testing.T, r reading, worker string) *w
 // TestSafetyHiddenTextOfThoseWhoDoNotLead: a text that is harmless as the proxy
 // could read it, and calls what read-only mode lets pass as the server does.
 func TestSafetyHiddenTextOfThoseWhoDoNotLead(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		s.Exec(readingsSQL)
 		s.Leader("leader")
-		admin := newListener(t, s)
-		for _, x := range hidings {
-			text := fmt.Sprintf(x.text, ", pg_notify($$wp$$, $$stale$$)")
-			for _, r := range readings(x.parameter, x.value) {
-				for form, parts := range map[string][]byte{"simple": Q(text), "extended": Batch(Run(text))} {
-					if r.batch != nil && form == "simple" {
-						continue
-					}
-					s := s.With(t)
-					c := setUpReading(s, t, r, "follower")
-					sendPieces(t, c, Cat(r.pipelined, r.batch, parts))
-					leaveNow(c)
-					if n := admin(); n != "" {
-						t.Errorf("%s %s, %s: a follower was heard: %s", x.name, r.name, form, n)
-					}
+		heard := newListener(t, s)
+		for _, parameter := range []string{"standard_conforming_strings", "client_encoding"} {
+			of := slices.DeleteFunc(slices.Clone(hidings), func(x hiding) bool { return x.parameter != parameter })
+			for i := range readings(parameter, "") {
+				x := of[i%len(of)] // each meets several readings, and each reading one
+				r := readings(parameter, x.value)[i]
+				text := fmt.Sprintf(x.text, ", pg_notify($$wp$$, $$stale$$)")
+				sent := Q(text)
+				if r.batch != nil || i/len(of)%2 == 1 {
+					sent = Batch(Run(text))
+				}
+				c := setUpReading(s.With(t), t, r, "follower")
+				sendPieces(t, c, Cat(r.pipelined, r.batch, sent))
+				leaveNow(c)
+				if n := heard(); n != "" {
+					t.Errorf("%s %s: a follower was heard: %s", x.name, r.name, n)
 				}
 			}
 		}
 	})
 }
 
-// TestSafetyHiddenCommits: a text with a COMMIT in it that a wrong reading does
-// not show, behind which a write goes on while the next worker is granted.
-func TestSafetyHiddenCommits(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
-		s := fixture.NewCluster(t, pg)
-		s.Exec(readingsSQL)
-		for i, x := range hidings {
-			text := fmt.Sprintf(x.text, "; commit; "+blocked+";")
-			for j, r := range readings(x.parameter, x.value) {
-				if r.batch != nil || (i+j)%3 != 0 && i > 0 && r.pipelined == nil {
-					continue
-				}
-				t.Run(name(x.name+" "+r.name), func(t *testing.T) {
-					s := s.With(t)
-					s.Exec("truncate t")
-					holdsReading(s, fmt.Sprintf("w%d.%d", i, j), r, Cat(r.pipelined, Q(text)))
-				})
+// newListener listens to the channel wp, and returns what tells what was heard
+// since it was asked last.
+func newListener(t *testing.T, s *fixture.Cluster) func() string {
+	t.Helper()
+	conn, _ := wiretest.Connect(t, s.PG.Addr(), "user", pgtest.Superuser, "database", s.DB)
+	conn.Exec("listen wp")
+	return func() (heard string) {
+		for _, m := range conn.Exec("select 1") {
+			if m.Type == 'A' {
+				heard += m.String()
 			}
 		}
-	})
-}
-
-// holdsReading is holds for a connection with a reading of its own.
-func holdsReading(s *fixture.Cluster, worker string, r reading, last []byte) {
-	s.T.Helper()
-	s.Connect(worker)
-	s.Grant(worker)
-	client := setUpReading(s, s.T, r, worker)
-	s.Exec("select pg_advisory_lock(42)")
-	defer s.Exec("select pg_advisory_unlock_all()")
-	answer := fixture.ReadReply(client, answers(last))
-	if _, err := client.Write(last); err != nil {
-		s.T.Fatal(err)
-	}
-	backend := 0
-	fixture.Eventually(s.T, "the write waits at the gate", func() bool {
-		backend = atTheGate(s)
-		return answer.Done() || backend != 0
-	})
-	s.Supersede()
-	s.Exec("select pg_advisory_unlock(42)")
-	_, _ = client.Write(Q("commit"))
-	_ = client.Close()
-	awaitEnd(s, backend)
-	if n := s.Rows("stale"); n != 0 {
-		s.T.Errorf("%d rows of the old epoch", n)
-	}
-	if all, _ := answer.Wait(); backend == 0 {
-		s.T.Errorf("the write did not come to the gate: %v", all)
+		return heard
 	}
 }
 
 // oddTexts are texts that a proxy may read otherwise than the server.
-func oddTexts() []fixture.Sequence {
+func oddTexts() []string {
 	deep := func(n int) string {
 		return "select " + strings.Repeat("(", n) + "1" + strings.Repeat(")", n)
 	}
-	var all []fixture.Sequence
-	for _, sql := range []string{
+	return []string{
 		"\ufeffselect 1", "select\v1", "select\f1", "select\u00a01", "select 1\v; insert into t values (10, 'w')", "\v", "\finsert into t values (10, 'w')",
 		"/* select */ insert into t values (10, 'w')", "/* /* ; */ ; */ insert into t values (10, 'w'); select count(*) from t", "select 1 /* no end", "/* no end; insert into t values (10, 'w')",
 		"select 1 -- x\rinsert into t values (10, 'w')", "select 1 -- x\r\n; insert into t values (10, 'w')", "select 1 --\x01; commit\n; select 2",
@@ -210,37 +175,14 @@ func oddTexts() []fixture.Sequence {
 		"select 1" + strings.Repeat(" union select 1", 2000), "select array" + strings.Repeat("[", 3000) + "1" + strings.Repeat("]", 3000), "explain " + strings.Repeat("explain ", 50) + "select 1",
 		"insert into t values (10, '" + strings.Repeat("x", 3<<20) + "')", "insert into t values (10, '" + strings.Repeat("x;", 1<<20) + "')", "select length('" + strings.Repeat(";", 300<<10) + "'); insert into t values (10, 'w')",
 		"begin; insert into t values (10, 'w'); commit; select length('" + strings.Repeat("y", 2<<20) + "'), nothing",
-	} {
-		all = append(all, fixture.NewSequence(fmt.Sprintf("%.60q", sql), Q(sql), Q("select count(*) from t"), Batch(Run(sql)), Q("rollback"), Q("select count(*) from t")))
 	}
-	// The stack of the parser is as deep for a text behind a check, but for two
-	// places of 10,000: such a text alone is refused two brackets early.
-	for _, sql := range []string{deep(200000), "select " + strings.Repeat("case when true then ", 9000) + "1"} {
-		all = append(all, fixture.NewSequence(fmt.Sprintf("extended %.60q", sql), Batch(Run(sql)), Q("select count(*) from t")))
-	}
-	return all
 }
 
-// TestOddTextsOfTheLeader: whatever the text, the leader is told what Postgres
-// would tell it, and the same is done.
-func TestOddTextsOfTheLeader(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
-		p := fixture.NewProxy(t, pg, nil)
-		db := pg.Database(t)
-		direct, proxied := pg.Connect(t, "postgres", pg.Database(t)), pg.Connect(t, "postgres", db)
-		holder, _ := wiretest.Connect(t, p.Addr, "user", "app", "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		p.Candidacy(db, "r", "w").Grant()
-		defer holder.Close()
-		for _, s := range oddTexts() {
-			t.Run(name(s.Name), func(t *testing.T) { fixture.CompareAsLeader(t, p, direct, proxied, s) })
-		}
-	})
-}
-
-// TestOddTextsOfFollowers: whatever the text, a follower writes nothing, and its
+// TestSafetyOddTextsOfFollowers: whatever the text, a follower writes nothing, and its
 // connection goes on.
 func TestSafetyOddTextsOfFollowers(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		s.Exec("drop table c, t cascade; drop function wr(text) cascade; " + fixture.TablesSQL + "; alter table t owner to app; alter table d owner to app")
 		s.Leader("leader")
@@ -248,15 +190,15 @@ func TestSafetyOddTextsOfFollowers(t *testing.T) {
 		for _, x := range oddTexts() {
 			s := s.With(t)
 			c := s.Connect("follower")
-			for _, piece := range slices.Concat(x.Pieces, [][]byte{Q("select 1")}) {
+			for _, piece := range [][]byte{Q(x), Batch(Run(x)), Q("rollback"), Q("select 1")} {
 				if _, ended := sendPieces(t, c, piece); ended {
-					t.Errorf("%s: the connection ended", x.Name)
+					t.Errorf("%.60q: the connection ended", x)
 					break
 				}
 			}
 			_ = c.Close()
 			if n := s.Number("select count(*) from t"); n != before {
-				t.Fatalf("%s: a follower wrote", x.Name)
+				t.Fatalf("%.60q: a follower wrote", x)
 			}
 		}
 	})
