@@ -143,9 +143,12 @@ func codePaths() []writePath {
 	}
 }
 
+// preparesInsert comes before paths that execute a prepared statement that writes.
+var preparesInsert = []string{"prepare p(int) as insert into t values ($1, 'p')"}
+
 // sessionPaths write by what the session was told to do, or in another role.
 func sessionPaths() []writePath {
-	prepared := how{before: []string{"prepare p(int) as insert into t values ($1, 'p')"}}
+	prepared := how{before: preparesInsert}
 	return []writePath{
 		path("prepare and execute", "prepare q as insert into t values (10, 'w')", "execute q"),
 		path("execute", "execute p(10)").but(prepared),
