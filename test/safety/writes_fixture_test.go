@@ -25,6 +25,7 @@ type writesCluster struct {
 	major int
 	dir   string   // where the server may write files
 	heard []string // payloads of notifications
+	start string   // the position in the WAL when all was set up
 }
 
 // writesOnce is what the database is given first.
@@ -126,6 +127,7 @@ func newWritesCluster(t *testing.T, major int) *writesCluster {
 	h.Exec(writesOnce)
 	h.Exec(h.fill(writesObjects))
 	h.major = h.Number("select current_setting('server_version_num')::int / 10000")
+	h.start = h.mark(t).position
 	return h
 }
 

@@ -46,7 +46,7 @@ func (h *writesCluster) since(t *testing.T, before mark) string {
 		return changed
 	}
 	h.Exec("select pg_logical_emit_message(true, 'the end', '')") // which writes all before it to disk
-	return changed + strings.Join(h.lines(t, fmt.Sprintf(writtenSQL, before.position, now.position)), "\n")
+	return changed + strings.Join(h.lines(t, fmt.Sprintf(writtenSQL, h.start, before.position, now.position)), "\n")
 }
 
 // unchanged fails the test if run changes anything. Its workers end, or wait for
@@ -105,17 +105,19 @@ func difference(a, b []string) string {
 	return strings.Join(out, "\n")
 }
 
-// writtenSQL is what the WAL says between two positions, apart from what the server
-// writes of its own accord and when it tidies a page, and apart from the locks with which
-// Fencepost looks whether a backend may be registered. A MultiXact is written with the
-// lock that needs it.
+// writtenSQL is what the WAL says between the last two of three positions, apart from what
+// the server writes of its own accord and when it tidies a page, and from the locks with
+// which Fencepost looks whether a backend may be registered. A MultiXact is written with the
+// lock that needs it. The end of a transaction is left out if it has written nothing else
+// since the first position: the registry is not logged.
 const writtenSQL = `
-with written as (select *, resource_manager || ' ' || record_type as what from ext.pg_get_wal_records_info('%s', '%s')),
-	looks as (select start_lsn, xid from written where what = 'Heap LOCK' and block_ref like '%%/' || pg_relation_filenode('fencepost.fence') || ' %%')
-select concat_ws(' ', what, left(description, 300)) from written
-where what <> 'Standby RUNNING_XACTS' and what not like 'XLOG FPI%%' and what not like 'Heap2 PRUNE%%' and what not like 'MultiXact %%'
-	and start_lsn not in (select start_lsn from looks)
-	and not (what in ('Transaction COMMIT', 'Transaction ABORT') and xid in (select xid from looks))`
+with written as (select *, resource_manager || ' ' || record_type as what from ext.pg_get_wal_records_info('%[1]s', '%[3]s')),
+	ends as (select * from written where what in ('Transaction COMMIT', 'Transaction ABORT')),
+	changes as (select * from written where what not in ('Standby RUNNING_XACTS', 'Transaction COMMIT', 'Transaction ABORT')
+		and what not like 'XLOG FPI%%' and what not like 'Heap2 PRUNE%%' and what not like 'MultiXact %%'
+		and not (what = 'Heap LOCK' and block_ref like '%%/' || pg_relation_filenode('fencepost.fence') || ' %%'))
+select concat_ws(' ', what, left(description, 300)) from (
+	select * from changes union all select * from ends where xid in (select xid from changes)) x where start_lsn >= '%[2]s'`
 
 // stateSQL is the sequences, and what databases share.
 const stateSQL = `
