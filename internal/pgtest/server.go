@@ -69,7 +69,6 @@ type Server struct {
 	more     []string                  // directories to remove with the server
 	hba      func(lines string) string // changes pg_hba.conf; may be nil
 	as       *syscall.Credential
-	crashes  crashes
 	asker    asker
 
 	mu struct {
