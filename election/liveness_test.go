@@ -133,20 +133,6 @@ func TestAWorkerThatPromisesHeartbeatsIsMissedWithinSeconds(t *testing.T) {
 	}
 }
 
-func TestAPausingWorkerIsNotTakenForDead(t *testing.T) {
-	t.Parallel()
-	b := newBeating(30*time.Second, time.Second)
-	regular := b.about(time.Second)
-	if alarms := b.beats(60_000, func() time.Duration {
-		if b.rand.IntN(2000) == 0 {
-			return 2*time.Second + time.Duration(b.rand.Int64N(int64(3*time.Second)))
-		}
-		return regular()
-	}); alarms > 0 {
-		t.Errorf("taken for dead %d times", alarms)
-	}
-}
-
 func TestAFalseAlarmDoublesWhatTheDetectorSays(t *testing.T) {
 	t.Parallel()
 	b := newBeating(time.Minute, time.Second)

@@ -61,55 +61,6 @@ func TestTheShortestPromiseCounts(t *testing.T) {
 	}
 }
 
-func TestWhoNeedsACandidacy(t *testing.T) {
-	t.Parallel()
-	campaigner, observer := member{campaigns: true}, member{}
-	for name, c := range map[string]struct {
-		members       []member
-		retained      time.Duration
-		needed, ended bool // after 10s
-	}{
-		"a campaigner":                    {[]member{campaigner}, 0, true, false},
-		"an observer":                     {[]member{observer}, 0, false, false},
-		"nobody, retained":                {nil, 11 * time.Second, true, false},
-		"nobody, no longer retained":      {nil, 10 * time.Second, false, true},
-		"an observer, retained":           {[]member{observer}, 11 * time.Second, true, false},
-		"an observer, no longer retained": {[]member{observer}, 10 * time.Second, false, false},
-	} {
-		s := membersOf(c.members...)
-		s.retained = c.retained
-		s.expireRetention(10 * time.Second)
-		if s.needed() != c.needed || s.ended != c.ended {
-			t.Errorf("%s: needed is %v, ended is %v", name, s.needed(), s.ended)
-		}
-	}
-}
-
-func TestAnswerEndsAllWaits(t *testing.T) {
-	t.Parallel()
-	var d demand
-	d.answer()
-	if d.asked() {
-		t.Error("somebody waits although nobody has asked")
-	}
-	d.expectFirst()
-	earlier := d.first
-	d.expectFirst()
-	demanded := make(chan struct{})
-	d.demanded = append(d.demanded, demanded)
-	if !d.firstExpected() || !d.asked() {
-		t.Error("nobody waits for the first attempt")
-	}
-	d.answer()
-	for _, ch := range []chan struct{}{earlier, d.first, demanded} {
-		<-ch
-	}
-	if d.firstExpected() || d.asked() {
-		t.Error("somebody still waits")
-	}
-	d.answer()
-}
-
 // TestWhoSetsItsNextTokenDoesNotSupersedeItself: its connection has left the candidacy of its former token
 // when the next one is granted. What other connections of its name were decided under, nobody knows.
 func TestWhoSetsItsNextTokenDoesNotSupersedeItself(t *testing.T) {

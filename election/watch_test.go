@@ -2,7 +2,6 @@ package election
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -11,68 +10,6 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 )
-
-func TestSightingSaysSinceWhenALeaseIsFree(t *testing.T) {
-	t.Parallel()
-	s := sighting{news: make(chan struct{})}
-	for _, c := range []struct {
-		at, freeSince time.Duration
-		state         LeaseState
-	}{
-		{1, 1, Freed},
-		{2, 1, Unresponsive},
-		{3, 0, Held},
-		{4, 4, Freed},
-	} {
-		news := s.news
-		s.observed(LeaseObservation{State: c.state, InstanceID: "i"}, c.at)
-		<-news
-		if s.freeSince != c.freeSince {
-			t.Errorf("%v at %d: free since %d, want %d", c.state, c.at, s.freeSince, c.freeSince)
-		}
-	}
-	s.forget()
-	if s.observation != (LeaseObservation{}) || s.freeSince != 0 || s.instanceID != "" {
-		t.Errorf("forgotten: %+v", s)
-	}
-}
-
-func TestFailedWatchKeepsWhatWasObserved(t *testing.T) {
-	t.Parallel()
-	s := sighting{news: make(chan struct{})}
-	seen := LeaseObservation{State: Held, Incarnation: "a", InstanceID: "i"}
-	s.observed(seen, time.Hour)
-	if news := s.news; !s.failed(errors.New("cut off"), 2*time.Hour) {
-		t.Error("the first failure is not the first")
-	} else {
-		<-news
-	}
-	if s.failed(errors.New("still cut off"), 3*time.Hour) || s.blindSince != 2*time.Hour {
-		t.Error("the second failure is the first")
-	}
-	if s.observation != seen || s.instanceID != "i" {
-		t.Errorf("after the failures: %+v", s)
-	}
-	s.observed(seen, 4*time.Hour)
-	if s.watchErr != nil {
-		t.Errorf("after an observation: %v", s.watchErr)
-	}
-}
-
-func TestLeaderlessCountsUntilSomebodyLeads(t *testing.T) {
-	t.Parallel()
-	var l leaderless
-	for _, c := range []struct {
-		led       bool
-		at, since time.Duration
-	}{
-		{true, 1, 0}, {false, 2, 2}, {false, 3, 2}, {true, 4, 0}, {false, 5, 5},
-	} {
-		if l.follow(c.led, c.at); l.leaderlessSince != c.since {
-			t.Errorf("led %t at %d: leaderless since %d, want %d", c.led, c.at, l.leaderlessSince, c.since)
-		}
-	}
-}
 
 // confirming is a lease service that knows until when a lease is confirmed.
 type confirming struct {

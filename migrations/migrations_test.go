@@ -11,43 +11,6 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-func TestUpTwiceChangesNothing(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	conn := s.Connect(t, pgtest.Control, s.Database(t))
-	before, err := migrations.Status(context.Background(), conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := migrations.Up(context.Background(), conn, migrations.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if before.Version != before.Latest || len(after.Applied) != len(before.Applied) || !after.Applied[0].At.Equal(before.Applied[0].At) {
-		t.Errorf("before %+v, after %+v", before, after)
-	}
-}
-
-func TestUpTwoAtOnce(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.EmptyDatabase(t)
-	const runs = 6
-	errs := make(chan error, runs)
-	for range runs {
-		conn := s.Connect(t, pgtest.Control, db)
-		go func() {
-			_, err := migrations.Up(context.Background(), conn, migrations.Options{})
-			errs <- err
-		}()
-	}
-	for range runs {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 func TestUpBySuperuserMakesAndEquipsTheControlRole(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
@@ -114,17 +77,6 @@ func TestUpNamesTheMissingRight(t *testing.T) {
 				t.Errorf("after the refusal: %+v, %v", state, err)
 			}
 		})
-	}
-}
-
-func TestUpRefusesANewerSchema(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	s.Exec(t, pgtest.Control, db, "INSERT INTO fencepost.schema_version (version, name) VALUES (999, 'later')")
-	_, err := migrations.Up(context.Background(), s.Connect(t, pgtest.Control, db), migrations.Options{})
-	if !errors.Is(err, migrations.ErrNewer) {
-		t.Errorf("got %v, want ErrNewer", err)
 	}
 }
 

@@ -141,24 +141,6 @@ func TestUpgradesAtOnce(t *testing.T) {
 	}
 }
 
-// TestExamineKnowsItsOwnVersion: of another one it does not know what belongs to it.
-func TestExamineKnowsItsOwnVersion(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	conn := plainConn(t, s, s.Database(t))
-	if _, err := migrations.UpFrom(t.Context(), conn, migrations.Options{}, laterFiles(t, nil)); err != nil {
-		t.Fatal(err)
-	}
-	for _, sql := range []string{"DROP TABLE fencepost.rejections", "DROP FUNCTION fencepost.sweep()"} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if problem, _, err := migrations.Examine(t.Context(), conn, ""); problem != "" || err != nil {
-		t.Errorf("a newer schema: %q, %v", problem, err)
-	}
-}
-
 // TestEveryTableHasAPrimaryKey: where all tables of a database are published, Postgres updates and deletes no rows
 // of a table without one.
 func TestEveryTableHasAPrimaryKey(t *testing.T) {

@@ -102,67 +102,6 @@ func join(t *testing.T, e *election.Elections, db, name string) *worker {
 	return w
 }
 
-// Restoring a snapshot may or may not take the order of awards back. In either case no
-// epoch is granted twice, and if nobody can be granted one any more, the error says
-// what to do.
-func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Shared(t).Database(t)
-	old := consultest.Start(t)
-	c := client(t, consul.Config{Address: old.Addr(), Prefix: db, Proxy: "one"})
-	e := elections(t, c, ttl)
-	var last fencing.Epoch
-	var snapshot []byte
-	for i := range 4 {
-		w := join(t, e, db, fmt.Sprint("before-", i))
-		eventually(t, "the worker leads", patience, func() bool { return w.Status().CanWrite() })
-		last = w.Status().Epoch
-		if i == 0 {
-			snapshot = old.Snapshot(t)
-		}
-		w.Leave(w, true)
-	}
-	if last != 4 {
-		t.Fatalf("epoch %d after 4 grants", last)
-	}
-
-	t.Run("on the same cluster", func(t *testing.T) {
-		old.Restore(t, snapshot)
-		w := join(t, e, db, "after")
-		// The snapshot holds the lock of a session that nobody renews.
-		eventually(t, "a worker leads", 3*ttl+patience, func() bool { return w.Status().CanWrite() })
-		if epoch := w.Status().Epoch; epoch <= last {
-			t.Errorf("epoch %d was granted after %d", epoch, last)
-		} else {
-			last = epoch
-		}
-		w.Leave(w, true)
-	})
-
-	t.Run("on a new cluster", func(t *testing.T) {
-		rebuilt := consultest.Start(t)
-		rebuilt.Restore(t, snapshot)
-		c := client(t, consul.Config{Address: rebuilt.Addr(), Prefix: db, Proxy: "two"})
-		w := join(t, elections(t, c, ttl), db, "after the rebuild")
-		eventually(t, "the fence refuses the old order", patience, func() bool { return w.Status().Fault != nil })
-		if w.Status().CanWrite() || w.Status().Epoch != 0 {
-			t.Errorf("an award that was not newer was granted: %+v", *w.Status())
-		}
-		var refusal *fencing.Refusal
-		if err := w.AwaitLeader(within(t, patience)); !errors.As(err, &refusal) || refusal.SQLState != fencing.StateNoFence ||
-			!strings.Contains(refusal.Hint, "fencepost generation bump") {
-			t.Errorf("the error does not say what to do: %v", err)
-		}
-		if _, err := c.BumpGeneration(within(t, patience)); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the worker leads after the bump", patience, func() bool { return w.Status().CanWrite() })
-		if epoch := w.Status().Epoch; epoch != last+1 {
-			t.Errorf("epoch %d was granted after %d", epoch, last)
-		}
-	})
-}
-
 // A session that is renewed while no read confirms the lock would serve nobody: its holder
 // may not lead, and nobody else could take over.
 func TestALeaseThatCannotBeConfirmedEnds(t *testing.T) {
@@ -219,33 +158,6 @@ func TestFrozenAgentStopsTheLeaderInTime(t *testing.T) {
 	eventually(t, "the worker leads again", patience, func() bool { return w.Status().CanWrite() })
 	if again := w.Status().Epoch; again != epoch {
 		t.Errorf("epoch %d, it was %d", again, epoch)
-	}
-}
-
-func TestStartingProxyDestroysItsOldSessions(t *testing.T) {
-	t.Parallel()
-	agent := consultest.Shared(t)
-	prefix := pgtest.Shared(t).Database(t) // unique to this test
-	const long = 60 * time.Second
-	mine := electiontest.Reached(t, client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-one"}).Database("db"))
-	other := electiontest.Reached(t, client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-two"}).Database("db"))
-	if _, err := mine.Acquire(within(t, patience), bid("a", long)); err != nil {
-		t.Fatal(err)
-	}
-	theirs := bid("b", long)
-	theirs.Resource = "shipping"
-	held, err := other.Acquire(within(t, patience), theirs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The proxy dies and starts again.
-	again := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-one"}).Database("db")
-	eventually(t, "the old lease is free", lockDelay+5*time.Second, func() bool {
-		_, err := again.Acquire(within(t, patience), bid("c", long))
-		return err == nil
-	})
-	if err := other.Renew(within(t, patience), held); err != nil {
-		t.Errorf("another proxy's lease was lost: %v", err)
 	}
 }
 
@@ -373,72 +285,6 @@ func TestDeadHolderWithTheDefaultTTL(t *testing.T) {
 	if err := p.Renew(within(t, patience), first); !errors.Is(err, election.ErrLost) {
 		t.Errorf("the dead holder renews with %v", err)
 	}
-}
-
-func TestNamesCannotMeetInOneKey(t *testing.T) {
-	t.Parallel()
-	agent := consultest.Shared(t)
-	prefix := pgtest.Shared(t).Database(t)
-	c := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix})
-	names := [][2]string{{"a/b", "c"}, {"a", "b/c"}, {"a%2Fb", "c"}, {".", "c"}, {"..", "c"}, {"a", ".generation"}, {"ä", "c"}, {"a b", "?c#d"}}
-	for _, name := range names {
-		b := bid("w"+name[0]+"|"+name[1], time.Minute)
-		b.Resource = name[1]
-		lease, err := c.Database(name[0]).Acquire(within(t, patience), b)
-		if err != nil {
-			t.Errorf("the lease of %q is not free: %v", name, err)
-			continue
-		}
-		if err := c.Database(name[0]).Renew(within(t, patience), lease); err != nil {
-			t.Errorf("the lease of %q renews with %v", name, err)
-		}
-		var obs election.LeaseObservation
-		for ctx := within(t, patience); err == nil && obs.State != election.Held; {
-			obs, err = c.Database(name[0]).Watch(ctx, name[1], obs)
-		}
-		if err != nil || obs.Incarnation != b.Incarnation {
-			t.Errorf("the lease of %q is seen as %+v, %v", name, obs, err)
-		}
-	}
-}
-
-// A plain PUT leaves the key locked by the session of the old holder, which keeps nobody from it.
-func TestWhatIsOverwrittenIsFree(t *testing.T) {
-	t.Parallel()
-	agent, prefix := consultest.Shared(t), rand.Text()
-	p := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: "one"}).Database("db")
-	q := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: "two"}).Database("db")
-	lease, err := p.Acquire(within(t, patience), bid("a", time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := "/v1/kv/" + prefix + "/db/billing"
-	agent.Request(t, http.MethodPut, key, []byte("mine"))
-	if session := holder(t, agent, key); session != lease.Handle {
-		t.Fatalf("the key is locked by %q after a plain PUT", session)
-	}
-	next, err := q.Acquire(within(t, patience), bid("b", time.Minute))
-	if err != nil {
-		t.Fatalf("another worker gets %v", err)
-	}
-	if next.Index <= lease.Index {
-		t.Errorf("award %d came after %d", next.Index, lease.Index)
-	}
-	if err := p.Renew(within(t, patience), lease); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the old holder renews with %v", err)
-	}
-	if err := q.Renew(within(t, patience), next); err != nil {
-		t.Errorf("the new holder renews with %v", err)
-	}
-	agent.Request(t, http.MethodPut, key, []byte("mine"))
-	if err := q.Release(within(t, patience), next, election.ReasonLeft, 0); err != nil {
-		t.Errorf("the new holder, whose record was overwritten, releases with %v", err)
-	}
-	agent.Request(t, http.MethodDelete, key, nil)
-	eventually(t, "the deleted lease is free after the lock delay", patience, func() bool {
-		_, err := p.Acquire(within(t, patience), bid("c", time.Minute))
-		return err == nil
-	})
 }
 
 // During the lock delay the lease is held by nobody and cannot be acquired. Attempts leave no

@@ -66,52 +66,8 @@ func (w *testEnv) isTold(m *conn) {
 	knows("after a superseded connection has ended", epoch, later.Add(2*time.Hour), false)
 }
 
-// candidacyCases are about candidacies over the real fence.
-var candidacyCases = []testCase{
-	{"a lone worker leads when its first attempt has ended", func(w *testEnv) {
-		a := w.proxy("one").first("a")
-		if epoch := a.mustLead(); epoch != 1 {
-			w.Errorf("the first epoch is %d", epoch)
-		}
-		eventually(w.T, "the connection was told", soon, func() bool { return a.changes.Load() > 0 })
-		if a.SupersededBefore() {
-			w.Error("a new worker was superseded before")
-		}
-		w.mustBeGranted("a")
-	}},
-	{"connections of a worker share its candidacy and its epoch", func(w *testEnv) {
-		p := w.proxy("one")
-		a := p.first("a")
-		b := p.first("a")
-		if a.Candidacy != b.Candidacy || b.mustLead() != a.mustLead() {
-			w.Error("the second connection has a candidacy of its own")
-		}
-		a.dies()
-		always(w.T, "the second connection leads on", 100*time.Millisecond, b.leads)
-		other := p.first("a", func(c *fencing.JoinRequest) { c.User = "other" })
-		if other.Candidacy == b.Candidacy || other.leads() {
-			w.Error("another user shares the candidacy")
-		}
-		w.mustBeGranted("a")
-	}},
-	{"workers that come one after the other all lead at once", func(w *testEnv) {
-		p := w.proxy("one")
-		var want []string
-		for i := range 10 {
-			worker := fmt.Sprint("psql-", i)
-			c := p.first(worker)
-			if epoch := c.mustLead(); epoch != fencing.Epoch(i+1) {
-				w.Errorf("epoch %d, want %d", epoch, i+1)
-			}
-			if i%2 == 0 {
-				c.leaves()
-			} else {
-				c.dies()
-			}
-			want = append(want, worker)
-		}
-		w.mustBeGranted(want...)
-	}},
+// takeoverCases are about who leads next, as it depends on the service.
+var takeoverCases = []testCase{
 	{"a leader's death is followed at once", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		a := p.first("a")
@@ -160,6 +116,77 @@ var candidacyCases = []testCase{
 		if got := w.grants(); !slices.Equal(got, []string{"a"}) && !slices.Equal(got, []string{"a", "b"}) {
 			w.Errorf("the ledger holds %q", got)
 		}
+	}},
+	{"the epochs grow and somebody leads again, whatever an operator does", func(w *testEnv) {
+		p, q := w.proxy("one", w.expiring), w.proxy("two", w.expiring)
+		a, b := p.first("a"), q.first("b")
+		for _, fault := range w.service.Faults {
+			before := max(a.Status().Holder.Epoch, b.Status().Holder.Epoch)
+			known := func() int {
+				return p.count(election.EventRenewed) + p.count(election.EventLost) + q.count(election.EventRenewed) + q.count(election.EventLost)
+			}
+			fault.Do(w.T, resource)
+			seen := known() + 1 // one renewal may have been in progress
+			eventually(w.T, "the holder finds out", w.service.Death+soon, func() bool { return known() > seen })
+			eventually(w.T, "one leads after: "+fault.Name, w.service.Death+soon, func() bool { return a.leads() != b.leads() })
+			if after := max(a.Status().Epoch, b.Status().Epoch); after < before {
+				w.Errorf("epoch %d came after %d", after, before)
+			}
+			for _, c := range []**conn{&a, &b} { // the superseded worker connects again
+				if (*c).superseded() {
+					(*c).dies()
+					*c = map[bool]*proxy{true: p, false: q}[c == &a].first("again")
+				}
+			}
+		}
+	}},
+}
+
+// candidacyCases are about candidacies over the real fence.
+var candidacyCases = []testCase{
+	{"a lone worker leads when its first attempt has ended", func(w *testEnv) {
+		a := w.proxy("one").first("a")
+		if epoch := a.mustLead(); epoch != 1 {
+			w.Errorf("the first epoch is %d", epoch)
+		}
+		eventually(w.T, "the connection was told", soon, func() bool { return a.changes.Load() > 0 })
+		if a.SupersededBefore() {
+			w.Error("a new worker was superseded before")
+		}
+		w.mustBeGranted("a")
+	}},
+	{"connections of a worker share its candidacy and its epoch", func(w *testEnv) {
+		p := w.proxy("one")
+		a := p.first("a")
+		b := p.first("a")
+		if a.Candidacy != b.Candidacy || b.mustLead() != a.mustLead() {
+			w.Error("the second connection has a candidacy of its own")
+		}
+		a.dies()
+		always(w.T, "the second connection leads on", 100*time.Millisecond, b.leads)
+		other := p.first("a", func(c *fencing.JoinRequest) { c.User = "other" })
+		if other.Candidacy == b.Candidacy || other.leads() {
+			w.Error("another user shares the candidacy")
+		}
+		w.mustBeGranted("a")
+	}},
+	{"workers that come one after the other all lead at once", func(w *testEnv) {
+		p := w.proxy("one")
+		var want []string
+		for i := range 10 {
+			worker := fmt.Sprint("psql-", i)
+			c := p.first(worker)
+			if epoch := c.mustLead(); epoch != fencing.Epoch(i+1) {
+				w.Errorf("epoch %d, want %d", epoch, i+1)
+			}
+			if i%2 == 0 {
+				c.leaves()
+			} else {
+				c.dies()
+			}
+			want = append(want, worker)
+		}
+		w.mustBeGranted(want...)
 	}},
 	{"a lost answer neither burns nor repeats an epoch", func(w *testEnv) {
 		p := w.proxy("one")
@@ -241,29 +268,6 @@ var candidacyCases = []testCase{
 			w.Errorf("the successor's epoch went from %d to %d", epoch, again)
 		}
 		w.mustBeGranted("b")
-	}},
-	{"the epochs grow and somebody leads again, whatever an operator does", func(w *testEnv) {
-		p, q := w.proxy("one", w.expiring), w.proxy("two", w.expiring)
-		a, b := p.first("a"), q.first("b")
-		for _, fault := range w.service.Faults {
-			before := max(a.Status().Holder.Epoch, b.Status().Holder.Epoch)
-			known := func() int {
-				return p.count(election.EventRenewed) + p.count(election.EventLost) + q.count(election.EventRenewed) + q.count(election.EventLost)
-			}
-			fault.Do(w.T, resource)
-			seen := known() + 1 // one renewal may have been in progress
-			eventually(w.T, "the holder finds out", w.service.Death+soon, func() bool { return known() > seen })
-			eventually(w.T, "one leads after: "+fault.Name, w.service.Death+soon, func() bool { return a.leads() != b.leads() })
-			if after := max(a.Status().Epoch, b.Status().Epoch); after < before {
-				w.Errorf("epoch %d came after %d", after, before)
-			}
-			for _, c := range []**conn{&a, &b} { // the superseded worker connects again
-				if (*c).superseded() {
-					(*c).dies()
-					*c = map[bool]*proxy{true: p, false: q}[c == &a].first("again")
-				}
-			}
-		}
 	}},
 	{"a superseded candidacy is over for good", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two")

@@ -2,7 +2,9 @@
 // real servers: the service itself, and PostgreSQL with the real fence.
 //
 // Run takes a function that opens a Service for each case. The name of each case is a
-// sentence that must hold for every service.
+// sentence that must hold for every service. RunElections adds the cases that are about
+// package election: what it makes of its faults does not depend on which service awards
+// the leases, so they run on one of them.
 //
 // Faults strike at the methods of the Provider (faultyProvider): a call fails before
 // anything is sent, its answer is lost or late, or it hangs until its context ends. Only
@@ -64,21 +66,25 @@ type Fault struct {
 	Do   func(t *testing.T, resource string)
 }
 
-// Run runs all cases. open creates a service for one case; db is a fresh database of
-// server with the schema fencepost.
+// Run runs the cases that show what a service does. open creates a service for one case; db
+// is a fresh database of server with the schema fencepost.
 func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
-	for _, c := range all() {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.run(newTestEnv(t, open))
-		})
-	}
+	run(t, serviceCases(), open)
+}
+
+// RunElections runs the cases that show what package election does, whatever the service.
+func RunElections(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
+	run(t, electionCases(), open)
 }
 
 // RunRestores runs the cases in which a backup is restored. open creates a service for one case,
 // and nobody else uses that service.
 func RunRestores(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
-	for _, c := range restoreCases {
+	run(t, restoreCases, open)
+}
+
+func run(t *testing.T, cases []testCase, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(newTestEnv(t, open))
@@ -88,25 +94,25 @@ func RunRestores(t *testing.T, open func(t *testing.T, server *pgtest.Server, db
 
 // RunCases runs the cases of these names, for a service to which the others do not apply.
 func RunCases(t *testing.T, names []string, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
-	cases := all()
+	all := slices.Concat(serviceCases(), electionCases())
+	var cases []testCase
 	for _, name := range names {
-		i := slices.IndexFunc(cases, func(c testCase) bool { return c.name == name })
+		i := slices.IndexFunc(all, func(c testCase) bool { return c.name == name })
 		if i < 0 {
 			t.Errorf("there is no case %q", name)
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cases[i].run(newTestEnv(t, open))
-		})
+		cases = append(cases, all[i])
 	}
+	run(t, cases, open)
 }
 
-func all() (cases []testCase) {
-	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases, ownCases, wireCases} {
-		cases = append(cases, group...)
-	}
-	return cases
+func serviceCases() []testCase {
+	return slices.Concat(awardCases, termCases, takeoverCases, reachCases, instanceCases, takingCases, wireCases)
+}
+
+func electionCases() []testCase {
+	return slices.Concat(candidacyCases, addressCases, silenceCases, lateCases, lifeCases, ownCases)
 }
 
 // testCase is one sentence and the test that shows that it holds.

@@ -36,6 +36,46 @@ func (p *proxy) gone() bool {
 	return true
 }
 
+// reachCases are about requests that are given up, and about a service that cannot be reached for a while.
+var reachCases = []testCase{
+	{"a worker that goes away just after it came leaves no lease behind", func(w *testEnv) {
+		p, q := w.proxy("one"), w.proxy("two")
+		var most time.Duration
+		for i := range 30 {
+			a := p.join("a")
+			time.Sleep(2*time.Millisecond + rand.N(14*time.Millisecond))
+			a.dies()
+			began, watch := time.Now(), stopwatch.Start(w)
+			b := q.join("b")
+			eventually(w.T, "another worker leads", soon, b.leads)
+			took := time.Since(began)
+			if most = max(most, took); watch.Late(w, took, takeover) {
+				w.Errorf("try %d: another worker led after %v, more than %v", i, took, takeover)
+			}
+			if i%2 == 0 {
+				b.leaves()
+			} else {
+				b.dies()
+			}
+		}
+		w.Logf("another worker led after at most %v", most)
+	}},
+	{"a lease is given back as soon as the service is there again", func(w *testEnv) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a := p.first("a")
+		a.mustLead()
+		b := q.first("b")
+		p.link.Cut()
+		a.dies()
+		always(w.T, "the other worker follows", 500*time.Millisecond, func() bool { return !b.leads() })
+		p.link.Mend()
+		began := time.Now()
+		b.eventuallyLeads(soon)
+		w.Logf("b leads %v after the service was there again", time.Since(began))
+		w.mustBeGranted("a", "b")
+	}},
+}
+
 // lateCases are about requests whose outcome is not known in time, and about leases
 // that must be released nevertheless.
 var lateCases = []testCase{
@@ -119,42 +159,6 @@ var lateCases = []testCase{
 		a.dies()
 		w.happened(broken)
 		b.eventuallyLeads(soon)
-		w.mustBeGranted("a", "b")
-	}},
-	{"a worker that goes away just after it came leaves no lease behind", func(w *testEnv) {
-		p, q := w.proxy("one"), w.proxy("two")
-		var most time.Duration
-		for i := range 30 {
-			a := p.join("a")
-			time.Sleep(2*time.Millisecond + rand.N(14*time.Millisecond))
-			a.dies()
-			began, watch := time.Now(), stopwatch.Start(w)
-			b := q.join("b")
-			eventually(w.T, "another worker leads", soon, b.leads)
-			took := time.Since(began)
-			if most = max(most, took); watch.Late(w, took, takeover) {
-				w.Errorf("try %d: another worker led after %v, more than %v", i, took, takeover)
-			}
-			if i%2 == 0 {
-				b.leaves()
-			} else {
-				b.dies()
-			}
-		}
-		w.Logf("another worker led after at most %v", most)
-	}},
-	{"a lease is given back as soon as the service is there again", func(w *testEnv) {
-		p, q := w.proxy("one"), w.proxy("two")
-		a := p.first("a")
-		a.mustLead()
-		b := q.first("b")
-		p.link.Cut()
-		a.dies()
-		always(w.T, "the other worker follows", 500*time.Millisecond, func() bool { return !b.leads() })
-		p.link.Mend()
-		began := time.Now()
-		b.eventuallyLeads(soon)
-		w.Logf("b leads %v after the service was there again", time.Since(began))
 		w.mustBeGranted("a", "b")
 	}},
 }

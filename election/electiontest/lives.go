@@ -20,8 +20,8 @@ func (w *testEnv) life() (granted, numbered int) {
 	return granted, numbered
 }
 
-// lifeCases are about the instances of the lease service.
-var lifeCases = []testCase{
+// instanceCases are about the instances of the lease service, as it shows them.
+var instanceCases = []testCase{
 	{"whoever watches sees a new life begin", func(w *testEnv) {
 		p, _ := w.provider("one")
 		obs := w.see(p, election.Freed)
@@ -47,38 +47,6 @@ var lifeCases = []testCase{
 		}
 		if lease := w.mustAcquire(p, w.bid("a")); lease.InstanceID != next.InstanceID {
 			w.Errorf("the award is of instance %s; %s was observed", lease.InstanceID, next.InstanceID)
-		}
-	}},
-	{"an award of a life that was not numbered before the bid is given back", func(w *testEnv) {
-		p := w.proxy("one")
-		held := p.provider.hold(acquire)
-		a := p.join("a")
-		w.happened(held)
-		w.service.Bump(w.T)
-		held.arrive()
-		if epoch := a.eventuallyLeads(soon); epoch != 1 {
-			w.Errorf("the epoch is %d", epoch)
-		}
-		if released, failed := p.count(election.EventReleased), p.count(election.EventFailed); released == 0 || failed == 0 {
-			w.Errorf("the first award was granted: %d released, %d failed", released, failed)
-		}
-		if granted, numbered := w.life(); granted != 2 || numbered != 2 {
-			w.Errorf("instance %d of %d was granted the epoch", granted, numbered)
-		}
-		w.mustBeGranted("a")
-	}},
-	{"a life whose number was lost is numbered again, and nobody needs an operator", func(w *testEnv) {
-		p := w.proxy("one")
-		seed := p.first("seed")
-		seed.mustLead()
-		b := p.first("b")
-		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.generations") // as a restore would
-		seed.leaves()
-		if epoch := b.eventuallyLeads(soon); epoch != 2 {
-			w.Errorf("the epoch is %d", epoch)
-		}
-		if granted, numbered := w.life(); granted != 2 || numbered != 1 {
-			w.Errorf("instance %d was granted the epoch, %d have a number", granted, numbered)
 		}
 	}},
 	{"a service that has lost its data goes on at once", func(w *testEnv) {
@@ -111,6 +79,42 @@ var lifeCases = []testCase{
 		b.eventuallyLeads(soon)
 		if granted, _ := w.life(); granted != 2 {
 			w.Errorf("instance %d was granted the epoch", granted)
+		}
+	}},
+}
+
+// lifeCases are about the numbers that the instances of the lease service get.
+var lifeCases = []testCase{
+	{"an award of a life that was not numbered before the bid is given back", func(w *testEnv) {
+		p := w.proxy("one")
+		held := p.provider.hold(acquire)
+		a := p.join("a")
+		w.happened(held)
+		w.service.Bump(w.T)
+		held.arrive()
+		if epoch := a.eventuallyLeads(soon); epoch != 1 {
+			w.Errorf("the epoch is %d", epoch)
+		}
+		if released, failed := p.count(election.EventReleased), p.count(election.EventFailed); released == 0 || failed == 0 {
+			w.Errorf("the first award was granted: %d released, %d failed", released, failed)
+		}
+		if granted, numbered := w.life(); granted != 2 || numbered != 2 {
+			w.Errorf("instance %d of %d was granted the epoch", granted, numbered)
+		}
+		w.mustBeGranted("a")
+	}},
+	{"a life whose number was lost is numbered again, and nobody needs an operator", func(w *testEnv) {
+		p := w.proxy("one")
+		seed := p.first("seed")
+		seed.mustLead()
+		b := p.first("b")
+		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.generations") // as a restore would
+		seed.leaves()
+		if epoch := b.eventuallyLeads(soon); epoch != 2 {
+			w.Errorf("the epoch is %d", epoch)
+		}
+		if granted, numbered := w.life(); granted != 2 || numbered != 1 {
+			w.Errorf("instance %d was granted the epoch, %d have a number", granted, numbered)
 		}
 	}},
 }

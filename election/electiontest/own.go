@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/fencing"
 )
 
 // die ends the proxy as SIGKILL does: nothing that it sends arrives any more, and its connections to
@@ -30,8 +29,8 @@ func (w *testEnv) takes(l *election.Lease, incarnation string) election.AcquireR
 	return bid
 }
 
-// ownCases are about a worker that takes its own lease away from another proxy.
-var ownCases = []testCase{
+// takingCases are about requests that take a lease away from a candidacy of the same worker.
+var takingCases = []testCase{
 	{"a lease can be taken away from the candidacy that the request names, and from no other", func(w *testEnv) {
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
@@ -103,6 +102,10 @@ var ownCases = []testCase{
 		w.mustRelease(q, second, election.ReasonLeft)
 		w.see(p, election.Freed)
 	}},
+}
+
+// ownCases are about a worker that takes its own lease away from another proxy.
+var ownCases = []testCase{
 	{"a worker takes its own lease away from a proxy that is gone", func(w *testEnv) {
 		p, q := w.proxy("one", endless), w.proxy("two", endless)
 		a := p.first("a")
@@ -117,48 +120,4 @@ var ownCases = []testCase{
 		}
 		w.mustBeGranted("a", "a")
 	}},
-	{"nobody takes a lease away from a proxy that is there, or another's from one that is gone", func(w *testEnv) {
-		p, q, r := w.proxy("one", endless), w.proxy("two", endless), w.proxy("three", endless)
-		a := p.first("a")
-		a.mustLead()
-		namesake := q.first("a")
-		always(w.T, "only the first process of the name leads", 2*time.Second, func() bool { return a.leads() && !namesake.leads() })
-		w.mustBeGranted("a")
-		namesake.dies()
-		if err := q.Close(within(w.T, patience)); err != nil { // it takes nothing any more
-			w.Error(err)
-		}
-		p.die()
-		others := []*conn{r.first("b"), r.first("a", asUser("mallory"))}
-		always(w.T, "no other worker leads before the lease ends", time.Second, func() bool { return !others[0].leads() && !others[1].leads() })
-		w.mustBeGranted("a")
-	}},
-	{"two processes of one name do not trade the lease, and the second has it when the proxy of the first is gone", func(w *testEnv) {
-		p, q := w.proxy("one", endless), w.proxy("two", endless)
-		a, b := p.first("a"), q.first("a")
-		a.mustLead()
-		for range 5 { // each connects again and again
-			p.first("a").dies()
-			again := q.first("a")
-			again.awaitLeaderFor(200 * time.Millisecond)
-			again.dies()
-		}
-		if !a.leads() || b.leads() {
-			w.Error("the lease was traded")
-		}
-		w.mustBeGranted("a")
-		p.die()
-		b.eventuallyLeads(patience)
-		back := w.proxy("three", endless).first("a")
-		always(w.T, "the second process leads", time.Second, func() bool { return b.leads() && !back.leads() })
-		w.mustBeGranted("a", "a")
-	}},
-}
-
-// awaitLeaderFor campaigns for a while, as a connection does that waits to lead.
-func (c *conn) awaitLeaderFor(d time.Duration) {
-	c.w.Helper()
-	if err := c.AwaitLeader(within(c.w.T, d)); err == nil && c.Status().Role != fencing.Leader {
-		c.w.Errorf("the wait to lead has ended, and the status is %+v", *c.Status())
-	}
 }

@@ -140,34 +140,6 @@ func TestEtcdRestartsWhileALeaseIsHeld(t *testing.T) {
 	}
 }
 
-// Whatever is put over a key of a lease frees it at once, and does not keep it held for ever.
-func TestWhatIsOverwrittenIsFree(t *testing.T) {
-	t.Parallel()
-	cluster, prefix := etcdtest.Shared(t), pgtest.Shared(t).Database(t)
-	as := admin{t, cluster.Client(t, "", "")}
-	open := func(proxy string) election.Provider {
-		return client(t, etcd.Config{Endpoints: cluster.Endpoints(), Prefix: prefix, Proxy: proxy}).Database("db")
-	}
-	p, q := open("one"), open("two")
-	for _, key := range []string{"", "/.held"} {
-		lease := acquire(t, p, bid("a"+key, long))
-		as.put(prefix+"/db/billing"+key, "mine")
-		next, err := q.Acquire(within(t, patience), bid("b"+key, long))
-		if err != nil {
-			t.Fatalf("after a put over the record%s, another worker gets %v", key, err)
-		}
-		if err := p.Renew(within(t, patience), lease); !errors.Is(err, election.ErrLost) {
-			t.Errorf("after a put over the record%s, the old holder renews with %v", key, err)
-		}
-		if err := q.Renew(within(t, patience), next); err != nil {
-			t.Errorf("after a put over the record%s, the new holder renews with %v", key, err)
-		}
-		if err := q.Release(within(t, patience), next, election.ReasonLeft, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // What was compacted is not needed: a watch begins anew with what there is.
 func TestCompactionIsNoticedByNobody(t *testing.T) {
 	t.Parallel()
@@ -299,58 +271,6 @@ func TestATTLBelowTheLeastIsRaised(t *testing.T) {
 	}
 	if err := c.Check(within(t, patience), []time.Duration{600 * time.Millisecond, long}); err != nil {
 		t.Errorf("the test of these TTLs ended with %v", err)
-	}
-}
-
-// A proxy that starts ends what it has left, and nobody else's.
-func TestStartingProxyEndsItsOldLeases(t *testing.T) {
-	t.Parallel()
-	cluster, prefix := etcdtest.Shared(t), pgtest.Shared(t).Database(t)
-	open := func(proxy string) election.Provider {
-		return client(t, etcd.Config{Endpoints: cluster.Endpoints(), Prefix: prefix, Proxy: proxy}).Database("db")
-	}
-	mine, other := open("one"), open("two")
-	acquire(t, mine, bid("a", long))
-	theirs := bid("b", long)
-	theirs.Resource = "shipping"
-	held := acquire(t, other, theirs)
-	again := open("one") // the proxy dies and starts again
-	began, watch := time.Now(), stopwatch.Start(t)
-	acquire(t, again, bid("c", long))
-	if took := time.Since(began); watch.Late(t, took, 10*time.Second) {
-		t.Errorf("the old lease was free after %v", took)
-	}
-	if err := other.Renew(within(t, patience), held); err != nil {
-		t.Errorf("another proxy's lease was lost: %v", err)
-	}
-}
-
-func TestNamesCannotMeetInOneKey(t *testing.T) {
-	t.Parallel()
-	cluster, prefix := etcdtest.Shared(t), pgtest.Shared(t).Database(t)
-	c := client(t, etcd.Config{Endpoints: cluster.Endpoints(), Prefix: prefix, Proxy: "one"})
-	for _, name := range [][2]string{
-		{"a/b", "c"}, {"a", "b/c"}, {"a%2Fb", "c"}, {".", "c"}, {"..", "c"}, {"a", ".generation"}, {"ä", "c"}, {"a b", "?c#d"},
-		{"a", "b"}, {"a", "b/.held"}, {"a", ".held"}, {"a", "held"},
-	} {
-		b := bid("w"+name[0]+"|"+name[1], time.Minute)
-		b.Resource = name[1]
-		p := electiontest.Reached(t, c.Database(name[0]))
-		lease, err := p.Acquire(within(t, patience), b)
-		if err != nil {
-			t.Errorf("the lease of %q is not free: %v", name, err)
-			continue
-		}
-		if err := p.Renew(within(t, patience), lease); err != nil {
-			t.Errorf("the lease of %q renews with %v", name, err)
-		}
-		var obs election.LeaseObservation
-		for ctx := within(t, patience); err == nil && obs.State != election.Held; {
-			obs, err = p.Watch(ctx, name[1], obs)
-		}
-		if err != nil || obs.Incarnation != b.Incarnation {
-			t.Errorf("the lease of %q is seen as %+v, %v", name, obs, err)
-		}
 	}
 }
 

@@ -2,7 +2,6 @@ package etcd_test
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"os"
 	"path/filepath"
@@ -71,38 +70,6 @@ func TestCertificates(t *testing.T) {
 	cluster.Restart(t)
 	if err := renew(t, q, lease); err != nil {
 		t.Errorf("with the renewed certificate: %v", err)
-	}
-}
-
-// A new authority of the members is accepted once it stands in ca_file, and a certificate whose key
-// has not come yet ends nothing.
-func TestFilesAreReadAgain(t *testing.T) {
-	t.Parallel()
-	ca, next := pgtest.NewAuthority(t), pgtest.NewAuthority(t)
-	names := pgtest.Subject{Name: "etcd", Hosts: []string{"127.0.0.1"}}
-	server, full := ca.Issue(t, names), ca.Issue(t, pgtest.Subject{Name: "full"})
-	both := append(contents(t, ca.File), contents(t, next.File)...)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(both)
-	root := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{ca.Issue(t, pgtest.Subject{Name: "root"}).Load(t)}}
-	cluster := etcdtest.Start(t, etcdtest.WithTLS(ca.File, server.CertFile, server.KeyFile, root))
-	authorities := filepath.Join(t.TempDir(), "ca.pem")
-	write(t, authorities, contents(t, ca.File))
-	p := client(t, etcd.Config{Endpoints: cluster.Endpoints(), TLS: true, CAFile: authorities, CertFile: full.CertFile, KeyFile: full.KeyFile, Proxy: "one"}).Database("db")
-	lease := acquire(t, p, bid("a", long))
-
-	write(t, authorities, both)
-	next.Renew(t, server, names)
-	cluster.Kill(0) // so that all connect again
-	cluster.Restart(t)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("with the new authority: %v", err)
-	}
-	write(t, full.CertFile, contents(t, ca.Issue(t, pgtest.Subject{Name: "full"}).CertFile))
-	cluster.Kill(0)
-	cluster.Restart(t)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("with a certificate of another key: %v", err)
 	}
 }
 

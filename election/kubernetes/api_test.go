@@ -7,12 +7,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -188,37 +185,6 @@ func TestATokenIsReadAgain(t *testing.T) {
 	f.file(token, "third")
 	if err := s.Beat(t.Context(), key, life); err != nil {
 		t.Errorf("with the third token, the beat ended with %v", err)
-	}
-}
-
-// Each of many requests that were refused at once is sent again with the new token.
-func TestManyRequestsAreRefusedAtOnce(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	token := filepath.Join(t.TempDir(), "token")
-	f.file(token, "secret\n")
-	s := f.storeOf(f.kubeconfig("tokenFile: " + token))
-	award(t, s, "award")
-	const many = 20
-	var arrived sync.WaitGroup
-	arrived.Add(many)
-	f.instead(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Header.Get("Authorization") == "Bearer next" {
-			r.Header.Set("Authorization", "Bearer secret")
-			return false
-		}
-		arrived.Done()
-		arrived.Wait() // all were sent with the old one
-		status(w, http.StatusUnauthorized, "Unauthorized", "Unauthorized")
-		return true
-	})
-	f.file(token, "next\n")
-	var all errgroup.Group
-	for range many {
-		all.Go(func() error { _, err := s.get(t.Context(), s.nameOf(key)); return err })
-	}
-	if err := all.Wait(); err != nil {
-		t.Error(err)
 	}
 }
 

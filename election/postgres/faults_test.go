@@ -97,28 +97,6 @@ func TestAwardsFollowWhatTheFenceRecorded(t *testing.T) {
 	}
 }
 
-func TestBumpBeginsANewGenerationAndEndsNoTerm(t *testing.T) {
-	t.Parallel()
-	server := pgtest.Shared(t)
-	db := server.Database(t)
-	p := provider(t, server, db, nil, nil)
-	first := mustAcquire(t, p, bid("a"))
-	instanceID, err := postgres.BumpGeneration(t.Context(), server.Connect(t, pgtest.Control, db))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Renew(within(t, patience), first); err != nil {
-		t.Errorf("the holder renews with %v", err)
-	}
-	if err := p.Release(within(t, patience), first, election.ReasonLeft, 0); err != nil {
-		t.Fatal(err)
-	}
-	second := mustAcquire(t, p, bid("b"))
-	if second.InstanceID != instanceID || first.InstanceID == instanceID {
-		t.Errorf("the instance ids are %s, then %s; the bump returned %s", first.InstanceID, second.InstanceID, instanceID)
-	}
-}
-
 func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t)
@@ -163,29 +141,6 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	if err := <-watched; err != nil {
 		t.Errorf("the release was not seen: %v", err)
 	}
-}
-
-// TestALeaseDoesNotWaitForStandbys: the grant that follows does.
-func TestALeaseDoesNotWaitForStandbys(t *testing.T) {
-	t.Parallel()
-	server := pgtest.Start(t)
-	db := server.Database(t)
-	p := provider(t, server, db, nil, nil)
-	server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
-	waits := server.Connect(t, pgtest.Superuser, db)
-	for names := ""; names != "ghost"; {
-		if err := waits.QueryRow(within(t, patience), "SELECT current_setting('synchronous_standby_names')").Scan(&names); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lease := mustAcquire(t, p, bid("a"))
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
-		t.Errorf("the release: %v", err)
-	}
-	if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("late")}, election.ReasonLeft, 0); err != nil {
-		t.Errorf("the release of an unknown award: %v", err)
-	}
-	server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 }
 
 // TestALeaseDoesNotWaitForNotificationsOfOthers: somebody's commit, in another database, has sent a
@@ -322,24 +277,4 @@ func TestMarksOfCandidaciesThatAreOverAreForgotten(t *testing.T) {
 		t.Errorf("a candidacy that is over asks again: %v", err)
 	}
 	mustAcquire(t, p, bid("b"))
-}
-
-func TestWorkersRoleMayNotTouchTheLease(t *testing.T) {
-	t.Parallel()
-	server := pgtest.Shared(t)
-	db := server.Database(t)
-	conn := server.Connect(t, pgtest.App, db)
-	for _, denied := range []string{
-		"SELECT * FROM fencepost.lease", "DELETE FROM fencepost.lease", "SELECT nextval('fencepost.lease_award')",
-		"UPDATE fencepost.lease_marker SET marker = 'x'", "SELECT fencepost.lease_bump()",
-		"SELECT * FROM fencepost.lease_take('r', 'w', 'i', '1s', NULL, NULL)", "SELECT fencepost.lease_end('r', 1, 'i', 'left', NULL)",
-		"SELECT fencepost.lease_notify('{r}')",
-		"SELECT fencepost.lease_renew('r', 1, 'i', '1s')",
-		"SELECT name FROM fencepost.lease_channel", "SELECT fencepost.lease_listen()", "SELECT fencepost.lease_tell('r')",
-		"SELECT * FROM fencepost.lease_over", "INSERT INTO fencepost.lease_over VALUES ('i')",
-	} {
-		if _, err := conn.Exec(t.Context(), denied); err == nil {
-			t.Errorf("a worker's role may run %s", denied)
-		}
-	}
 }

@@ -27,6 +27,7 @@ var ttl = stopwatch.TTL(3 * time.Second)
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	electiontest.Run(t, open)
+	electiontest.RunElections(t, open)
 }
 
 func TestRestores(t *testing.T) {

@@ -353,48 +353,6 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
-// A node that was removed is no member any more, and the others go on without it.
-func TestANodeIsRemoved(t *testing.T) {
-	t.Parallel()
-	c := newTestCluster(t)
-	name := c.follower().cfg.Name
-	if err := Remove(within(t, patience), c.base, name); err != nil {
-		t.Fatal(err)
-	}
-	if err := Remove(within(t, patience), c.base, name); err == nil || !strings.Contains(err.Error(), "not a member") {
-		t.Errorf("it is removed again with %v", err)
-	}
-	eventually(t, "the removed node knows", patience, func() bool {
-		_, err := apply(within(t, time.Second), c.nodes[name], state.Command{Op: state.Mark, Space: "test", Marker: "m"})
-		return err != nil && strings.Contains(err.Error(), "was removed from the cluster")
-	})
-	c.stop(name)
-	if o, err := apply(within(t, patience), c.leader(), state.Command{Op: state.Mark, Space: "test", Marker: "m"}); err != nil || o.Verdict != state.Done {
-		t.Errorf("without it an entry ends with %+v, %v", o, err)
-	}
-	var status Status
-	eventually(t, "a leader that says who is a member", patience, func() bool { // on a busy machine, another one may have to be elected
-		var err error
-		if status, err = Look(within(t, patience), c.base); err != nil {
-			t.Fatal(err)
-		}
-		return status.Err == nil
-	})
-	if len(status.Members) != 2 || len(status.Nodes) != 3 {
-		t.Fatalf("the status is %+v", status)
-	}
-	for _, m := range status.Members {
-		if m.Name == name || !m.Voter {
-			t.Errorf("a member is %+v", m)
-		}
-	}
-	for _, n := range status.Nodes {
-		if (n.Err != nil) != (n.Name == name) {
-			t.Errorf("node %s says %+v, %v", n.Name, n.Status, n.Err)
-		}
-	}
-}
-
 // TestANodeThatCannotWriteSaysSo: what its proxy shows is what an operator can do, until it can write again.
 func TestANodeThatCannotWriteSaysSo(t *testing.T) {
 	t.Parallel()

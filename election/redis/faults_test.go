@@ -315,26 +315,3 @@ func TestADeadConnectionCostsNoLease(t *testing.T) {
 	held.Await()
 	held.Forward()
 }
-
-// A proxy that starts ends what it has left, and nobody else's.
-func TestStartingProxyEndsItsOldLeases(t *testing.T) {
-	t.Parallel()
-	server, prefix := redistest.Shared(t), pgtest.Shared(t).Database(t)
-	open := func(proxy string) election.Provider {
-		return client(t, redis.Config{Address: server.Addr(), Prefix: prefix, Proxy: proxy}).Database("db")
-	}
-	mine, other := open("one"), open("two")
-	acquire(t, mine, bid("a", long))
-	theirs := bid("b", long)
-	theirs.Resource = "shipping"
-	held := acquire(t, other, theirs)
-	again := open("one") // the proxy dies and starts again
-	began, watch := time.Now(), stopwatch.Start(t)
-	acquire(t, again, bid("c", long))
-	if took := time.Since(began); watch.Late(t, took, 10*time.Second) {
-		t.Errorf("the old lease was free after %v", took)
-	}
-	if err := other.Renew(within(t, patience), held); err != nil {
-		t.Errorf("another proxy's lease was lost: %v", err)
-	}
-}

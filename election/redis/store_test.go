@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/redistest"
 )
@@ -242,41 +241,6 @@ func TestNothingHoldsUpARenewal(t *testing.T) {
 	}
 	if _, err := s.Read(ctx, "db/none"); err != nil {
 		t.Errorf("a read afterwards: %v", err)
-	}
-}
-
-// A request that is sent again, because its answer was lost, makes one award.
-func TestARequestThatIsSentAgainIsOneAward(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	link := electiontest.NewLink(t, server.Addr())
-	s := opened(t, Config{Address: link.Addr(), Prefix: "again-" + rand.Text()})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := s.Mark(ctx, "first", false); err != nil {
-		t.Fatal(err)
-	}
-	life, err := s.Begin(ctx, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := s.Read(ctx, "db/billing")
-	if err != nil {
-		t.Fatal(err)
-	}
-	link.Lose("the record")
-	if version, err := s.Swap(ctx, "db/billing", old, []byte("the record"), life.ID); err == nil {
-		t.Errorf("without an answer it was awarded version %d", version)
-	}
-	version, err := s.Swap(ctx, "db/billing", old, []byte("the record"), life.ID)
-	if err != nil || version != 1 {
-		t.Errorf("it was awarded version %d, %v", version, err)
-	}
-	if _, count, err := s.Position(ctx); err != nil || count != 1 {
-		t.Errorf("%d awards were counted, %v", count, err)
-	}
-	if err := s.Beat(ctx, "db/billing", life.ID); err != nil {
-		t.Errorf("it renews with %v", err)
 	}
 }
 

@@ -3,7 +3,6 @@ package zookeeper_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -93,32 +92,6 @@ func TestALateRequestOverAnotherServer(t *testing.T) {
 	if second.Made() == 0 {
 		t.Error("nothing went over the other server")
 	}
-}
-
-// An ensemble that was restored has seen less than its clients, which have to be let in. Their
-// session is one of the backup, with a life that ended after it.
-func TestAnEnsembleIsRestored(t *testing.T) {
-	t.Parallel()
-	ensemble := zookeepertest.Start(t, zookeepertest.WithServers(3))
-	c := client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: long, Proxy: "one"})
-	p := c.Database("db")
-	lease := acquire(t, p, bid("a", long))
-	backup := ensemble.Backup(t)
-	eventually(t, "the lease is released", patience, func() bool {
-		return p.Release(within(t, time.Second), lease, election.ReasonLeft, 0) == nil
-	})
-	for i := range 5 { // so that the restored state is far behind
-		next := acquire(t, p, bid(fmt.Sprint("b", i), long))
-		if err := p.Release(within(t, patience), next, election.ReasonLeft, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ensemble.Restore(t, backup)
-	next := acquire(t, p, bid("c", long)) // the life of "a" would hold the lease for as long as the session lasts
-	if next.InstanceID != lease.InstanceID {
-		t.Errorf("the marker is %s, it was %s", next.InstanceID, lease.InstanceID)
-	}
-	eventually(t, "the client can watch", patience, func() bool { return c.Healthy() == nil })
 }
 
 // A server that has lost its quorum answers reads until it notices. Nothing is renewed, awarded or

@@ -165,29 +165,6 @@ func TestAServerGrantsLess(t *testing.T) {
 	}
 }
 
-// A proxy that starts ends what it has left, and nobody else's.
-func TestStartingProxyEndsItsOldLeases(t *testing.T) {
-	t.Parallel()
-	ensemble, prefix := zookeepertest.Shared(t), pgtest.Shared(t).Database(t)
-	open := func(proxy string) election.Provider {
-		return client(t, zookeeper.Config{Servers: ensemble.Addrs(), Prefix: prefix, TTL: long, Proxy: proxy}).Database("db")
-	}
-	mine, other := open("one"), open("two")
-	acquire(t, mine, bid("a", long))
-	theirs := bid("b", long)
-	theirs.Resource = "shipping"
-	held := acquire(t, other, theirs)
-	again := open("one") // the proxy dies and starts again
-	began, watch := time.Now(), stopwatch.Start(t)
-	acquire(t, again, bid("c", long))
-	if took := time.Since(began); watch.Late(t, took, 20*time.Second) {
-		t.Errorf("the old lease was free after %v", took)
-	}
-	if err := other.Renew(within(t, patience), held); err != nil {
-		t.Errorf("another proxy's lease was lost: %v", err)
-	}
-}
-
 // TestMissingRightsAreUnknownNotLost: a user without rights, a wrong password, no user, and one
 // whose rights are taken away and given back while it holds a lease.
 func TestMissingRightsAreUnknownNotLost(t *testing.T) {

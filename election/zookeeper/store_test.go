@@ -167,54 +167,6 @@ func TestAMarkerThatWasMadeAgainIsAnotherOne(t *testing.T) {
 	s.refused("under a marker that was deleted", kv.ErrConflict, old, s.begin())
 }
 
-// The znode of a record begins at version 0 again when it was deleted. The requests of an old term
-// find nothing of the new one.
-func TestAnOldTermDisturbsNoNewOne(t *testing.T) {
-	t.Parallel()
-	s := newFixture(t, zookeepertest.Shared(t).Addrs())
-	if err := s.Mark(s.ctx, "first", false); err != nil {
-		t.Fatal(err)
-	}
-	old := s.award("old")
-	if err := zookeepertest.Shared(t).Client(t, "", "").Delete(s.record(key), anyVersion); err != nil {
-		t.Fatal(err)
-	}
-	present := s.award("present")
-	if err := s.Beat(s.ctx, key, old); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the old term renews with %v", err)
-	}
-	if err := s.End(s.ctx, old); err != nil {
-		t.Errorf("the old term ends with %v", err)
-	}
-	if err := s.Beat(s.ctx, key, present); err != nil {
-		t.Errorf("after that the present term renews with %v", err)
-	}
-}
-
-// Whatever writes a record frees the lease, even if it writes what is there.
-func TestARecordThatWasRewrittenHoldsNothing(t *testing.T) {
-	t.Parallel()
-	s := newFixture(t, zookeepertest.Shared(t).Addrs())
-	if err := s.Mark(s.ctx, "first", false); err != nil {
-		t.Fatal(err)
-	}
-	life := s.award("award")
-	operator := zookeepertest.Shared(t).Client(t, "", "")
-	data, _, err := operator.Get(s.record(key))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := operator.Set(s.record(key), data, anyVersion); err != nil {
-		t.Fatal(err)
-	}
-	if e := s.read(); e.Life != "" {
-		t.Errorf("the lease is held: %+v", e)
-	}
-	if err := s.Beat(s.ctx, key, life); !errors.Is(err, election.ErrLost) {
-		t.Errorf("its former holder renews with %v", err)
-	}
-}
-
 // The library keeps a session alive by itself, and with it all its lives.
 func TestALifeThatNobodyRenewsEnds(t *testing.T) {
 	t.Parallel()
@@ -311,37 +263,6 @@ func TestAWatchShowsEachChange(t *testing.T) {
 	if n := len(in.mu.watched); n > 6 {
 		t.Errorf("%d paths are watched", n)
 	}
-}
-
-// A server that has lost a session may give the client another one without saying so, as imitations
-// of ZooKeeper do. The session is over then, and what follows is done in a new one.
-func TestAnotherSessionIsNotTakenForTheOldOne(t *testing.T) {
-	t.Parallel()
-	s := newFixture(t, zookeepertest.Shared(t).Addrs())
-	if err := s.Mark(s.ctx, "first", false); err != nil {
-		t.Fatal(err)
-	}
-	life := s.award("award")
-	old, err := s.main()
-	if err != nil {
-		t.Fatal(err)
-	}
-	old.mu.Lock()
-	id := old.mu.id
-	old.mu.Unlock()
-	if !old.greeted(id, time.Minute) || old.isOver() {
-		t.Error("the session is over when it connects again")
-	}
-	if old.greeted(id+1, time.Minute) || !old.isOver() {
-		t.Error("another session is used as if it were the old one")
-	}
-	if err := s.Beat(s.ctx, key, life); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the term of the old session renews with %v", err)
-	}
-	if fresh, err := s.main(); err != nil || fresh == old {
-		t.Errorf("the session is the old one: %t, %v", fresh == old, err)
-	}
-	s.read()
 }
 
 // When the connection for watches is lost, a new session watches: the library does not set the

@@ -34,37 +34,35 @@ func (b *blocked) reports() [][]string {
 // by hand. Both must be reported long before the grace has passed.
 func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, s := range servers(t) {
-		t.Run(name+"/prepared", func(t *testing.T) {
-			t.Parallel()
-			gid := func(h *testDatabase) string { return "left behind in " + h.db }
-			blocksAtOnce(t, s, func(h *testDatabase) (name string, end func()) {
-				h.server.Exec(t, pgtest.Control, h.db, "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE",
-					fmt.Sprintf("PREPARE TRANSACTION '%s'", gid(h)))
-				return gid(h), func() { h.server.Exec(t, pgtest.Control, h.db, fmt.Sprintf("ROLLBACK PREPARED '%s'", gid(h))) }
-			})
+	t.Run("prepared", func(t *testing.T) {
+		t.Parallel()
+		gid := func(h *testDatabase) string { return "left behind in " + h.db }
+		blocksAtOnce(t, func(h *testDatabase) (name string, end func()) {
+			h.server.Exec(t, pgtest.Control, h.db, "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE",
+				fmt.Sprintf("PREPARE TRANSACTION '%s'", gid(h)))
+			return gid(h), func() { h.server.Exec(t, pgtest.Control, h.db, fmt.Sprintf("ROLLBACK PREPARED '%s'", gid(h))) }
 		})
-		t.Run(name+"/superuser", func(t *testing.T) {
-			t.Parallel()
-			blocksAtOnce(t, s, func(h *testDatabase) (name string, end func()) {
-				conn := h.server.Connect(t, pgtest.Superuser, h.db)
-				for _, sql := range []string{"SET application_name = 'nightly backup'", "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE"} {
-					if _, err := conn.Exec(h.ctx(), sql); err != nil {
-						t.Fatal(err)
-					}
+	})
+	t.Run("superuser", func(t *testing.T) {
+		t.Parallel()
+		blocksAtOnce(t, func(h *testDatabase) (name string, end func()) {
+			conn := h.server.Connect(t, pgtest.Superuser, h.db)
+			for _, sql := range []string{"SET application_name = 'nightly backup'", "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE"} {
+				if _, err := conn.Exec(h.ctx(), sql); err != nil {
+					t.Fatal(err)
 				}
-				return fmt.Sprintf("backend %d of role \"postgres\" (application \"nightly backup\"", conn.PgConn().PID()), func() { _ = conn.Close(h.ctx()) }
-			})
+			}
+			return fmt.Sprintf("backend %d of role \"postgres\" (application \"nightly backup\"", conn.PgConn().PID()), func() { _ = conn.Close(h.ctx()) }
 		})
-	}
+	})
 }
 
 // blocksAtOnce lets block block a grant, and removes the obstacle once it has been
 // reported.
-func blocksAtOnce(t *testing.T, s *pgtest.Server, block func(h *testDatabase) (name string, end func())) {
+func blocksAtOnce(t *testing.T, block func(h *testDatabase) (name string, end func())) {
 	t.Helper()
 	var told blocked
-	h := newTestDatabase(t, s, func(c *store.Config) { c.Grace, c.Blocked = 10*time.Minute, told.note })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Blocked = 10*time.Minute, told.note })
 	term := h.grant("a")
 	what, end := block(h)
 	end = sync.OnceFunc(end)

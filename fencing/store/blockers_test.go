@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -71,6 +70,7 @@ func TestSafetyATransactionInTheWayIsEndedAfterTheGrace(t *testing.T) {
 	}
 }
 
+// TestATransactionThatEndsWithinTheGraceCommits, and the epoch that follows is dated from when it has ended.
 func TestATransactionThatEndsWithinTheGraceCommits(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
@@ -87,6 +87,10 @@ func TestATransactionThatEndsWithinTheGraceCommits(t *testing.T) {
 	if _, err := tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES ($1)", int64(term.Epoch)); err != nil {
 		t.Fatal(err)
 	}
+	var written time.Time
+	if err := tx.QueryRow(h.ctx(), "SELECT clock_timestamp()").Scan(&written); err != nil {
+		t.Fatal(err)
+	}
 	if err := tx.Commit(h.ctx()); err != nil {
 		t.Errorf("commit within the grace: %v", err)
 	}
@@ -95,6 +99,14 @@ func TestATransactionThatEndsWithinTheGraceCommits(t *testing.T) {
 	}
 	if got := ask[int](h, "SELECT count(*) FROM public.entries"); got != 1 {
 		t.Errorf("%d rows, want the one that was committed in time", got)
+	}
+	// What was committed while the grant waited is not dated after its epoch's end.
+	rec, err := h.fence.Record(h.ctx())
+	if err != nil || rec.Epoch != 2 || !rec.GrantedAt.After(written) {
+		t.Errorf("epoch %d was granted at %s, and epoch 1 wrote at %s; %v", rec.Epoch, rec.GrantedAt, written, err)
+	}
+	if at := ask[time.Time](h, "SELECT granted_at FROM fencepost.grants WHERE epoch = 2"); !at.Equal(rec.GrantedAt) {
+		t.Errorf("the ledger says %s, and the record %s", at, rec.GrantedAt)
 	}
 }
 
@@ -251,119 +263,62 @@ func TestASuperusersTransactionInTheWayIsNamed(t *testing.T) {
 	}
 }
 
-// TestBackendsThatTheControlRoleMayNotEndAreNamed: it has lost the right to since the database was opened.
-func TestBackendsThatTheControlRoleMayNotEndAreNamed(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Start(t))
-	term := h.grant("a")
-	first, second := h.worker(term), h.worker(term)
-	for _, w := range []*worker{first, second} {
-		w.begin(h.ctx(), t, "")
-	}
-	h.server.Exec(t, pgtest.Superuser, "postgres", "REVOKE pg_signal_backend FROM "+pgtest.Control)
-	_, err := h.fence.Grant(h.ctx(), h.award("b"))
-	var way *store.GrantBlockedError
-	if !errors.As(err, &way) {
-		t.Fatalf("got %v, want a GrantBlockedError", err)
-	}
-	mustContain(t, err, "cannot be terminated by the control role")
-	if one, other := fmt.Sprint(first.PgConn().PID()), fmt.Sprint(second.PgConn().PID()); !strings.Contains(err.Error(), one) && !strings.Contains(err.Error(), other) {
-		t.Errorf("the error is %v; want it to name backend %s or %s", err, one, other)
-	}
-	leaderGoesOn(t, h, term)
-	h.server.Exec(t, pgtest.Superuser, "postgres", "GRANT pg_signal_backend TO "+pgtest.Control)
-	if got := h.grant("b"); got.Epoch != term.Epoch+1 {
-		t.Errorf("once it may, the grant made epoch %d, want %d", got.Epoch, term.Epoch+1)
-	}
-}
-
-func TestAFrozenBackendInTheWayIsNamed(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
-	term := h.grant("a")
-	w := h.worker(term)
-	w.begin(h.ctx(), t, "")
-	pid := int(w.PgConn().PID())
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	thaw := func() { _ = syscall.Kill(pid, syscall.SIGCONT) }
-	t.Cleanup(thaw)
-	a := h.award("b")
-	_, err := h.fence.Grant(h.ctx(), a)
-	var way *store.GrantBlockedError
-	if !errors.As(err, &way) {
-		t.Fatalf("got %v, want a GrantBlockedError", err)
-	}
-	mustContain(t, err, fmt.Sprint(pid), "still there")
-	leaderGoesOn(t, h, term)
-	thaw()
-	h.awaitEnd(pid)
-	if epoch, err := h.fence.Grant(h.ctx(), a); err != nil || epoch != term.Epoch+1 {
-		t.Errorf("with the backend thawed: epoch %d, %v", epoch, err)
-	}
-}
-
 // TestNobodyWithoutRightsBlocksATakeover: a role without rights locks all relations of the schema, as Postgres lets it,
 // and prepares the transaction, so that nobody can end it.
 func TestNobodyWithoutRightsBlocksATakeover(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]*pgtest.Server{"default": pgtest.Start(t), "18": pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)))} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newTestDatabase(t, s, func(c *store.Config) { c.Grace, c.Patience = time.Second, time.Second })
-			term := h.grant("a")
-			tx, err := s.Connect(t, pgtest.App, h.db).Begin(h.ctx())
-			if err != nil {
-				t.Fatal(err)
-			}
-			rows, err := tx.Query(h.ctx(), "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'fencepost'")
-			if err != nil {
-				t.Fatal(err)
-			}
-			relations, err := pgx.CollectRows(rows, pgx.RowTo[uint32])
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, relation := range relations {
-				for _, sql := range []string{"SELECT nextval($1::oid)", "SELECT pg_sequence_last_value($1::oid)"} {
-					failed := pgx.BeginFunc(h.ctx(), tx, func(sub pgx.Tx) error {
-						_, err := sub.Exec(h.ctx(), sql, relation)
-						return err
-					})
-					if failed == nil && strings.Contains(sql, "nextval") {
-						t.Errorf("%s of relation %d succeeded", sql, relation)
-					}
-				}
-			}
-			if _, err := tx.Exec(h.ctx(), "PREPARE TRANSACTION 'in the way'"); err != nil {
-				t.Fatal(err)
-			}
-			if n := ask[int](h, "SELECT count(*) FROM pg_locks WHERE pid IS NULL AND relation = ANY ('{fencepost.fence,fencepost.orders,fencepost.generations}'::regclass[])"); n != 3 {
-				t.Fatalf("%d locks of what a grant uses, so the test proves nothing", n)
-			}
-			for what, do := range map[string]func() error{
-				"a new resource":                  func() error { _, err := h.store.Fence(h.ctx(), "another"); return err },
-				"a new life of the lease service": func() error { return h.fence.Number(h.ctx(), "test", "another life") },
-				"a registration":                  func() error { return h.worker(term).check(h.ctx()) },
-				"an order":                        func() error { _, err := h.store.Pause(h.ctx(), "another", operator); return err },
-				"a removal":                       func() error { _, err := h.store.Remove(h.ctx(), "another", true, operator); return err },
-			} {
-				if what == "an order" || what == "a removal" {
-					if _, err := h.store.Fence(h.ctx(), "another"); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if err := do(); err != nil {
-					t.Errorf("%s: %v", what, err)
-				}
-			}
-			if next := h.grant("b"); next.Epoch != term.Epoch+1 {
-				t.Errorf("epoch %d after %d", next.Epoch, term.Epoch)
-			}
-			s.Exec(t, pgtest.App, h.db, "ROLLBACK PREPARED 'in the way'")
-		})
+	s := pgtest.Start(t)
+	h := newTestDatabase(t, s, func(c *store.Config) { c.Grace, c.Patience = time.Second, time.Second })
+	term := h.grant("a")
+	tx, err := s.Connect(t, pgtest.App, h.db).Begin(h.ctx())
+	if err != nil {
+		t.Fatal(err)
 	}
+	rows, err := tx.Query(h.ctx(), "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'fencepost'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	relations, err := pgx.CollectRows(rows, pgx.RowTo[uint32])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, relation := range relations {
+		for _, sql := range []string{"SELECT nextval($1::oid)", "SELECT pg_sequence_last_value($1::oid)"} {
+			failed := pgx.BeginFunc(h.ctx(), tx, func(sub pgx.Tx) error {
+				_, err := sub.Exec(h.ctx(), sql, relation)
+				return err
+			})
+			if failed == nil && strings.Contains(sql, "nextval") {
+				t.Errorf("%s of relation %d succeeded", sql, relation)
+			}
+		}
+	}
+	if _, err := tx.Exec(h.ctx(), "PREPARE TRANSACTION 'in the way'"); err != nil {
+		t.Fatal(err)
+	}
+	if n := ask[int](h, "SELECT count(*) FROM pg_locks WHERE pid IS NULL AND relation = ANY ('{fencepost.fence,fencepost.orders,fencepost.generations}'::regclass[])"); n != 3 {
+		t.Fatalf("%d locks of what a grant uses, so the test proves nothing", n)
+	}
+	for what, do := range map[string]func() error{
+		"a new resource":                  func() error { _, err := h.store.Fence(h.ctx(), "another"); return err },
+		"a new life of the lease service": func() error { return h.fence.Number(h.ctx(), "test", "another life") },
+		"a registration":                  func() error { return h.worker(term).check(h.ctx()) },
+		"an order":                        func() error { _, err := h.store.Pause(h.ctx(), "another", operator); return err },
+		"a removal":                       func() error { _, err := h.store.Remove(h.ctx(), "another", true, operator); return err },
+	} {
+		if what == "an order" || what == "a removal" {
+			if _, err := h.store.Fence(h.ctx(), "another"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if next := h.grant("b"); next.Epoch != term.Epoch+1 {
+		t.Errorf("epoch %d after %d", next.Epoch, term.Epoch)
+	}
+	s.Exec(t, pgtest.App, h.db, "ROLLBACK PREPARED 'in the way'")
 }
 
 // TestClaimsThatOverlapDoNotKeepAGrantWaiting: there is always one of them that has not ended.
@@ -549,45 +504,41 @@ func TestAGrantWhoseProxyIsFrozenOrGoneLeavesTheQueue(t *testing.T) {
 // TestWhoWaitsForWhom covers direct waits and waits through another backend.
 func TestWhoWaitsForWhom(t *testing.T) {
 	t.Parallel()
-	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newTestDatabase(t, pg)
-			f := h.newFence(h.open())
-			var conns [4]*pgx.Conn
-			var pids [4]uint32
-			for i := range conns {
-				conns[i] = pg.Connect(t, pgtest.App, h.db)
-				pids[i] = conns[i].PgConn().PID()
-			}
-			holder, second, third, idle := pids[0], pids[1], pids[2], pids[3]
-			ctx, cancel := context.WithCancel(h.ctx())
-			done := make(chan struct{}, 2)
-			defer func() { cancel(); <-done; <-done }()
-			lock := func(conn *pgx.Conn, key int) { // waits until the test ends
-				_, _ = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", key)
-			}
-			lock(conns[0], 1)
-			lock(conns[1], 2)
-			for i, key := range []int{1, 2} { // the second waits for the first, the third for the second
-				go func() { lock(conns[i+1], key); done <- struct{}{} }()
-				eventually(t, "a backend to wait", func() bool {
-					return ask[int](h, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = $1", int32(pids[i+1])) == 1
-				})
-			}
-			for _, c := range []struct{ waiting, holding, want []uint32 }{
-				{[]uint32{second, third, idle}, []uint32{holder}, []uint32{second, third}},
-				{[]uint32{third}, []uint32{second, idle}, []uint32{third}},
-				{[]uint32{second}, []uint32{third, idle}, nil},
-				{[]uint32{idle, 0}, []uint32{holder, second, third}, nil},
-			} {
-				got, err := f.WaitFor(h.ctx(), c.waiting, c.holding)
-				slices.Sort(got)
-				slices.Sort(c.want)
-				if err != nil || !slices.Equal(got, c.want) {
-					t.Errorf("of %d, %d wait for %d, %v; want %d", c.waiting, got, c.holding, err, c.want)
-				}
-			}
+	pg := pgtest.Shared(t)
+	h := newTestDatabase(t, pg)
+	f := h.newFence(h.open())
+	var conns [4]*pgx.Conn
+	var pids [4]uint32
+	for i := range conns {
+		conns[i] = pg.Connect(t, pgtest.App, h.db)
+		pids[i] = conns[i].PgConn().PID()
+	}
+	holder, second, third, idle := pids[0], pids[1], pids[2], pids[3]
+	ctx, cancel := context.WithCancel(h.ctx())
+	done := make(chan struct{}, 2)
+	defer func() { cancel(); <-done; <-done }()
+	lock := func(conn *pgx.Conn, key int) { // waits until the test ends
+		_, _ = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", key)
+	}
+	lock(conns[0], 1)
+	lock(conns[1], 2)
+	for i, key := range []int{1, 2} { // the second waits for the first, the third for the second
+		go func() { lock(conns[i+1], key); done <- struct{}{} }()
+		eventually(t, "a backend to wait", func() bool {
+			return ask[int](h, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = $1", int32(pids[i+1])) == 1
 		})
+	}
+	for _, c := range []struct{ waiting, holding, want []uint32 }{
+		{[]uint32{second, third, idle}, []uint32{holder}, []uint32{second, third}},
+		{[]uint32{third}, []uint32{second, idle}, []uint32{third}},
+		{[]uint32{second}, []uint32{third, idle}, nil},
+		{[]uint32{idle, 0}, []uint32{holder, second, third}, nil},
+	} {
+		got, err := f.WaitFor(h.ctx(), c.waiting, c.holding)
+		slices.Sort(got)
+		slices.Sort(c.want)
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("of %d, %d wait for %d, %v; want %d", c.waiting, got, c.holding, err, c.want)
+		}
 	}
 }

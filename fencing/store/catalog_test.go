@@ -309,19 +309,6 @@ func TestCatalogIsNotOlderThanItsServer(t *testing.T) {
 	eventually(t, "the catalog is known again", func() bool { return h.fence.Catalog() != nil })
 }
 
-func TestCatalogEndsWithItsStore(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	st := h.open()
-	f := h.newFence(st)
-	f.RefreshCatalog(h.ctx())
-	st.Close()
-	f.RefreshCatalog(h.ctx()) // returns at once: nothing is read any more
-	if f.Catalog(); h.ctx().Err() != nil {
-		t.Error("refreshing a closed store's catalog hung")
-	}
-}
-
 // TestCatalogEndsWhilePostgresIsFrozen closes a store whose reading of the catalog waits for the
 // answer to the last statement of its transaction.
 func TestCatalogEndsWhilePostgresIsFrozen(t *testing.T) {

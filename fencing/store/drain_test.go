@@ -15,43 +15,6 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestSafetyAGrantEndsIdleBackendsSoon: whoever is registered and idle is ended long before the grace has
-// passed, and cannot write after the grant.
-func TestSafetyAGrantEndsIdleBackendsSoon(t *testing.T) {
-	t.Parallel()
-	var told atomic.Int64
-	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) {
-		c.Grace = patience // with that, the grant would fail
-		c.Draining = func(name string, e fencing.Epoch) {
-			if name == resource {
-				told.Store(int64(e))
-			}
-		}
-	})
-	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
-	term := h.grant("a")
-	var all []*worker
-	for range 20 {
-		w := h.worker(term)
-		if err := h.enter(w); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, w)
-	}
-	next := h.grant("b")
-	for _, w := range all {
-		if _, err := w.Exec(h.ctx(), "INSERT INTO public.entries VALUES ($1)", int64(term.Epoch)); err == nil {
-			t.Error("a backend of the old epoch writes")
-		}
-	}
-	if got := told.Load(); got != int64(term.Epoch) {
-		t.Errorf("told of the end of epoch %d, want %d", got, term.Epoch)
-	}
-	if next.Epoch != term.Epoch+1 {
-		t.Errorf("epoch %d follows %d", next.Epoch, term.Epoch)
-	}
-}
-
 // TestABusyBackendHasTheGrace: a registered backend that works ends by itself within the grace.
 func TestABusyBackendHasTheGrace(t *testing.T) {
 	t.Parallel()
@@ -78,33 +41,6 @@ func TestABusyBackendHasTheGrace(t *testing.T) {
 	}
 	if n := ask[int](h, "SELECT count(*) FROM public.entries"); n != 1 {
 		t.Errorf("%d rows, want the one that was committed in the grace", n)
-	}
-}
-
-// TestAGrantThatCannotEndAllEndsNone: one registered backend is of a role that was made a superuser since. The
-// others go on, and the error names it.
-func TestAGrantThatCannotEndAllEndsNone(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Start(t)
-	h := newTestDatabase(t, s, func(c *store.Config) { c.Grace, c.Patience = 300*time.Millisecond, 300*time.Millisecond })
-	s.Exec(t, pgtest.Superuser, h.db, "CREATE ROLE mighty LOGIN")
-	term := h.grant("a")
-	mighty := &worker{Conn: s.Connect(t, "mighty", h.db), fence: h.fence, term: term}
-	other := h.worker(term)
-	h.mustEnter(mighty)
-	h.mustEnter(other)
-	s.Exec(t, pgtest.Superuser, h.db, "ALTER ROLE mighty SUPERUSER")
-	a := h.award("b")
-	_, err := h.fence.Grant(h.ctx(), a)
-	mustContain(t, err, "in the way", fmt.Sprint(mighty.PgConn().PID()), "superuser")
-	for name, w := range map[string]*worker{"the superuser": mighty, "the other": other} {
-		if _, err := w.Exec(h.ctx(), "SELECT 1"); err != nil {
-			t.Errorf("%s was ended: %v", name, err)
-		}
-	}
-	s.Exec(t, pgtest.Superuser, h.db, "ALTER ROLE mighty NOSUPERUSER")
-	if _, err := h.fence.Grant(h.ctx(), a); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -208,49 +144,5 @@ func TestOnlyAGrantEndsSessions(t *testing.T) {
 	h.grant("b")
 	if got, want := <-told, fmt.Sprint(resource, " ", w.term.Epoch); got != want {
 		t.Errorf("told of %q first, want %q", got, want)
-	}
-}
-
-// TestGrantsThatDrainShareTheirTurns: two resources are taken over at once, there is one turn, and a backend works under
-// each. The second grant does not wait for the grace of the first and then for its own.
-func TestGrantsThatDrainShareTheirTurns(t *testing.T) {
-	t.Parallel()
-	const grace = 4 * time.Second
-	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.PoolSize = grace, 1 })
-	other, err := h.store.Fence(h.ctx(), "another")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.number(other, "life-1")
-	award := func(resource, name string, index int64) fencing.Award {
-		return fencing.Award{Resource: resource, Worker: name, Incarnation: name, Source: "test", InstanceID: "life-1", Index: index}
-	}
-	fences := map[string]*store.Fence{resource: h.fence, "another": other}
-	for name, f := range fences {
-		a := award(name, "old", 1)
-		epoch, err := f.Grant(h.ctx(), a)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := h.worker(fencing.Term{Award: a, Epoch: epoch})
-		if _, err := f.RegisterBackend(h.ctx(), w.entry()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Exec(h.ctx(), "BEGIN"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ended := make(chan time.Time, len(fences))
-	for name, f := range fences {
-		go func() {
-			if _, err := f.Grant(context.Background(), award(name, "new", 2)); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			ended <- time.Now()
-		}()
-	}
-	first, second := <-ended, <-ended
-	if between := second.Sub(first); between > grace/2 {
-		t.Errorf("the second grant returned %s after the first, with a grace of %s", between, grace)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -109,32 +108,6 @@ func setStandbys(h *testDatabase, names string) {
 			}
 		}
 	})
-}
-
-// TestAStandbyThatDoesNotConfirmAGrantIsReported, and so is the end of that.
-func TestAStandbyThatDoesNotConfirmAGrantIsReported(t *testing.T) {
-	t.Parallel()
-	var told blocked
-	h := newTestDatabase(t, pgtest.Start(t), func(c *store.Config) { c.Blocked = told.note })
-	h.grant("a")
-	setStandbys(h, "ghost")
-	a, result := h.award("b"), make(chan error, 1)
-	go func() {
-		_, err := h.fence.Grant(h.ctx(), a)
-		result <- err
-	}()
-	const says = "no standby of synchronous_standby_names = 'ghost' confirms the grant"
-	eventually(t, "the report", func() bool {
-		by := h.fence.BlockedBy()
-		return len(by) == 1 && strings.Contains(by[0], says)
-	})
-	setStandbys(h, "")
-	if err := <-result; err != nil {
-		t.Errorf("after the end of the wait: %v", err)
-	}
-	if all := told.reports(); len(all) != 2 || len(all[0]) != 1 || len(all[1]) != 0 || len(h.fence.BlockedBy()) != 0 {
-		t.Errorf("reported %q, want the standby and then nothing; now %q", all, h.fence.BlockedBy())
-	}
 }
 
 // TestAGrantThatNoStandbyConfirmedCountsAsNotGranted cancels a grant while it waits for
@@ -278,37 +251,5 @@ func TestAUsersWarningIsNotTakenForAnUnconfirmedGrant(t *testing.T) {
 		"CREATE EVENT TRIGGER careful ON ddl_command_end EXECUTE FUNCTION public.warn()")
 	if term := h.grant("a"); term.Epoch != 1 {
 		t.Errorf("epoch %d, want 1", term.Epoch)
-	}
-}
-
-// TestAGrantWhoseServerDiesIsAskedAgain restarts the server during a waiting grant.
-// Asking again with the same award must return its epoch, and record it once.
-func TestAGrantWhoseServerDiesIsAskedAgain(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Start(t)
-	h := newTestDatabase(t, s, func(c *store.Config) { c.Grace = time.Minute })
-	h.worker(h.grant("a")).begin(h.ctx(), t, "")
-	a, result := h.award("b"), make(chan error, 1)
-	go func() {
-		_, err := h.fence.Grant(h.ctx(), a)
-		result <- err
-	}()
-	eventually(t, "the grant waits", func() bool { return waiting(h) })
-	s.Crash(t)
-	if err := <-result; err == nil {
-		t.Error("the grant returned without an error from a server that died")
-	}
-	s.Restart(t)
-	var epoch fencing.Epoch
-	eventually(t, "the store is connected again", func() bool {
-		var err error
-		epoch, err = h.fence.Grant(h.ctx(), a)
-		return err == nil
-	})
-	if epoch != 2 {
-		t.Errorf("epoch %d, want 2", epoch)
-	}
-	if n := ask[int](h, "SELECT count(*) FROM fencepost.grants"); n != 2 {
-		t.Errorf("the ledger has %d rows, want 2", n)
 	}
 }

@@ -78,25 +78,3 @@ func TestLivesKeepTheNumberThatTheyWereFirstGiven(t *testing.T) {
 		t.Errorf("the numbers changed from %v to %v", before, after)
 	}
 }
-
-// A restored lease service has its old instance id, which has its old number. So its
-// awards are refused until an operator intervenes.
-func TestARestoredLifeIsStillTheOlderOne(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	h.grant("a")
-	next := h.award("b")
-	next.InstanceID, next.Index = "life-2", 1
-	h.number(h.fence, next.InstanceID)
-	if _, err := h.fence.Grant(h.ctx(), next); err != nil {
-		t.Fatal(err)
-	}
-	h.number(h.fence, "life-1")
-	if _, err := h.fence.Grant(h.ctx(), h.award("c")); stateOf(err) != fencing.StateAwardNotNewer {
-		t.Fatalf("an award of the restored instance: %v; want ZF006", err)
-	}
-	if _, err := h.store.BumpGeneration(h.ctx(), "test", "life-1"); err != nil {
-		t.Fatal(err)
-	}
-	h.grant("c")
-}

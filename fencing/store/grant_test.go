@@ -47,17 +47,32 @@ func TestRegisterAtOnceGivesOneFence(t *testing.T) {
 	}
 }
 
-func TestRegisterRefusesAnEmptyName(t *testing.T) {
+func TestResourceNamesAreLimitedInBytes(t *testing.T) {
 	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	if _, err := h.store.Fence(h.ctx(), ""); stateOf(err) != fencing.StateNoFence {
-		t.Errorf("got %v, want ZF004", err)
+	newTestDatabase(t, pgtest.Shared(t)).namesAreLimitedInBytes()
+}
+
+// namesAreLimitedInBytes uses letters of two bytes.
+func (h *testDatabase) namesAreLimitedInBytes() {
+	h.t.Helper()
+	longest := strings.Repeat("\u00e4", fencing.MaxName/2)
+	if _, err := h.store.Fence(h.ctx(), longest); err != nil {
+		h.t.Errorf("the longest name: %v", err)
+	}
+	for _, name := range []string{"", longest + "x"} {
+		_, err := h.store.Fence(h.ctx(), name)
+		if stateOf(err) != fencing.StateNoFence || hintOf(err) != fencing.NameRule {
+			h.t.Errorf("a name of %d bytes: %v, hint %q", len(name), err, hintOf(err))
+		}
 	}
 }
 
 func TestGrantsGrowAndAreRecorded(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
+	if rec, err := h.fence.Record(h.ctx()); err != nil || rec != (fencing.Record{}) {
+		t.Errorf("before any grant: %+v, %v; want the zero record", rec, err)
+	}
 	before := time.Now().Add(-time.Minute)
 	for want := fencing.Epoch(1); want <= 5; want++ {
 		term := h.grant(fmt.Sprint(want))
@@ -79,15 +94,6 @@ func TestGrantsGrowAndAreRecorded(t *testing.T) {
 	list, err := h.store.Status(h.ctx())
 	if err != nil || len(list) != 1 || list[0].Resource != resource || list[0].Epoch != 5 {
 		t.Errorf("status %+v, %v", list, err)
-	}
-}
-
-func TestRecordBeforeAnyGrant(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	rec, err := h.fence.Record(h.ctx())
-	if err != nil || rec != (fencing.Record{}) {
-		t.Errorf("record %+v, %v; want the zero record", rec, err)
 	}
 }
 
@@ -338,6 +344,9 @@ func TestACancelledGrantReturnsAtOnceAndLeavesTheQueue(t *testing.T) {
 		result <- err
 	}()
 	eventually(t, "the grant waits", func() bool { return waiting(h) })
+	if rec, err := h.fence.Record(h.ctx()); err != nil || rec.Epoch != term.Epoch {
+		t.Errorf("meanwhile the record is %+v, %v; want epoch %d, which is still in force", rec, err, term.Epoch)
+	}
 	cancel()
 	if err := <-result; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want context.Canceled", err)
@@ -351,27 +360,6 @@ func TestACancelledGrantReturnsAtOnceAndLeavesTheQueue(t *testing.T) {
 	if err := tx.Commit(h.ctx()); err != nil {
 		t.Errorf("the leader's transaction: %v", err)
 	}
-}
-
-func TestARecordIsReadBesideAGrantThatWaits(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
-	term := h.grant("a")
-	h.worker(term).begin(h.ctx(), t, "")
-	ctx, cancel := context.WithCancel(h.ctx())
-	over := make(chan struct{})
-	a := h.award("b")
-	go func() {
-		defer close(over)
-		_, _ = h.fence.Grant(ctx, a)
-	}()
-	eventually(t, "the grant waits", func() bool { return waiting(h) })
-	rec, err := h.fence.Record(h.ctx())
-	if err != nil || rec.Epoch != term.Epoch {
-		t.Errorf("record %+v, %v; want epoch %d, which is still in force", rec, err, term.Epoch)
-	}
-	cancel()
-	<-over
 }
 
 func TestWhoeverAGrantEndedReadsItsEpoch(t *testing.T) {
@@ -418,38 +406,6 @@ func TestNoGrantWithoutWhatARegistrationCalls(t *testing.T) {
 	}
 	if epoch, err := h.fence.Grant(h.ctx(), h.award("c")); err != nil || epoch != 2 {
 		t.Errorf("epoch %d, %v", epoch, err)
-	}
-}
-
-// TestAGrantIsDatedFromWhenItHasDrained: what a transaction of the old epoch commits while the grant waits for it is
-// not dated after that epoch's end.
-func TestAGrantIsDatedFromWhenItHasDrained(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = 10 * time.Minute })
-	w := h.worker(h.grant("a"))
-	tx := w.begin(h.ctx(), t, "")
-	next, granted := h.award("b"), make(chan error, 1)
-	go func() {
-		_, err := h.fence.Grant(h.ctx(), next)
-		granted <- err
-	}()
-	eventually(t, "the grant waits", func() bool { return waiting(h) })
-	var written time.Time
-	if err := tx.QueryRow(h.ctx(), "SELECT clock_timestamp()").Scan(&written); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(h.ctx()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-granted; err != nil {
-		t.Fatal(err)
-	}
-	rec, err := h.fence.Record(h.ctx())
-	if err != nil || rec.Epoch != 2 || !rec.GrantedAt.After(written) {
-		t.Errorf("epoch %d was granted at %s, and epoch 1 wrote at %s; %v", rec.Epoch, rec.GrantedAt, written, err)
-	}
-	if at := ask[time.Time](h, "SELECT granted_at FROM fencepost.grants WHERE epoch = 2"); !at.Equal(rec.GrantedAt) {
-		t.Errorf("the ledger says %s, and the record %s", at, rec.GrantedAt)
 	}
 }
 

@@ -354,6 +354,8 @@ func TestSafetyATokenOutlastsAPause(t *testing.T) {
 // TestAnOrderWhoseOutcomeIsUnknownSaysSo: the connection is lost while the order is carried out.
 func TestAnOrderWhoseOutcomeIsUnknownSaysSo(t *testing.T) {
 	t.Parallel()
+	s := pgtest.Start(t)
+	var ends []func()
 	for name, c := range map[string]struct {
 		give func(*testDatabase) error
 		says string
@@ -371,17 +373,16 @@ func TestAnOrderWhoseOutcomeIsUnknownSaysSo(t *testing.T) {
 			return err
 		}, "this epoch may have been raised"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := pgtest.Start(t)
-			h := newTestDatabase(t, s, func(cfg *store.Config) { cfg.Grace = time.Hour })
-			h.worker(h.grant("one")).begin(h.ctx(), t, pgx.ReadCommitted)
-			given := make(chan error, 1)
-			go func() { given <- c.give(h) }()
-			eventually(t, "the order to wait", func() bool { return waiting(h) })
-			s.Crash(t)
-			mustContain(t, <-given, c.says, "fencepost status")
-		})
+		h := newTestDatabase(t, s, func(cfg *store.Config) { cfg.Grace = time.Hour })
+		h.worker(h.grant("one")).begin(h.ctx(), t, pgx.ReadCommitted)
+		given := make(chan error, 1)
+		go func() { given <- c.give(h) }()
+		eventually(t, name+" to wait", func() bool { return waiting(h) })
+		ends = append(ends, func() { mustContain(t, <-given, c.says, "fencepost status") })
+	}
+	s.Crash(t)
+	for _, end := range ends {
+		end()
 	}
 }
 
@@ -429,18 +430,5 @@ func TestAnOrderThatCannotBeReadBackWasGiven(t *testing.T) {
 				mustContain(t, err, fmt.Sprintf("order %d to resource %q: it was given", id, resource), "see fencepost status")
 			})
 		}
-	}
-}
-
-// TestOrdersAreReadAfterIdleConnectionsHaveEnded: nobody has asked whether they are still there.
-func TestOrdersAreReadAfterIdleConnectionsHaveEnded(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	if _, err := h.store.Orders(h.ctx(), store.Newest); err != nil {
-		t.Fatal(err)
-	}
-	h.server.Exec(t, pgtest.Superuser, "postgres", "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '"+h.db+"'")
-	if _, err := h.store.Orders(h.ctx(), store.Newest); err != nil {
-		t.Errorf("read the orders: %v", err)
 	}
 }

@@ -7,38 +7,28 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// servers are the server versions on which the predicate is tested.
-func servers(t *testing.T) map[string]*pgtest.Server {
-	return map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)}
-}
-
 // TestSafetyAClaimedEpochOpensNoWay covers a superseded candidacy whose proxy does not
 // know that yet, and which claims the current epoch.
 func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 	t.Parallel()
-	for name, s := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newTestDatabase(t, s)
-			h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
-			w := h.worker(h.grant("a"))
-			current := h.grant("b")
-			entry := w.entry()
-			entry.Announced = current.Epoch
-			var err error
-			if !unfenced {
-				_, err = h.fence.RegisterBackend(h.ctx(), entry)
-			}
-			if err == nil {
-				_, err = w.Exec(h.ctx(), "CALL public.batch($1, 1, 0)", int64(w.term.Epoch))
-			}
-			if stateOf(err) != fencing.StateSuperseded {
-				t.Errorf("the registry: %v; want ZF001", err)
-			}
-			if n := ask[int](h, "SELECT count(*) FROM public.entries"); n != 0 {
-				t.Errorf("%d rows of the old epoch were committed", n)
-			}
-		})
+	h := newTestDatabase(t, pgtest.Shared(t))
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
+	w := h.worker(h.grant("a"))
+	current := h.grant("b")
+	entry := w.entry()
+	entry.Announced = current.Epoch
+	var err error
+	if !unfenced {
+		_, err = h.fence.RegisterBackend(h.ctx(), entry)
+	}
+	if err == nil {
+		_, err = w.Exec(h.ctx(), "CALL public.batch($1, 1, 0)", int64(w.term.Epoch))
+	}
+	if stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("the registry: %v; want ZF001", err)
+	}
+	if n := ask[int](h, "SELECT count(*) FROM public.entries"); n != 0 {
+		t.Errorf("%d rows of the old epoch were committed", n)
 	}
 }
 
@@ -59,43 +49,15 @@ func (h *testDatabase) eachClaim(try func(w *worker, told, held fencing.Epoch, c
 // TestTheRegistryTakesNobodysWord: only the candidacy that was granted the current epoch, and was told so, is registered.
 func TestTheRegistryTakesNobodysWord(t *testing.T) {
 	t.Parallel()
-	for name, s := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newTestDatabase(t, s)
-			h.eachClaim(func(w *worker, told, held fencing.Epoch, current bool) {
-				may := current && told == 2 && held == 2
-				if err := w.checkAs(h.ctx(), told, held); (err == nil) != may {
-					t.Errorf("%s, told %d, holds %d: %v; it may pass: %t", w.term.Worker, told, held, err, may)
-				}
-			})
-			if left := ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
-				t.Errorf("%d registrations were left", left)
-			}
-		})
-	}
-}
-
-// TestEnterNamesWhoItRefuses checks that the error names the worker and its epoch, and
-// that a backend that does not exist cannot be registered.
-func TestEnterNamesWhoItRefuses(t *testing.T) {
-	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
-	w := h.worker(fencing.Term{Award: h.award("a")})
-	if _, err := h.fence.RegisterBackend(h.ctx(), w.entry()); stateOf(err) != fencing.StateNotLeader {
-		t.Errorf("before any grant: %v; want ZF002", err)
-	}
-	w.term = h.grant("a")
-	gone := w.entry()
-	gone.PID = 1 << 30
-	if _, err := h.fence.RegisterBackend(h.ctx(), gone); stateOf(err) != fencing.StateNoFence {
-		t.Errorf("a backend that is not there: %v; want ZF004", err)
-	}
-	h.grant("b")
-	_, err := h.fence.RegisterBackend(h.ctx(), w.entry())
-	mustContain(t, err, "worker-a", "worker-b")
-	if got := ask[int](h, "SELECT count(*) FROM fencepost.running"); got != 0 {
-		t.Errorf("%d registrations were made", got)
+	h.eachClaim(func(w *worker, told, held fencing.Epoch, current bool) {
+		may := current && told == 2 && held == 2
+		if err := w.checkAs(h.ctx(), told, held); (err == nil) != may {
+			t.Errorf("%s, told %d, holds %d: %v; it may pass: %t", w.term.Worker, told, held, err, may)
+		}
+	})
+	if left := ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
+		t.Errorf("%d registrations were left", left)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -187,40 +186,5 @@ func TestRegisterWaitsForARemoval(t *testing.T) {
 	}
 	if epoch := ask[int](h, "SELECT epoch FROM fencepost.fence WHERE resource = 'new'"); epoch != 7 {
 		t.Errorf("the new fence begins with epoch %d, want 7", epoch)
-	}
-}
-
-// TestARemovedResourceCanBeRegisteredMeanwhile registers a resource while it is removed again
-// and again.
-func TestARemovedResourceCanBeRegisteredMeanwhile(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	var group errgroup.Group
-	removed := make(chan struct{})
-	group.Go(func() error {
-		defer close(removed)
-		for range 60 {
-			if _, err := h.store.Remove(h.ctx(), resource, true, operator); err != nil && stateOf(err) != fencing.StateInUse && !errors.Is(err, store.ErrNoResource) {
-				return err
-			}
-		}
-		return nil
-	})
-	for range 3 {
-		group.Go(func() error {
-			for {
-				select {
-				case <-removed:
-					return nil
-				default:
-				}
-				if _, err := h.store.Fence(h.ctx(), resource); err != nil {
-					return err
-				}
-			}
-		})
-	}
-	if err := group.Wait(); err != nil {
-		t.Error(err)
 	}
 }

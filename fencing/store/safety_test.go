@@ -121,7 +121,7 @@ func (r *race) register() {
 // lower epochs may appear.
 func TestSafetyRace(t *testing.T) {
 	t.Parallel()
-	const atLeast, writers, procedures = 200, 8, 2
+	const atLeast, writers, procedures = 100, 8, 2
 	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = 20 * time.Millisecond })
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)",
 		"CREATE TABLE public.busy AS SELECT 1 AS n", batch)

@@ -2,13 +2,10 @@ package guard_test
 
 import (
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // TestAPartOfAnotherGuardIsNotTakenOver guards a child and a partition by another resource
@@ -133,61 +130,6 @@ func TestATriggerBehindAStampIsRefused(t *testing.T) {
 	d.s.Exec(t, pgtest.App, d.name, later)
 	if list, err := guard.List(d.ctx(), d.super()); err != nil || len(list) != 1 || strings.Join(list[0].Behind(), ", ") != `~zeta on public."Child"` {
 		t.Errorf("with a later trigger: %+v, %v", list, err)
-	}
-}
-
-// TestAddHoldsUpNobodyForLong has a transaction stand on each child, which ends when the
-// guard has waited for it for most of its second: one attempt does not wait for them all.
-func TestAddHoldsUpNobodyForLong(t *testing.T) {
-	t.Parallel()
-	children := []string{"c1", "c2", "c3", "c4", "c5", "c6"}
-	d := newDatabase(t, pgtest.Shared(t), "CREATE TABLE public.parent (id int)")
-	var holders sync.WaitGroup
-	defer holders.Wait()
-	for _, c := range children {
-		d.s.Exec(t, pgtest.App, d.name, "CREATE TABLE public."+c+" () INHERITS (public.parent)")
-		holder := d.app()
-		if _, err := holder.Exec(d.ctx(), "BEGIN; INSERT INTO public."+c+" VALUES (1)"); err != nil {
-			t.Fatal(err)
-		}
-		look := d.super()
-		holders.Go(func() {
-			for waiting := false; !waiting; time.Sleep(10 * time.Millisecond) {
-				if err := look.QueryRow(d.ctx(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND NOT granted)", "public."+c).Scan(&waiting); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-			time.Sleep(800 * time.Millisecond) // most of the second
-			if _, err := holder.Exec(d.ctx(), "COMMIT"); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	added, conn, writer := make(chan error, 1), d.super(), d.app()
-	go func() {
-		_, _, err := guard.Add(d.ctx(), conn, guard.Options{Resource: "billing", Table: "public.parent"})
-		added <- err
-	}()
-	var longest time.Duration
-	watch := stopwatch.Start(t)
-	for {
-		select {
-		case err := <-added:
-			if err != nil {
-				t.Fatal(err)
-			}
-			if watch.Late(t, longest, 3*time.Second) {
-				t.Errorf("a writer waited %s", longest)
-			}
-			return
-		default:
-		}
-		began := time.Now()
-		if _, err := writer.Exec(d.ctx(), "DELETE FROM ONLY public.parent"); err != nil { // of no rows
-			t.Fatal(err)
-		}
-		longest = max(longest, time.Since(began))
 	}
 }
 
