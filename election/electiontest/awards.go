@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // retryPause is between the attempts at a request that could not be sent.
@@ -110,7 +109,6 @@ func (w *testEnv) see(p election.Provider, want election.LeaseState) election.Le
 func (w *testEnv) seeOf(p election.Provider, want election.LeaseState, incarnation string) election.LeaseObservation {
 	w.Helper()
 	var obs election.LeaseObservation
-	began, watch := time.Now(), stopwatch.Start(w.T)
 	for ctx := within(w.T, patience); obs.State != want || incarnation != "" && obs.Incarnation != incarnation; {
 		seen, err := p.Watch(ctx, resource, obs)
 		switch {
@@ -122,9 +120,6 @@ func (w *testEnv) seeOf(p election.Provider, want election.LeaseState, incarnati
 			w.Logf("watch: %v", err)
 			time.Sleep(retryPause)
 		}
-	}
-	if took := time.Since(began); watch.Late(w.T, took, w.service.Death+soon) {
-		w.Errorf("%q of %q was seen after %v", want, incarnation, took)
 	}
 	return obs
 }
@@ -192,10 +187,9 @@ var awardCases = []testCase{
 		asked := time.Now() // the TTL may begin before the answer comes
 		first := w.mustAcquire(p, w.bid("a"))
 		link.Cut()
-		began, watch := time.Now(), stopwatch.Start(w.T)
 		second := w.acquire(q, w.bid("b"))
-		if took := time.Since(began); time.Since(asked) < w.service.TTL*8/10 || watch.Late(w.T, took, w.service.Death+soon) {
-			w.Errorf("the lease was free after %v, the TTL is %v, and it may take %v", took, w.service.TTL, w.service.Death)
+		if took := time.Since(asked); took < w.service.TTL*8/10 {
+			w.Errorf("the lease was free after %v, the TTL is %v", took, w.service.TTL)
 		}
 		w.mustFollow(first, second)
 	}},
@@ -310,13 +304,12 @@ var termCases = []testCase{
 		for name, request := range requests {
 			ctx, cancel := context.WithCancel(within(w.T, patience))
 			done := make(chan error, 1)
-			began, watch := time.Now(), stopwatch.Start(w.T)
 			go func() { done <- request(ctx) }()
 			time.AfterFunc(50*time.Millisecond, cancel)
 			select {
 			case err := <-done:
-				if took := time.Since(began); !errors.Is(err, context.Canceled) || errors.Is(err, election.ErrLost) || watch.Late(w.T, took, soon) {
-					w.Errorf("%s ended after %v with %v", name, took, err)
+				if !errors.Is(err, context.Canceled) || errors.Is(err, election.ErrLost) {
+					w.Errorf("%s ended with %v", name, err)
 				}
 			case <-time.After(patience):
 				w.Errorf("%s is still waiting", name)

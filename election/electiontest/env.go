@@ -126,7 +126,7 @@ func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy 
 	p.Elections = e
 	w.Cleanup(func() {
 		p.gate.open()
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := e.Close(ctx); err != nil {
 			w.Logf("close proxy %s: %v", name, err) // expected if its link was cut

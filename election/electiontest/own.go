@@ -2,7 +2,6 @@ package electiontest
 
 import (
 	"errors"
-	"time"
 
 	"github.com/fencepost/fencepost/election"
 )
@@ -18,9 +17,6 @@ func (p *proxy) die() {
 		st.Close()
 	}
 }
-
-// endless makes leases so long that a case waits for none.
-func endless(s *election.Settings) { s.TTL = 10 * time.Minute }
 
 // takes returns a request of the same worker that takes the lease away from a term.
 func (w *testEnv) takes(l *election.Lease, incarnation string) election.AcquireRequest {
@@ -107,7 +103,7 @@ var takingCases = []testCase{
 // ownCases are about a worker that takes its own lease away from another proxy.
 var ownCases = []testCase{
 	{"a worker takes its own lease away from a proxy that is gone", func(w *testEnv) {
-		p, q := w.proxy("one", endless), w.proxy("two", endless)
+		p, q := w.proxy("one"), w.proxy("two")
 		a := p.first("a")
 		a.mustLead()
 		p.die()

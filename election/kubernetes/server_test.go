@@ -16,7 +16,6 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/kubernetestest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // onServer opens a store on a real server, with a prefix of its own.
@@ -135,14 +134,10 @@ func TestTheServerIsAwayWhileALeaseIsHeld(t *testing.T) {
 	}
 	eventually(t, "the client knows that it is there", func() bool { return c.Healthy() == nil })
 	server.Pause(t)
-	began, watch := time.Now(), stopwatch.Start(t)
 	short, stop := context.WithTimeout(t.Context(), time.Second)
 	defer stop()
 	if err := p.Renew(short, lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
 		t.Errorf("while the server stands still the holder renews with %v", err)
-	}
-	if took := time.Since(began); watch.Late(t, took, 5*time.Second) {
-		t.Errorf("a renewal that may take 1s took %v", took)
 	}
 	eventually(t, "the client knows that it stands still", func() bool { return c.Healthy() != nil })
 	server.Continue(t)

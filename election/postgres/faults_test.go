@@ -144,7 +144,8 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 }
 
 // TestALeaseDoesNotWaitForNotificationsOfOthers: somebody's commit, in another database, has sent a
-// notification and waits for a standby, and every other commit that notifies waits for that one.
+// notification and waits for a standby, and every other commit that notifies waits for that one. Nor does
+// a lease wait for the standby itself: the grant that follows does.
 func TestALeaseDoesNotWaitForNotificationsOfOthers(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t)
@@ -188,6 +189,9 @@ func TestALeaseDoesNotWaitForNotificationsOfOthers(t *testing.T) {
 	}()
 	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
 		t.Errorf("the release: %v", err)
+	}
+	if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("late")}, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the release of an unknown award: %v", err)
 	}
 	released, watch := time.Now(), stopwatch.Start(t)
 	if took := (<-freed).Sub(released); watch.Late(t, took, postgres.DefaultRecheck+3*time.Second) {

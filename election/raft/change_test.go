@@ -139,27 +139,6 @@ func TestAChangeThatCouldNotBeCommittedIsRefused(t *testing.T) {
 	}
 }
 
-// A voter that answers requests, and gets no entries of Raft, does not count for a change. It cannot be elected
-// either, because an entry that it lacks was committed.
-func TestAVoterThatTakesNoEntriesDoesNotCount(t *testing.T) {
-	t.Parallel()
-	c := newTestCluster(t)
-	deaf := c.follower().cfg.Name
-	c.deaf[deaf].Store(true)
-	eventually(t, "an entry is committed without it", patience, func() bool { return mark(t, c.leader()) == nil })
-	for name := range c.nodes {
-		if name == deaf {
-			continue
-		}
-		if err := Remove(within(t, patience), c.base, name); err == nil || !strings.Contains(err.Error(), "without "+name+" nobody could lead") || !strings.Contains(err.Error(), deaf) {
-			t.Errorf("%s is removed with %v", name, err)
-		}
-	}
-	if err := Remove(within(t, patience), c.base, deaf); err != nil {
-		t.Errorf("the node that takes no entries is removed with %v", err)
-	}
-}
-
 // An address of the peers that leads to a node of another cluster, with a certificate of the same authority,
 // leads nobody astray: no award is made there, and nobody believes what it says of the members.
 func TestANodeOfAnotherClusterIsNotBelieved(t *testing.T) {
@@ -204,7 +183,13 @@ func TestARemovedNodeKeepsNobodyFromTheOthers(t *testing.T) {
 	if err := Remove(within(t, patience), c.base, "one"); err != nil {
 		t.Fatal(err)
 	}
+	if err := Remove(within(t, patience), c.base, "one"); err == nil || !strings.Contains(err.Error(), "not a member") {
+		t.Errorf("it is removed again with %v", err)
+	}
 	eventually(t, "the node knows that it was removed", patience, func() bool { return first.removed.Load() })
+	if err := mark(t, first); err == nil || !strings.Contains(err.Error(), "was removed from the cluster") {
+		t.Errorf("an entry through the removed node ends with %v", err)
+	}
 	lease := acquire(t, p.Database("db"), bid("a", long))
 	q := c.client(t, "q", "test") // has not asked anybody yet
 	eventually(t, "another worker is told that the lease is held", patience, func() bool {

@@ -18,13 +18,22 @@ import (
 	"github.com/fencepost/fencepost/election/raft/disk"
 	"github.com/fencepost/fencepost/election/raft/state"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // apply applies a command through a node.
 func apply(ctx context.Context, n *node, c state.Command) (o state.Outcome, err error) {
 	err = n.call(ctx, request{op: opApply, in: c}, &o)
 	return o, err
+}
+
+// What leaves a cluster as it was.
+func TestACluster(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t)
+	t.Run("strangers are refused", c.strangersAreRefused)
+	t.Run("an unknown command is refused", c.anUnknownCommandIsRefused)
+	t.Run("an award that arrives late is refused", c.anAwardThatArrivesLateIsRefused)
+	t.Run("the lead is handed over while entries are applied", c.theLeadIsHandedOver)
 }
 
 // A voter whose disk is lost does not start, however its directory came to be empty, and comes
@@ -104,12 +113,8 @@ func TestALeaderThatIsCutOffDecidesNothing(t *testing.T) {
 	if err := old.lead(within(t, 3*time.Second), request{op: opRead, in: readRequest{"test", "k"}}, &v); err == nil {
 		t.Error("a read that decides has succeeded")
 	}
-	began, watch := time.Now(), stopwatch.Start(t)
 	if o, err := apply(within(t, 2*time.Second), old, state.Command{Op: state.Beat, Space: "test", Key: "k", Life: "a"}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a renewal ended with %+v, %v", o, err)
-	}
-	if took := time.Since(began); watch.Late(t, took, 4*time.Second) {
-		t.Errorf("a renewal that may take 2s took %v", took)
 	}
 	if _, err := old.changes(within(t, 2*time.Second), changesRequest{Space: "test", First: true}); err == nil {
 		t.Error("a watch has begun")
@@ -117,18 +122,16 @@ func TestALeaderThatIsCutOffDecidesNothing(t *testing.T) {
 }
 
 // Entries are sent while the lead is handed from node to node. Each is applied once.
-func TestTheLeadIsHandedOverWhileEntriesAreApplied(t *testing.T) {
-	t.Parallel()
-	c := newTestCluster(t)
+func (c *members) theLeadIsHandedOver(t *testing.T) {
 	from := c.nodes["one"]
-	if o, err := apply(within(t, patience), from, state.Command{Op: state.Mark, Space: "test", Marker: "m"}); err != nil || o.Verdict != state.Done {
+	if o, err := apply(within(t, patience), from, state.Command{Op: state.Mark, Space: "handed over", Marker: "m"}); err != nil || o.Verdict != state.Done {
 		t.Fatalf("%+v, %v", o, err)
 	}
 	ended := make(chan error, 1)
 	go func() { // ends before the test does, which waits for it
 		var basis, last uint64
 		for i := range 60 {
-			cmd := state.Command{Op: state.Swap, Space: "test", Key: "k", Life: fmt.Sprint("life-", i), Marker: "m", Basis: basis, Record: []byte("r")}
+			cmd := state.Command{Op: state.Swap, Space: "handed over", Key: "k", Life: fmt.Sprint("life-", i), Marker: "m", Basis: basis, Record: []byte("r")}
 			o, err := apply(within(t, patience), from, cmd)
 			for end := time.Now().Add(patience); err != nil && time.Now().Before(end); { // unknown: ask again
 				o, err = apply(within(t, patience), from, cmd)
@@ -157,9 +160,7 @@ func TestTheLeadIsHandedOverWhileEntriesAreApplied(t *testing.T) {
 }
 
 // What no node knows is not made an entry: every replica would end, and end again after each restart.
-func TestAnUnknownCommandIsRefused(t *testing.T) {
-	t.Parallel()
-	c := newTestCluster(t)
+func (c *members) anUnknownCommandIsRefused(t *testing.T) {
 	other, err := newCluster(c.base)
 	if err != nil {
 		t.Fatal(err)
@@ -203,13 +204,9 @@ func TestWithoutAQuorumNothingIsAwarded(t *testing.T) {
 		c.stop(name)
 	}
 	q := c.client(t, "q", "test")
-	began, watch := time.Now(), stopwatch.Start(t)
 	err := p.Database("db").Renew(within(t, 2*time.Second), lease)
 	if err == nil || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), "raft") {
 		t.Errorf("the holder renews with %v", err)
-	}
-	if took := time.Since(began); watch.Late(t, took, 4*time.Second) {
-		t.Errorf("it took %v", took)
 	}
 	if l, err := q.Database("db").Acquire(within(t, 3*time.Second), bid("b", long)); err == nil || errors.Is(err, election.ErrHeld) {
 		t.Errorf("another worker gets %+v, %v", l, err)
@@ -263,10 +260,10 @@ func TestASnapshotIsRestored(t *testing.T) {
 }
 
 // A request that is sent after its life has ended awards nothing, wherever it was meanwhile.
-func TestAnAwardThatArrivesLateIsRefused(t *testing.T) {
-	t.Parallel()
-	c := newTestCluster(t)
-	s := newStore(c.nodes["one"], c.config("one").withDefaults(), "raft")
+func (c *members) anAwardThatArrivesLateIsRefused(t *testing.T) {
+	cfg := c.config("one").withDefaults()
+	cfg.Prefix = "late"
+	s := newStore(c.nodes["one"], cfg, "raft")
 	ctx := within(t, patience)
 	if err := s.Mark(ctx, "m", false); err != nil {
 		t.Fatal(err)
@@ -285,7 +282,7 @@ func TestAnAwardThatArrivesLateIsRefused(t *testing.T) {
 	if err := s.End(ctx, life.ID); err != nil {
 		t.Fatal(err)
 	}
-	late := state.Command{Op: state.Swap, Space: "test", Key: "k", Life: life.ID, Marker: "m"}
+	late := state.Command{Op: state.Swap, Space: "late", Key: "k", Life: life.ID, Marker: "m"}
 	if o, err := apply(ctx, c.nodes["two"], late); err != nil || o.Verdict != state.Conflict {
 		t.Errorf("the late request ended with %+v, %v", o, err)
 	}
@@ -323,9 +320,7 @@ func TestASecondClusterIsRefused(t *testing.T) {
 
 // Without a certificate of the authority nothing is answered, and nodes of another cluster are
 // no peers.
-func TestStrangersAreRefused(t *testing.T) {
-	t.Parallel()
-	c := newTestCluster(t)
+func (c *members) strangersAreRefused(t *testing.T) {
 	stranger := c.base
 	authority := pgtest.NewAuthority(t)
 	pair := authority.Issue(t, pgtest.Subject{Name: "stranger", Hosts: []string{"127.0.0.1"}})

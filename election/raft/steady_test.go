@@ -69,7 +69,7 @@ func TestEntriesAreNotSentWithoutUse(t *testing.T) {
 }
 
 // A voter that hears heartbeats and has not got what was committed is not fine: with another node lost,
-// nothing could be awarded.
+// nothing could be awarded. So it does not count for a change, although it answers requests.
 func TestAVoterThatIsBehindIsNotFine(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t)
@@ -82,6 +82,19 @@ func TestAVoterThatIsBehindIsNotFine(t *testing.T) {
 	eventually(t, "it is behind", patience, func() bool {
 		return strings.Contains(c.trouble(behind), "it is behind: it has not applied ")
 	})
+	for name := range c.nodes {
+		if name == behind {
+			continue
+		}
+		if err := Remove(within(t, patience), c.base, name); err == nil || !strings.Contains(err.Error(), "without "+name+" nobody could lead") || !strings.Contains(err.Error(), behind) {
+			t.Errorf("%s is removed with %v", name, err)
+		}
+	}
 	c.deaf[behind].Store(false)
 	eventually(t, "it has caught up", patience, func() bool { return c.trouble(behind) == "" })
+	c.deaf[behind].Store(true)
+	eventually(t, "an entry is committed without it", patience, func() bool { return mark(t, c.leader()) == nil })
+	if err := Remove(within(t, patience), c.base, behind); err != nil {
+		t.Errorf("the node that takes no entries is removed with %v", err)
+	}
 }

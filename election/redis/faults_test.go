@@ -17,7 +17,6 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
 	"github.com/fencepost/fencepost/internal/redistest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // A server that was killed has its data when it starts again: the term goes on. The next award is of
@@ -35,14 +34,10 @@ func TestRedisRestartsWhileALeaseIsHeld(t *testing.T) {
 		"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
 	} {
 		eventually(t, "the error of "+what+" names the cause", patience, func() bool {
-			began, watch := time.Now(), stopwatch.Start(t)
 			err := request()
 			var network net.Error
 			if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
 				t.Fatalf("without Redis, %s ended with %v", what, err)
-			}
-			if took := time.Since(began); watch.Late(t, took, 5*time.Second) {
-				t.Fatalf("%s took %v to say that Redis cannot be reached", what, took)
 			}
 			return strings.Contains(err.Error(), "Redis at "+server.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
 		})
@@ -54,12 +49,8 @@ func TestRedisRestartsWhileALeaseIsHeld(t *testing.T) {
 	}
 	eventually(t, "the client knows that Redis is there", patience, func() bool { return c.Healthy() == nil })
 	server.Pause(t)
-	began, watch := time.Now(), stopwatch.Start(t)
 	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
 		t.Errorf("while Redis stands still the holder renews with %v", err)
-	}
-	if took := time.Since(began); watch.Late(t, took, 3*time.Second) {
-		t.Errorf("a renewal that may take 1s took %v", took)
 	}
 	eventually(t, "the client knows that Redis stands still", patience, func() bool { return c.Healthy() != nil })
 	server.Continue(t)
@@ -194,15 +185,11 @@ func TestTheClockOfRedisSteps(t *testing.T) {
 		t.Errorf("after a step forward the holder renews with %v", err)
 	}
 	server.SetClock(t, -time.Hour)
-	began, watch := time.Now(), stopwatch.Start(t)
 	if err := renew(t, q, next); err != nil {
 		t.Errorf("after a step backward the holder renews with %v", err)
 	}
 	server.SetClock(t, -2*time.Hour) // and its proxy dies
 	last := acquire(t, p, bid("c", 10*time.Second))
-	if took := time.Since(began); watch.Late(t, took, 15*time.Second) {
-		t.Errorf("the lease was free after %v", took)
-	}
 	if last.Index <= next.Index || next.Index <= lease.Index || last.InstanceID != lease.InstanceID {
 		t.Errorf("awards (%s, %d), (%s, %d), (%s, %d)", lease.InstanceID, lease.Index, next.InstanceID, next.Index, last.InstanceID, last.Index)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/fencepost/fencepost/election/zookeeper"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
@@ -73,14 +72,10 @@ func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
 		"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
 	} {
 		eventually(t, "the error names the cause", patience, func() bool {
-			began, watch := time.Now(), stopwatch.Start(t)
 			err := request()
 			var network net.Error
 			if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
 				t.Fatalf("without ZooKeeper, %s ended with %v", what, err)
-			}
-			if took := time.Since(began); watch.Late(t, took, 8*time.Second) {
-				t.Fatalf("%s took %v to say that ZooKeeper cannot be reached", what, took)
 			}
 			return strings.Contains(err.Error(), "ZooKeeper at "+ensemble.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
 		})
@@ -93,12 +88,8 @@ func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
 	}
 	eventually(t, "the client knows that ZooKeeper is there", patience, func() bool { return c.Healthy() == nil })
 	ensemble.Pause(t, 0)
-	began, watch := time.Now(), stopwatch.Start(t)
 	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
 		t.Errorf("while ZooKeeper stands still the holder renews with %v", err)
-	}
-	if took := time.Since(began); watch.Late(t, took, 3*time.Second) {
-		t.Errorf("a renewal that may take 1s took %v", took)
 	}
 	eventually(t, "the client knows that ZooKeeper stands still", patience, func() bool { return c.Healthy() != nil })
 	ensemble.Continue(t, 0)

@@ -25,8 +25,6 @@ func greeting() []byte {
 // connection stays open.
 var strangers = map[string]string{
 	"an HTTP server":                     "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-	"a TLS alert":                        "\x15\x03\x03\x00\x02\x02\x46",
-	"twenty bytes of something":          strings.Repeat("\x00\x00\x00\x25", 5),
 	"a greeting and a message too short": string(greeting()) + "\x00\x00\x00\x04none",
 	"a greeting and a length too large":  string(greeting()) + "\x7f\xff\xff\xff",
 }

@@ -55,7 +55,7 @@ func service(t *testing.T, ensemble *zookeepertest.Ensemble, db string) *electio
 			return client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: db, TTL: ttl, Proxy: proxy}).Database(db)
 		},
 		// A release writes another state. A server closes the earlier connection of a session that
-		// connects again; a request over another server is TestALateRequestOverAnotherServer's.
+		// connects again; a request over another server is TestAnEnsemble's.
 		Request:     func(worker string) string { return `{"state":"held","worker":"` + worker + `"` },
 		Multiplexed: true, Supersedes: true,
 		Bump: func(t *testing.T) {

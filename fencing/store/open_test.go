@@ -23,7 +23,6 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 	"github.com/fencepost/fencepost/upstream"
 )
 
@@ -233,12 +232,8 @@ func TestADeadConnectionLeavesItsPool(t *testing.T) {
 		})
 	}
 	statements.Wait()
-	began, watch := time.Now(), stopwatch.Start(t)
 	if _, err := far.Pool().Exec(h.ctx(), "SELECT"); err != nil {
 		t.Fatal(err)
-	}
-	if took := time.Since(began); watch.Late(t, took, 5*time.Second) {
-		t.Errorf("a new connection after %s", took)
 	}
 }
 

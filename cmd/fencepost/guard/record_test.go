@@ -122,6 +122,9 @@ func TestACommitWithoutAnAnswerMayHaveBeenDone(t *testing.T) {
 		}, ""},
 	} {
 		for _, interrupted := range []bool{false, true} {
+			if interrupted && name != "add" {
+				continue // for the others, one way to lose the answer suffices
+			}
 			t.Run(fmt.Sprintf("%s, interrupted %v", name, interrupted), func(t *testing.T) {
 				t.Parallel()
 				d := newDatabase(t, pgtest.Shared(t), invoices)
