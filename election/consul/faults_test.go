@@ -9,23 +9,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.uber.org/zap/zaptest"
-
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/election/electiontest"
-	"github.com/fencepost/fencepost/election/kv"
-	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/consultest"
-	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
@@ -45,61 +38,6 @@ func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 
 func bid(worker string, ttl time.Duration) election.AcquireRequest {
 	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
-}
-
-// worker is a member of a candidacy.
-type worker struct {
-	fencing.Candidacy
-	reads atomic.Uint64
-}
-
-func (w *worker) Activity() (uint64, bool) { return w.reads.Load(), true }
-func (w *worker) StatusChanged()           {}
-func (w *worker) EpochEnds(fencing.Epoch)  {}
-
-// elections returns a proxy's Elections over the real fence.
-func elections(t *testing.T, c *kv.Client, ttl time.Duration) *election.Elections {
-	t.Helper()
-	server := pgtest.Shared(t)
-	e, err := election.New(election.Config{
-		Logger:   zaptest.NewLogger(t),
-		Settings: func(string, string) election.Settings { return election.Settings{TTL: ttl} },
-		Open: func(ctx context.Context, db string) (election.Backend, error) {
-			st, err := store.Open(ctx, store.Config{Address: server.Addr(), Database: db, User: pgtest.Control})
-			if err != nil {
-				return election.Backend{}, err
-			}
-			return election.Backend{Provider: c.Database(db), Close: st.Close, Fence: func(ctx context.Context, name string) (election.Fence, error) {
-				return st.Fence(ctx, name)
-			}}, nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		_ = e.Close(ctx) // Consul may be down
-	})
-	return e
-}
-
-func join(t *testing.T, e *election.Elections, db, name string) *worker {
-	t.Helper()
-	w := &worker{}
-	c, err := e.Join(within(t, patience), fencing.JoinRequest{
-		Database: db, User: pgtest.App, Resource: "billing", Worker: name,
-		Client: netip.MustParseAddr("192.0.2.1"), WorkerTimeout: -1,
-	}, w)
-	if err != nil {
-		t.Fatalf("worker %s joins: %v", name, err)
-	}
-	w.Candidacy = c
-	if err := c.AwaitFirst(t.Context(), patience); err != nil {
-		t.Fatal(err)
-	}
-	return w
 }
 
 // A session that is renewed while no read confirms the lock would serve nobody: its holder
@@ -138,27 +76,30 @@ func TestALeaseThatCannotBeConfirmedEnds(t *testing.T) {
 	}
 }
 
-func TestFrozenAgentStopsTheLeaderInTime(t *testing.T) {
+// An agent that stands still confirms nothing, and loses nothing.
+func TestAFrozenAgentIsUnknownNotLost(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Shared(t).Database(t)
 	agent := consultest.Start(t)
-	c := client(t, consul.Config{Address: agent.Addr(), Prefix: db, Proxy: "one"})
-	w := join(t, elections(t, c, ttl), db, "a")
-	eventually(t, "the worker leads", patience, func() bool { return w.Status().CanWrite() })
-	epoch := w.Status().Epoch
+	c := client(t, consul.Config{Address: agent.Addr(), Proxy: "one"})
+	p := electiontest.Reached(t, c.Database("db"))
+	lease, err := p.Acquire(within(t, patience), bid("a", time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
 	agent.Pause(t)
-	began := time.Now()
-	eventually(t, "the leader stops", ttl+2*time.Second, func() bool { return !w.Status().CanWrite() })
-	t.Logf("stopped after %v", time.Since(began))
-	if s := w.Status(); !s.Lapsed || s.Epoch != epoch {
-		t.Errorf("the status is %+v", *s)
+	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
+		t.Errorf("while Consul stands still the holder renews with %v", err)
 	}
-	eventually(t, "the client notices", 30*time.Second, func() bool { return c.Healthy() != nil || w.Status().Lapsed })
+	eventually(t, "the client knows that Consul stands still", patience, func() bool { return c.Healthy() != nil })
 	agent.Continue(t)
-	eventually(t, "the worker leads again", patience, func() bool { return w.Status().CanWrite() })
-	if again := w.Status().Epoch; again != epoch {
-		t.Errorf("epoch %d, it was %d", again, epoch)
-	}
+	eventually(t, "the holder renews when Consul goes on", patience, func() bool {
+		err := p.Renew(within(t, time.Second), lease)
+		if errors.Is(err, election.ErrLost) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	eventually(t, "the client knows that Consul goes on", patience, func() bool { return c.Healthy() == nil })
 }
 
 func TestMissingRightsAreUnknownNotLost(t *testing.T) {

@@ -12,11 +12,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/etcd"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/faults"
-	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 const long = 60 * time.Second
@@ -53,11 +51,9 @@ func renew(t *testing.T, p election.Provider, l *election.Lease) error {
 
 // Whoever leads an etcd of three members is frozen, then killed. The term goes on each time, and
 // a dead proxy's lease is free after a TTL that began anew.
-func TestALeaderOfEtcdIsLost(t *testing.T) {
-	t.Parallel()
-	cluster := etcdtest.Start(t, etcdtest.WithMembers(3))
+func aLeaderIsLost(t *testing.T, cluster *etcdtest.Cluster) {
 	open := func(proxy string) election.Provider {
-		return client(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: proxy}).Database("db")
+		return client(t, etcd.Config{Endpoints: cluster.Endpoints(), Prefix: "leader", Proxy: proxy}).Database("db")
 	}
 	p, q := open("one"), open("two")
 	const ttl = 10 * time.Second // a renewal on a busy machine, with another leader, takes some seconds
@@ -258,43 +254,5 @@ func TestATTLBelowTheLeastIsRaised(t *testing.T) {
 	}
 	if err := c.Check(within(t, patience), []time.Duration{600 * time.Millisecond, long}); err != nil {
 		t.Errorf("the test of these TTLs ended with %v", err)
-	}
-}
-
-// Two hundred leases, their renewals and their watches need one connection.
-func TestManyLeasesShareOneConnection(t *testing.T) {
-	t.Parallel()
-	cluster, prefix := etcdtest.Shared(t), pgtest.Shared(t).Database(t)
-	link := electiontest.NewLink(t, cluster.Addr())
-	p := client(t, etcd.Config{Endpoints: []string{link.Addr()}, Prefix: prefix, Proxy: "one"}).Database("db")
-	electiontest.Reached(t, p)
-	ended := make(chan error)
-	const leases = 200
-	for i := range leases {
-		go func() {
-			b := bid(fmt.Sprint("w", i), long)
-			b.Resource = fmt.Sprint("r", i)
-			lease, err := p.Acquire(within(t, patience), b)
-			if err == nil {
-				err = p.Renew(within(t, patience), lease)
-			}
-			ctx := within(t, patience)
-			for obs := (election.LeaseObservation{}); err == nil && obs.Incarnation != b.Incarnation; {
-				obs, err = p.Watch(ctx, b.Resource, obs)
-				if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) { // etcd is busy with the others
-					err = nil
-					time.Sleep(10 * time.Millisecond) // between two looks
-				}
-			}
-			ended <- err
-		}()
-	}
-	for range leases {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
-	if made := link.Made(); made > 3 { // a connection that has not answered a ping for 3 s is replaced
-		t.Errorf("%d connections were made", made)
 	}
 }

@@ -11,12 +11,19 @@ import (
 	"github.com/fencepost/fencepost/internal/etcdtest"
 )
 
-// A member that is cut off from its peers keeps its connections. It says that it has no leader, so
-// that the request can go to another member.
-func TestAMemberWithoutALeaderSaysSo(t *testing.T) {
+// TestACluster is about three members.
+func TestACluster(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.Start(t, etcdtest.WithMembers(3))
-	p := client(t, etcd.Config{Endpoints: cluster.Endpoints()[:1], Proxy: "one"}).Database("db")
+	t.Run("a member that stands still costs no lease", func(t *testing.T) { aMemberThatStandsStillCostsNoLease(t, cluster) })
+	t.Run("a member without a leader says so", func(t *testing.T) { aMemberWithoutALeaderSaysSo(t, cluster) })
+	t.Run("a leader is lost", func(t *testing.T) { aLeaderIsLost(t, cluster) })
+}
+
+// A member that is cut off from its peers keeps its connections. It says that it has no leader, so
+// that the request can go to another member.
+func aMemberWithoutALeaderSaysSo(t *testing.T, cluster *etcdtest.Cluster) {
+	p := client(t, etcd.Config{Endpoints: cluster.Endpoints()[:1], Prefix: "leaderless", Proxy: "one"}).Database("db")
 	lease := acquire(t, p, bid("a", long))
 	cluster.Pause(t, 1)
 	cluster.Pause(t, 2)
@@ -29,18 +36,19 @@ func TestAMemberWithoutALeaderSaysSo(t *testing.T) {
 	if err := renew(t, p, lease); err != nil {
 		t.Errorf("with a leader again, the holder renews with %v", err)
 	}
+	cluster.Continue(t, 2)
 }
 
 // The library sends each request to the next member, whether that answers or not.
-func TestAMemberThatStandsStillCostsNoLease(t *testing.T) {
-	t.Parallel()
-	cluster := etcdtest.Start(t, etcdtest.WithMembers(3))
-	p := client(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "one"}).Database("db")
+func aMemberThatStandsStillCostsNoLease(t *testing.T, cluster *etcdtest.Cluster) {
+	p := client(t, etcd.Config{Endpoints: cluster.Endpoints(), Prefix: "still", Proxy: "one"}).Database("db")
 	lease := acquire(t, p, bid("a", long))
-	cluster.Pause(t, (cluster.Leader(t)+1)%3)
+	still := (cluster.Leader(t) + 1) % 3
+	cluster.Pause(t, still)
 	for i := range 8 {
 		if err := p.Renew(within(t, patience), lease); err != nil {
 			t.Errorf("renewal %d ended with %v", i, err)
 		}
 	}
+	cluster.Continue(t, still)
 }
