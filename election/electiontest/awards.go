@@ -185,9 +185,9 @@ var awardCases = []testCase{
 		p, link := w.provider("one")
 		q, _ := w.provider("two")
 		asked := time.Now() // the TTL may begin before the answer comes
-		first := w.mustAcquire(p, w.bid("a"))
+		first := w.mustAcquire(p, w.briefBid("a"))
 		link.Cut()
-		second := w.acquire(q, w.bid("b"))
+		second := w.acquire(q, w.briefBid("b"))
 		if took := time.Since(asked); took < w.service.TTL*8/10 {
 			w.Errorf("the lease was free after %v, the TTL is %v", took, w.service.TTL)
 		}
@@ -199,13 +199,13 @@ var awardCases = []testCase{
 				w := &testEnv{T: t, service: w.service, server: w.server, db: w.db}
 				p, _ := w.provider("one")
 				q, _ := w.provider("two")
-				bid := w.bid("a " + fault.Name)
+				bid := w.briefBid("a " + fault.Name)
 				first := w.acquire(p, bid)
 				fault.Do(t, resource)
 				if p.Renew(within(t, patience), first) == nil { // the lease is still held, which is fine
 					w.mustRelease(p, first, election.ReasonLeft)
 				}
-				second := w.acquire(q, w.bid("b "+fault.Name))
+				second := w.acquire(q, w.briefBid("b "+fault.Name))
 				w.mustFollow(first, second)
 				if err := p.Renew(within(t, patience), first); !errors.Is(err, election.ErrLost) {
 					t.Errorf("the old term renews with %v, want ErrLost", err)

@@ -54,12 +54,20 @@ func Reached(t *testing.T, p election.Provider) election.Provider {
 	return p
 }
 
+// bid is a request for a lease that does not expire before its case has ended.
 func (w *testEnv) bid(worker string) election.AcquireRequest {
-	bid := election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: w.service.TTL}
+	bid := election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: long}
 	if w.service.Token != nil {
 		bid.Token = w.service.Token(worker)
 		bid.Incarnation = fencing.TokenIncarnation(w.service.Generation(), bid.Token)
 	}
+	return bid
+}
+
+// briefBid is a request for a lease that expires soon if nobody renews it.
+func (w *testEnv) briefBid(worker string) election.AcquireRequest {
+	bid := w.bid(worker)
+	bid.TTL = w.service.TTL
 	return bid
 }
 

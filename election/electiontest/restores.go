@@ -77,16 +77,16 @@ var restoreCases = []testCase{
 				return p.Release(ctx, l, election.ReasonLeft, 0) == nil
 			})
 		}
-		lease := w.mustAcquire(p, w.bid("a"))
+		lease := w.mustAcquire(p, w.briefBid("a"))
 		shows(election.Held, lease.Incarnation)
 		restore := w.service.Backup(w.T)
 		release(lease)
 		for _, worker := range []string{"b", "c", "d"} { // so that the restored state is far behind
-			lease = w.acquire(p, w.bid(worker))
+			lease = w.acquire(p, w.briefBid(worker))
 			release(lease)
 		}
 		shows(election.Freed, lease.Incarnation)
 		restore(w.T)
-		shows(election.Held, w.acquire(p, w.bid("e")).Incarnation)
+		shows(election.Held, w.acquire(p, w.briefBid("e")).Incarnation)
 	}},
 }

@@ -35,7 +35,6 @@ var wireCases = []testCase{
 	{"an acquire that arrives after its lease was given back takes nothing", func(w *testEnv) {
 		p, link := w.provider("one")
 		bid := w.bid("late")
-		bid.TTL = long
 		held := link.Hold(w.T, w.request(bid.Worker))
 		ctx, cancel := context.WithCancel(within(w.T, patience))
 		ended := make(chan error, 1)
