@@ -48,7 +48,7 @@ model: ## Search the model of registered backends, and show that it notices each
 # With the tag, test/system has one more lease service, and other packages have tests of their own.
 test-kubernetes: setup kubernetes ## Run the tests of Kubernetes leases on a real kube-apiserver (built once, several minutes)
 	go test -race -tags kubernetes -count=1 -p 2 $(TESTFLAGS) ./election/kubernetes
-	go test -race -tags kubernetes -count=1 -p 2 $(TESTFLAGS) -run '(FrozenLeader|TwoProxiesAgree|ProxyIsKilled)/kubernetes' ./test/system
+	go test -race -tags kubernetes -count=1 -p 2 $(TESTFLAGS) -run 'FrozenLeader/kubernetes' ./test/system
 
 observability: setup prometheus ## Test the alert rules and the Grafana board in etc, on a real Prometheus
 	PATH="$$PATH:$(CURDIR)/.cache/prometheus"; \
@@ -96,7 +96,7 @@ regress: build ## Run PostgreSQL's regression and isolation suites directly and 
 	scripts/regress.sh
 
 chaos: setup redis consul etcd zookeeper postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
-	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system
+	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run Soak ./test/system
 
 demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd, kubernetes, raft, redis or zookeeper)
 	@if [ "$(ELECTION)" != postgres ] && [ "$(ELECTION)" != raft ]; then $(MAKE) --no-print-directory $(ELECTION); fi
