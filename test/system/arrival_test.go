@@ -40,31 +40,32 @@ func (c *inPieces) Write(b []byte) (int, error) {
 func TestSafetyWhatHasArrivedInPartStartsOver(t *testing.T) {
 	t.Parallel()
 	sent := append(wiretest.Query("SET fencepost.token = '7'"), wiretest.Query(decidedBefore)...)
-	for _, secured := range []bool{false, true} {
-		for _, at := range []int{1, 10, 29} {
-			t.Run(fmt.Sprintf("TLS=%t, %d bytes", secured, at), func(t *testing.T) {
-				t.Parallel()
-				h := newCluster(t, "postgres")
-				own := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Hosts: []string{"127.0.0.1"}})
-				p, _ := h.configured(tokens, "TLS_MODE=allow", "TLS_CERT_FILE="+own.CertFile, "TLS_KEY_FILE="+own.KeyFile)
-				q, _ := h.configured(tokens)
-				h.mustBear(p, "w", 5).must("INSERT INTO work VALUES ('w')")
-				c := wiretest.Dial(t, p.Address)
-				pieces := &inPieces{Conn: c.Conn, then: func() { knowsToken7(t, h, p, q) }}
-				c.Conn = pieces
-				if secured {
-					c.Secure(&tls.Config{InsecureSkipVerify: true}, false)
-				}
-				c.Send(wiretest.Startup(h.startup("w")...))
-				c.Until('Z')
-				pieces.at = at
-				c.Send(sent)
-				if state := wiretest.ErrorOf(c.Until('Z')); state != "" {
-					t.Fatalf("SET fails with %s", state)
-				}
-				wroteNothing(t, h, wiretest.ErrorOf(c.Until('Z')))
-			})
-		}
+	for _, of := range []struct {
+		secured bool
+		at      int
+	}{{false, 1}, {false, 29}, {true, 10}} {
+		t.Run(fmt.Sprintf("TLS=%t, %d bytes", of.secured, of.at), func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres")
+			own := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Hosts: []string{"127.0.0.1"}})
+			p, _ := h.configured(tokens, "TLS_MODE=allow", "TLS_CERT_FILE="+own.CertFile, "TLS_KEY_FILE="+own.KeyFile)
+			q, _ := h.configured(tokens)
+			h.mustBear(p, "w", 5).must("INSERT INTO work VALUES ('w')")
+			c := wiretest.Dial(t, p.Address)
+			pieces := &inPieces{Conn: c.Conn, then: func() { knowsToken7(t, h, p, q) }}
+			c.Conn = pieces
+			if of.secured {
+				c.Secure(&tls.Config{InsecureSkipVerify: true}, false)
+			}
+			c.Send(wiretest.Startup(h.startup("w")...))
+			c.Until('Z')
+			pieces.at = of.at
+			c.Send(sent)
+			if state := wiretest.ErrorOf(c.Until('Z')); state != "" {
+				t.Fatalf("SET fails with %s", state)
+			}
+			wroteNothing(t, h, wiretest.ErrorOf(c.Until('Z')))
+		})
 	}
 }
 

@@ -55,10 +55,10 @@ var workerFaults = []fault{
 // thawed, deposed and killed at random, two never write at the same time.
 func TestSafetyTwoProxiesAgree(t *testing.T) {
 	t.Parallel()
-	for _, provider := range allProviders {
+	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			c := newChaos(t, provider, "LEASE_TTL=2s")
+			c := newChaos(t, provider)
 			c.runUntilSuperseded(12*time.Second, workerFaults)
 		})
 	}
@@ -66,21 +66,9 @@ func TestSafetyTwoProxiesAgree(t *testing.T) {
 
 // newChaos starts two proxies and four workers, which use the other proxy when one
 // fails.
-func newChaos(t testing.TB, provider string, settings ...string) *chaos {
+func newChaos(t testing.TB, provider string, opts ...option) *chaos {
 	t.Helper()
-	return newChaosWith(t, provider, false, settings)
-}
-
-// newPinnedChaos is newChaos for workers that know only one proxy.
-func newPinnedChaos(t testing.TB, provider string, settings ...string) *chaos {
-	t.Helper()
-	return newChaosWith(t, provider, true, settings)
-}
-
-func newChaosWith(t testing.TB, provider string, pinned bool, settings []string, opts ...option) *chaos {
-	t.Helper()
-	c := prepareChaos(t, provider, settings, opts...)
-	c.pinned = pinned
+	c := prepareChaos(t, provider, append(opts, with("LEASE_TTL=2s"))...)
 	for _, id := range []string{"one", "two"} {
 		// replace starts proxies anew at the same addresses.
 		c.proxies = append(c.proxies, c.proxy("PROXY_ID="+id, "LISTEN="+ports.For(t).Address(), "ADMIN="+ports.For(t).Address()))
@@ -90,7 +78,7 @@ func newChaosWith(t testing.TB, provider string, pinned bool, settings []string,
 }
 
 // prepareChaos makes a chaos that has neither proxies nor workers yet.
-func prepareChaos(t testing.TB, provider string, settings []string, opts ...option) *chaos {
+func prepareChaos(t testing.TB, provider string, opts ...option) *chaos {
 	t.Helper()
 	seed := rand.Uint64()
 	if text := os.Getenv("FENCEPOST_CHAOS_SEED"); text != "" {
@@ -101,7 +89,7 @@ func prepareChaos(t testing.TB, provider string, settings []string, opts ...opti
 	}
 	t.Logf("FENCEPOST_CHAOS_SEED=%d", seed)
 	s := pgtest.Start(t, tracked())
-	opts = append(opts, onServer(s), with("LEASE_WORKER_TIMEOUT=300ms", "STARTUP_WAIT=500ms"), with(settings...))
+	opts = append(opts, onServer(s), with("LEASE_WORKER_TIMEOUT=300ms", "STARTUP_WAIT=500ms"))
 	h := newCluster(t, provider, opts...)
 	s.Exec(t, pgtest.App, h.db, loadSchema)
 	if provider == "postgres" { // with the other, the table has no guard, as most have

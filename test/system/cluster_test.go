@@ -19,7 +19,6 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/redistest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // resource is the resource that the workers of a case compete for by default.
@@ -41,9 +40,6 @@ type cluster struct {
 	pg       *pgtest.Server
 	db       string
 	consul   *consultest.Agent // nil with another elector
-	etcd     *etcdtest.Cluster // nil with another elector
-	redis    *redistest.Server // nil with another elector
-	take     func()            // takes the lease away, with a provider of moreProviders
 	prefix   string            // of the lease service's keys
 	settings []string          // settings of every proxy
 	patient  bool              // its takeovers leave idle backends alone for 3 s
@@ -103,11 +99,9 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 		}
 		h.settings = append(h.settings, h.consul.Settings(h.prefix)...)
 	case "etcd":
-		h.etcd = etcdtest.Shared(t)
-		h.settings = append(h.settings, h.etcd.Settings(h.prefix)...)
+		h.settings = append(h.settings, etcdtest.Shared(t).Settings(h.prefix)...)
 	case "redis":
-		h.redis = redistest.Shared(t)
-		h.settings = append(h.settings, h.redis.Settings(h.prefix)...)
+		h.settings = append(h.settings, redistest.Shared(t).Settings(h.prefix)...)
 	default:
 		if more := moreProviders[provider]; more != nil {
 			more(h)
@@ -262,10 +256,6 @@ func stateOf(err error) string {
 	return ""
 }
 
-// slack is added to tested time limits, because several servers, proxies and workers
-// share two cores here. watch allows for other load on the machine.
-const slack = time.Second
-
 // stopServers ends the servers that all tests share, and which do not end by themselves.
 var stopServers = []func(){etcdtest.StopShared, redistest.StopShared}
 
@@ -275,15 +265,4 @@ func TestMain(m *testing.M) {
 	}
 	process.LimitParallel()
 	pgtest.Main(m, stopServers...)
-}
-
-// watch is a stopwatch.Watch whose limits are extended by slack too.
-type watch struct{ stopwatch.Watch }
-
-func startWatch(t testing.TB) watch { return watch{stopwatch.Start(t)} }
-
-// late reports whether something that took so long exceeds its limit.
-func (w watch) late(t testing.TB, took, bound time.Duration) bool {
-	t.Helper()
-	return w.Late(t, took, bound+slack)
 }

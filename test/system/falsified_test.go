@@ -26,7 +26,7 @@ import (
 // keep it while they are frozen.
 func TestSafetyAFalseDetector(t *testing.T) {
 	t.Parallel()
-	c := prepareChaos(t, "postgres", nil)
+	c := prepareChaos(t, "postgres")
 	c.params = []string{"worker_timeout", "0", "heartbeat", "100ms"} // sampled often, and never judged truly
 	for i := range uint64(2) {
 		c.proxies = append(c.proxies, c.falsified(i))
@@ -55,7 +55,7 @@ func (c *chaos) outlast() {
 // takeovers is how many TestSafetyTheWorstElector waits for, and takeoverTime for how long at most,
 // which is several times what they take.
 const (
-	takeovers    = 1000
+	takeovers    = 300
 	takeoverTime = 15 * time.Minute
 )
 
@@ -64,7 +64,7 @@ const (
 // worker has a proxy of its own, so that nothing keeps it from asking.
 func TestSafetyTheWorstElector(t *testing.T) {
 	t.Parallel()
-	c := prepareChaos(t, "anyone", nil)
+	c := prepareChaos(t, "anyone")
 	c.params, c.pinned = []string{"worker_timeout", "0"}, true
 	for range 4 {
 		c.proxies = append(c.proxies, c.inProcess(zap.NewNop(), c.openToAnyone, nil))

@@ -77,6 +77,8 @@ func TestFaultOfTheConsulToken(t *testing.T) {
 	a.must("INSERT INTO work VALUES ('a')")
 	token.allow(tokenKey)
 	awaitFault(t, p, faults.LeaseDenied, "session_prefix")
+	mustRefuse(t, "without session:write", awaitReason(t, a),
+		`the lease of "`+resource+`" is not confirmed: the lease service refuses Fencepost \(403 `, "Waiting does not help. Check the ACL token")
 	token.allow(tokenKey + tokenSession)
 	awaitNoFault(t, p, faults.LeaseDenied)
 }
@@ -110,54 +112,6 @@ func TestFaultOfConsulsLimit(t *testing.T) {
 		}
 	}
 	awaitNoFault(t, p, faults.LeaseService)
-}
-
-// TestFaultOfTheTTL: Consul does not accept the TTL.
-func TestFaultOfTheTTL(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "consul", withConsul(consultest.Start(t, consultest.WithDefaultTTL())), with("LEASE_TTL=2s"))
-	f := awaitFault(t, h.proxy(), faults.LeaseTTL, "Set lease.ttl")
-	if !strings.Contains(f.Problem, "10s") {
-		t.Errorf("the problem does not say what Consul accepts: %s", f.Problem)
-	}
-}
-
-// TestFaultOfConsul: Consul is away, and comes back.
-func TestFaultOfConsul(t *testing.T) {
-	t.Parallel()
-	agent := consultest.Start(t)
-	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s", "STARTUP_WAIT=60s"))
-	p := h.proxy()
-	a := h.join(p, "a", "campaign", "wait")
-	agent.Pause(t)
-	awaitFault(t, p, faults.LeaseService, "election")
-	agent.Continue(t)
-	awaitNoFault(t, p, faults.LeaseService)
-	a.must("INSERT INTO work VALUES ('a')")
-	// On a busy machine a request may fail, succeed the next time and fail again. Two kinds of requests log five
-	// beginnings in a minute each, at most.
-	if lines := p.Lines("request failed"); len(lines) > 10 {
-		t.Errorf("the log has %d lines for requests that failed: %v", len(lines), lines)
-	}
-}
-
-// TestCommandsDoNotWaitForAFrozenConsul: they end after about 10 s, and say who is silent.
-func TestCommandsDoNotWaitForAFrozenConsul(t *testing.T) {
-	t.Parallel()
-	const most = 18 * time.Second // the machine may be slow
-	process.Program(t)            // it may have to be built
-	agent := consultest.Start(t)
-	h := newCluster(t, "consul", withConsul(agent))
-	agent.Pause(t)
-	t.Cleanup(func() { agent.Continue(t) })
-	for _, args := range [][]string{{"generation", "bump", "--database", h.db}, {"doctor", "--database", h.db}} {
-		began, watch := time.Now(), startWatch(t)
-		code, out := h.command(args...)
-		took := time.Since(began)
-		if code == 0 || watch.late(t, took, most) || !strings.Contains(out, "Consul at "+agent.Addr()+" does not answer") || !strings.Contains(out, "Make sure that") {
-			t.Errorf("%v: code %d after %v: %s", args, code, took, out)
-		}
-	}
 }
 
 // TestWaitingWorkersDoNotFloodTheLog: while Consul is away, its absence is said once, and not

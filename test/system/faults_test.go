@@ -77,7 +77,7 @@ func TestFaultOfTheControlPassword(t *testing.T) {
 	t.Parallel()
 	const control = "scram_user"
 	s := pgtest.Start(t)
-	h := newCluster(t, "postgres", onServer(s), with("CONTROL_USER="+control, "CONTROL_PASSWORD=mistaken"))
+	h := newCluster(t, "postgres", onServer(s), with("CONTROL_USER="+control, "CONTROL_PASSWORD=mistaken", "LEASE_TTL=2s"))
 	h.db = s.EmptyDatabase(t)
 	s.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
 	if code, out := h.command("migrate", "--dsn", s.DSN(pgtest.Superuser, h.db), "--control-role", control); code != 0 {
@@ -98,27 +98,22 @@ func TestFaultOfTheControlPassword(t *testing.T) {
 	password("mistaken")
 	awaitNoFault(t, p, faults.ControlLogin)
 	awaitOK(t, p, "/readyz")
-	h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
+	a := h.join(p, "a", "campaign", "wait")
+	a.must("INSERT INTO work VALUES ('a')")
 
 	password("another")
 	awaitFault(t, p, faults.ControlLogin, "ALTER ROLE")
 	awaitOK(t, p, "/readyz") // its connections still work
+	s.Exec(t, pgtest.Superuser, "postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+control+"'")
+	mustRefuse(t, "a changed password", awaitReason(t, a),
+		`the lease of "`+resource+`" is not confirmed: the lease service refuses Fencepost \(28P01 password authentication failed`,
+		"Waiting does not help. Make sure that the control role can log in")
 	password("mistaken")
 	awaitNoFault(t, p, faults.ControlLogin)
 }
 
-// TestFaultOfAMissingPassword: the remedy is another one.
-func TestFaultOfAMissingPassword(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "postgres", with("CONTROL_USER=md5_user"))
-	f := awaitFault(t, h.proxy(), faults.ControlLogin, "control.password (FENCEPOST_CONTROL_PASSWORD) is not set")
-	if f.Where == "" || f.Problem == "" {
-		t.Errorf("the fault is %+v", f)
-	}
-}
-
-// TestFaultsOfTheLoginBeforeAnyWorker: the control role does not exist, the database to look at does not, and
-// no connection is left.
+// TestFaultsOfTheLoginBeforeAnyWorker: the control role has a password that is not set, or does not exist, the database
+// to look at does not, or no connection is left.
 func TestFaultsOfTheLoginBeforeAnyWorker(t *testing.T) {
 	t.Parallel()
 	const limited = "md5_user"
@@ -131,6 +126,7 @@ func TestFaultsOfTheLoginBeforeAnyWorker(t *testing.T) {
 		remedy   string
 		ready    bool
 	}{
+		{[]string{"CONTROL_USER=scram_user"}, faults.ControlLogin, "control.password (FENCEPOST_CONTROL_PASSWORD) is not set", false},
 		{[]string{"CONTROL_USER=nobody"}, faults.ControlLogin, `role "nobody" exists`, false},
 		{[]string{"CONTROL_PROBE_DATABASE=nowhere"}, faults.Schema, "control.probe_database", true},
 		{[]string{"CONTROL_USER=" + limited, "CONTROL_PASSWORD=" + pgtest.Password}, faults.ControlLogin, "CONNECTION LIMIT", false},
@@ -156,6 +152,10 @@ func TestFaultOfTheSchema(t *testing.T) {
 	}
 	p := h.proxy()
 	awaitFault(t, p, faults.Schema, "fencepost migrate --dsn")
+	_, err := h.tryJoin(process.Patience, p, "a")
+	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != fencing.StateNoFence || !strings.Contains(f.Message+f.Hint, "fencepost migrate") {
+		t.Errorf("connecting without a schema: %+v; want FATAL ZF004 that names migrate", f)
+	}
 	if code, out := h.command("migrate", "--dsn", s.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control); code != 0 {
 		t.Fatalf("migrate: code %d: %s", code, out)
 	}
@@ -218,57 +218,57 @@ func TestAFaultOfADatabaseDoesNotHideItsLeader(t *testing.T) {
 // each has one that waits.
 func TestASchemaThatWasMadeAnewIsAFault(t *testing.T) {
 	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, provider, onServer(pgtest.Start(t)))
-			proxies := []*process.Server{h.proxy(), h.proxy()}
-			leader := h.join(proxies[0], "leader", "campaign", "wait")
-			workers := []*client{leader, h.join(proxies[0], "waits-0"), h.join(proxies[1], "waits-1")}
-			leader.must("INSERT INTO work VALUES ('a')")
-			h.awaitState("led", "leader", proxies...)
+	h := newCluster(t, "postgres", onServer(pgtest.Start(t)))
+	proxies := []*process.Server{h.proxy(), h.proxy()}
+	leader := h.join(proxies[0], "leader", "campaign", "wait")
+	workers := []*client{leader, h.join(proxies[0], "waits-0"), h.join(proxies[1], "waits-1")}
+	leader.must("INSERT INTO work VALUES ('a')")
+	h.awaitState("led", "leader", proxies...)
 
-			h.pg.Exec(t, pgtest.Superuser, h.db, "DROP SCHEMA fencepost CASCADE")
-			for _, p := range proxies {
-				awaitFault(t, p, faults.Schema, "fencepost migrate --dsn")
-			}
-			if code, out := h.command("migrate", "--dsn", h.pg.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control); code != 0 {
-				t.Fatalf("migrate: code %d: %s", code, out)
-			}
-			for _, p := range proxies {
-				awaitNoFault(t, p, faults.Schema)
-			}
-			for _, w := range workers {
-				if err := w.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNoFence {
-					t.Errorf("a write by a connection from before: %v; want ZF004", err)
-				}
-			}
-			for _, p := range proxies {
-				if f := awaitFault(t, p, faults.Fence, "Connect again"); !strings.Contains(f.Problem, "made anew") {
-					t.Errorf("the fault is %+v", f)
-				}
-				h.awaitState("closed", "", p)
-			}
-			for _, w := range workers {
-				w.leave()
-			}
-			for i, p := range proxies {
-				w := h.join(p, fmt.Sprint("again-", i), "campaign", "wait")
-				w.must("INSERT INTO work VALUES ('c')")
-				awaitNoFault(t, p, faults.Fence)
-				w.leave()
-			}
-		})
+	h.pg.Exec(t, pgtest.Superuser, h.db, "DROP SCHEMA fencepost CASCADE")
+	for _, p := range proxies {
+		awaitFault(t, p, faults.Schema, "fencepost migrate --dsn")
+	}
+	if code, out := h.command("migrate", "--dsn", h.pg.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control); code != 0 {
+		t.Fatalf("migrate: code %d: %s", code, out)
+	}
+	for _, p := range proxies {
+		awaitNoFault(t, p, faults.Schema)
+	}
+	for _, w := range workers {
+		if err := w.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNoFence {
+			t.Errorf("a write by a connection from before: %v; want ZF004", err)
+		}
+	}
+	for _, p := range proxies {
+		if f := awaitFault(t, p, faults.Fence, "Connect again"); !strings.Contains(f.Problem, "made anew") {
+			t.Errorf("the fault is %+v", f)
+		}
+		h.awaitState("closed", "", p)
+	}
+	for _, w := range workers {
+		w.leave()
+	}
+	for i, p := range proxies {
+		w := h.join(p, fmt.Sprint("again-", i), "campaign", "wait")
+		w.must("INSERT INTO work VALUES ('c')")
+		awaitNoFault(t, p, faults.Fence)
+		w.leave()
 	}
 }
 
 // TestALockOnTheLeasesIsNamed: with the embedded elector, the leader lapses while somebody has locked its
-// table.
+// table. The metric of what is left of the lease falls to 0 by then.
 func TestALockOnTheLeasesIsNamed(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres", onServer(pgtest.Start(t)), with("LEASE_TTL=2s"))
 	p := h.proxy()
 	a := h.join(p, "a", "campaign", "wait")
+	margin := func() float64 {
+		value, _ := h.metric(p, "fencepost_lease_margin_seconds")
+		return value
+	}
+	process.Eventually(t, process.Patience, "the margin of a lease that is renewed", func() bool { m := margin(); return m > 0 && m < 2 })
 	admin := h.pg.Connect(t, pgtest.Superuser, h.db)
 	if _, err := admin.Exec(t.Context(), "BEGIN; LOCK fencepost.lease IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
@@ -277,6 +277,7 @@ func TestALockOnTheLeasesIsNamed(t *testing.T) {
 	if want := fmt.Sprintf("table fencepost.lease is locked by backend %d ", admin.PgConn().PID()); !strings.Contains(f.Problem, want) {
 		t.Errorf("the fault is %+v, want a problem with %q", f, want)
 	}
+	process.Eventually(t, process.Patience, "the margin to fall to 0", func() bool { return margin() == 0 })
 	if _, err := admin.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Fatal(err)
 	}
@@ -288,43 +289,38 @@ func TestALockOnTheLeasesIsNamed(t *testing.T) {
 // has no worker any more. Idle resources are kept for longer than this test lasts.
 func TestADroppedDatabaseIsForgottenSoon(t *testing.T) {
 	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, provider, onServer(pgtest.Start(t)), with("LIMITS_RESOURCE_IDLE=10m"))
-			other := *h
-			other.db = h.pg.Database(t)
-			p := h.proxy()
-			left := other.join(p, "b", "campaign", "wait")
-			left.leave()
-			a := h.join(p, "a", "campaign", "wait")
-			a.must("INSERT INTO work VALUES ('a')")
-			if code, out := h.command("evict", resource, "--dsn", h.pg.DSN(pgtest.Control, h.db)); code != 0 {
-				t.Fatalf("evict: code %d: %s", code, out)
-			}
-			p.Await(t, "an operator gave an order", "database", h.db)
-			a.leave()
-			h.join(p, "c", "campaign", "wait").must("INSERT INTO work VALUES ('c')")
-			lines := func() int {
-				_, resources := p.Get(t, "/v1/resources")
-				_, metrics := p.Get(t, "/metrics")
-				return strings.Count(resources, `"database"`) + strings.Count(metrics, "\nfencepost_epoch{")
-			}
-			if got := lines(); got != 4 {
-				t.Fatalf("two resources have %d lines", got)
-			}
-			h.pg.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+h.db+" WITH (FORCE)")
-			process.Eventually(t, process.Patience, "the first one to be forgotten", func() bool { return lines() == 2 })
-			h.pg.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+other.db+" WITH (FORCE)")
-			process.Eventually(t, process.Patience, "the second one to be forgotten", func() bool { return lines() == 0 })
+	h := newCluster(t, "postgres", onServer(pgtest.Start(t)), with("LIMITS_RESOURCE_IDLE=10m"))
+	other := *h
+	other.db = h.pg.Database(t)
+	p := h.proxy()
+	left := other.join(p, "b", "campaign", "wait")
+	left.leave()
+	a := h.join(p, "a", "campaign", "wait")
+	a.must("INSERT INTO work VALUES ('a')")
+	if code, out := h.command("evict", resource, "--dsn", h.pg.DSN(pgtest.Control, h.db)); code != 0 {
+		t.Fatalf("evict: code %d: %s", code, out)
+	}
+	p.Await(t, "an operator gave an order", "database", h.db)
+	a.leave()
+	h.join(p, "c", "campaign", "wait").must("INSERT INTO work VALUES ('c')")
+	lines := func() int {
+		_, resources := p.Get(t, "/v1/resources")
+		_, metrics := p.Get(t, "/metrics")
+		return strings.Count(resources, `"database"`) + strings.Count(metrics, "\nfencepost_epoch{")
+	}
+	if got := lines(); got != 4 {
+		t.Fatalf("two resources have %d lines", got)
+	}
+	h.pg.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+h.db+" WITH (FORCE)")
+	process.Eventually(t, process.Patience, "the first one to be forgotten", func() bool { return lines() == 2 })
+	h.pg.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+other.db+" WITH (FORCE)")
+	process.Eventually(t, process.Patience, "the second one to be forgotten", func() bool { return lines() == 0 })
 
-			h.pg.Exec(t, pgtest.Superuser, "postgres", "CREATE DATABASE "+h.db+" TEMPLATE fencepost_template")
-			h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
-			h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
-			process.Always(t, 6*time.Second, "the new one is shown", func() bool { return lines() == 2 })
-			if _, out := h.command("status", "--admin", p.Admin); strings.Contains(out, "is lost") {
-				t.Errorf("an order to the dropped database is shown: %s", out)
-			}
-		})
+	h.pg.Exec(t, pgtest.Superuser, "postgres", "CREATE DATABASE "+h.db+" TEMPLATE fencepost_template")
+	h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
+	h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
+	process.Always(t, 6*time.Second, "the new one is shown", func() bool { return lines() == 2 })
+	if _, out := h.command("status", "--admin", p.Admin); strings.Contains(out, "is lost") {
+		t.Errorf("an order to the dropped database is shown: %s", out)
 	}
 }

@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // TestSafetyFrozenPool freezes a leader that has a pool of idle connections, alone and together with its proxy. All of
@@ -16,21 +15,20 @@ import (
 func TestSafetyFrozenPool(t *testing.T) {
 	t.Parallel()
 	const (
-		conns = 200
-		grace = 20 * time.Second
+		conns = 50
+		grace = 2 * process.Patience // the successor would not wait for as long
 	)
 	for _, c := range []struct {
 		name     string
 		both     bool
-		drain    time.Duration // within which their backends end
 		settings []string
 	}{
-		{"alone", false, 0, nil},
-		{"with its proxy", true, 250 * time.Millisecond, []string{"LEASE_TTL=3s"}},
+		{"alone", false, nil},
+		{"with its proxy", true, []string{"LEASE_TTL=3s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			h := newCluster(t, "postgres", onServer(pgtest.Start(t)), with(append(c.settings, "LEASE_GRACE="+grace.String())...))
+			h := newCluster(t, "postgres", with(append(c.settings, "LEASE_GRACE="+grace.String())...))
 			one, two := h.proxy(), h.proxy()
 			stale := h.worker("stale")
 			dsn := h.dsn(one, "stale", "campaign", "wait", "worker_timeout", "1s")
@@ -47,26 +45,8 @@ func TestSafetyFrozenPool(t *testing.T) {
 			if c.both {
 				one.Freeze(t)
 			}
-			watch := startWatch(t)
 			successor := h.join(two, "successor", "campaign", "wait")
 			successor.must("INSERT INTO work VALUES ('successor')")
-			wrote := time.Now()
-			takeover := two.Await(t, "takeover", "worker", "successor")
-			granted, err := time.ParseDuration(takeover.Text("grant"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("the grant ended %d idle connections in %v, and the successor wrote %v after it", conns, granted, wrote.Sub(takeover.At(t)))
-			if watch.late(t, granted, c.drain+time.Second) {
-				t.Errorf("the grant took %v", granted)
-			}
-			if !c.both {
-				released := one.Await(t, "released", "worker", "stale", "reason", "silence").At(t)
-				t.Logf("the successor wrote %v after the lease was released", wrote.Sub(released))
-				if took := wrote.Sub(released); watch.late(t, took, 3*time.Second) {
-					t.Errorf("the successor wrote %v after the lease was released", took)
-				}
-			}
 
 			stale.tell(order{Do: "drain", Text: "INSERT INTO work VALUES ('stale')"})
 			if c.both {

@@ -1,20 +1,13 @@
 package system
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"testing"
 
-	"github.com/go-zookeeper/zk"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/etcdtest"
-	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
@@ -22,18 +15,6 @@ import (
 // takeLease takes the resource's lease away from its holder.
 func (h *cluster) takeLease() {
 	h.t.Helper()
-	if h.take != nil {
-		h.take()
-		return
-	}
-	if h.etcd != nil {
-		h.revokeLease()
-		return
-	}
-	if h.redis != nil {
-		h.redis.Do(h.t, "HDEL", h.prefix+"/.leases", h.db+"/"+resource)
-		return
-	}
 	if h.consul == nil {
 		h.pg.Exec(h.t, pgtest.Superuser, h.db, "UPDATE fencepost.lease SET vacancy = 'left', expires_at = now() WHERE vacancy = 'held'",
 			"SELECT fencepost.lease_tell('"+resource+"')")
@@ -41,23 +22,6 @@ func (h *cluster) takeLease() {
 	}
 	if session := h.session(); session != "" {
 		h.consul.Request(h.t, http.MethodPut, "/v1/session/destroy/"+session, nil)
-	}
-}
-
-// revokeLease revokes the etcd lease of the resource's holder, if it has one.
-func (h *cluster) revokeLease() {
-	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	client := h.etcd.Client(h.t, "", "")
-	found, err := client.Get(ctx, h.prefix+"/"+h.db+"/"+resource+"/.held")
-	if err != nil {
-		h.t.Fatalf("read the lease in etcd: %v", err)
-	}
-	for _, one := range found.Kvs {
-		if _, err := client.Revoke(ctx, clientv3.LeaseID(one.Lease)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			h.t.Fatalf("revoke the lease in etcd: %v", err)
-		}
 	}
 }
 
@@ -108,33 +72,13 @@ func (h *cluster) session() string {
 func init() {
 	allProviders = append(allProviders, "zookeeper")
 	moreProviders["zookeeper"] = withZooKeeper
-	killedBounds["zookeeper"] = restartTTL + zookeepertest.Tick
 	stopServers = append(stopServers, zookeepertest.StopShared)
 }
 
 // withZooKeeper keeps the leases of a cluster in a real ZooKeeper.
 func withZooKeeper(h *cluster) {
 	h.t.Helper()
-	ensemble := zookeepertest.Shared(h.t)
-	h.settings = append(h.settings, ensemble.Settings(h.prefix)...)
-	h.take = func() {
-		h.t.Helper()
-		conn := ensemble.Client(h.t, "", "")
-		data, _, err := conn.Get("/" + h.prefix + "/" + h.db + "/" + resource)
-		if err != nil {
-			h.t.Fatalf("read the lease in ZooKeeper: %v", err)
-		}
-		var record struct{ Life string }
-		if err := json.Unmarshal(data, &record); err != nil {
-			h.t.Fatalf("decode the lease %s: %v", data, err)
-		}
-		if record.Life == "" {
-			return
-		}
-		if err := conn.Delete("/"+h.prefix+"/.lives/"+record.Life, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
-			h.t.Fatalf("delete the life in ZooKeeper: %v", err)
-		}
-	}
+	h.settings = append(h.settings, zookeepertest.Shared(h.t).Settings(h.prefix)...)
 }
 
 // losable are the lease services that are clusters of servers here. Each function starts one for a

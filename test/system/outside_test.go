@@ -16,33 +16,28 @@ import (
 // command, and the audit line of the refused write.
 func TestATakeoverIsSeenFromOutside(t *testing.T) {
 	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, provider)
-			one, two := h.proxy(), h.proxy()
-			leader := h.worker("leader")
-			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "5s"))
-			leader.must("extended", "INSERT INTO work VALUES ('leader')")
-			h.shows(one, 1, "leader", 0)
-			leader.Freeze(t)
-			successor := h.join(two, "successor", "campaign", "wait")
-			successor.must("INSERT INTO work VALUES ('successor')")
-			leader.tell(order{Do: "extended", Text: "UPDATE work SET what = 'secret' WHERE what = 'leader'"})
-			leader.Thaw(t)
-			if f := leader.answer().Failure; f == nil || f.Code != fencing.StateSuperseded {
-				t.Fatalf("the thawed leader's write: %v", f)
-			}
-			h.audited(one.Await(t, "stale write rejected", "worker", "leader"), one.ID)
-			h.shows(one, 2, "successor", 1)
-			h.shows(two, 2, "successor", 0)
-			h.lists(provider, one, two)
-			process.Eventually(t, process.Patience, "the session of the superseded worker to be gone", func() bool {
-				_, metrics := one.Get(t, "/metrics")
-				return strings.Contains(metrics, "\nfencepost_sessions 0\n")
-			})
-		})
+	h := newCluster(t, "postgres")
+	one, two := h.proxy(), h.proxy()
+	leader := h.worker("leader")
+	leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "5s"))
+	leader.must("extended", "INSERT INTO work VALUES ('leader')")
+	h.shows(one, 1, "leader", 0)
+	leader.Freeze(t)
+	successor := h.join(two, "successor", "campaign", "wait")
+	successor.must("INSERT INTO work VALUES ('successor')")
+	leader.tell(order{Do: "extended", Text: "UPDATE work SET what = 'secret' WHERE what = 'leader'"})
+	leader.Thaw(t)
+	if f := leader.answer().Failure; f == nil || f.Code != fencing.StateSuperseded {
+		t.Fatalf("the thawed leader's write: %v", f)
 	}
+	h.audited(one.Await(t, "stale write rejected", "worker", "leader"), one.ID)
+	h.shows(one, 2, "successor", 1)
+	h.shows(two, 2, "successor", 0)
+	h.lists(one, two)
+	process.Eventually(t, process.Patience, "the session of the superseded worker to be gone", func() bool {
+		_, metrics := one.Get(t, "/metrics")
+		return strings.Contains(metrics, "\nfencepost_sessions 0\n")
+	})
 }
 
 // audited compares the audit line with the refused write.
@@ -114,7 +109,7 @@ func awaitOK(t testing.TB, p *process.Server, path string) {
 
 // lists checks the table of the status command, which queries a proxy or reads the
 // database.
-func (h *cluster) lists(provider string, one, two *process.Server) {
+func (h *cluster) lists(one, two *process.Server) {
 	h.t.Helper()
 	for _, p := range []*process.Server{one, two} {
 		code, table := h.command("status", "--admin", p.Admin)
@@ -123,5 +118,5 @@ func (h *cluster) lists(provider string, one, two *process.Server) {
 		}
 		h.mustBeShown(table, "led", "successor")
 	}
-	h.mustShowInDatabase(provider, "led", "successor")
+	h.mustShowInDatabase("led", "successor")
 }

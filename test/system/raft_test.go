@@ -2,56 +2,27 @@ package system
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/rafttest"
 )
 
-// raftTTL is the least TTL that Raft grants.
-const raftTTL = rafttest.TTL
-
 func init() {
 	allProviders = append(allProviders, "raft")
 	moreProviders["raft"] = withRaft
-	killedBounds["raft"] = raftTTL + time.Second
 }
 
 // withRaft keeps the leases of a cluster in three nodes, of which none is a proxy of the cluster.
 func withRaft(h *cluster) {
 	h.t.Helper()
-	n := rafttest.Start(h.t)
-	h.settings = append(h.settings, n.Settings()...)
-	h.take = func() { takeRaft(h, n) }
-}
-
-// takeRaft takes the lease of the resource from its holder, and gives it back.
-func takeRaft(h *cluster, n *rafttest.Nodes) {
-	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	provider, closeClient := n.Open(h.t, h.db)
-	defer closeClient()
-	held, err := provider.Watch(ctx, resource, election.LeaseObservation{})
-	if err != nil || held.State != election.Held {
-		return
-	}
-	lease, err := provider.Acquire(ctx, election.AcquireRequest{Resource: resource, Worker: "operator", Incarnation: rand.Text(), TTL: raftTTL, From: held.Incarnation})
-	if err != nil {
-		return // it was released meanwhile
-	}
-	if err := provider.Release(ctx, lease, election.ReasonLeft, 0); err != nil {
-		h.t.Fatalf("give the lease back: %v", err)
-	}
+	h.settings = append(h.settings, rafttest.Start(h.t).Settings()...)
 }
 
 // raftProxies are three proxies that are the nodes themselves.
@@ -130,12 +101,13 @@ func (r *raftProxies) leader() (name string) {
 	return name
 }
 
-// TestTheProxyThatLeadsRaftIsFrozen, together with its worker's lease. The other proxies elect another
-// leader, and a worker of theirs leads. When it is thawed, it believes for a moment that it leads, and
-// that its worker does.
-func TestTheProxyThatLeadsRaftIsFrozen(t *testing.T) {
+// TestProxiesThatAreTheNodesOfRaft freezes the one that leads, together with its worker's lease. The other
+// proxies elect another leader, and a worker of theirs leads. When it is thawed, it believes for a moment
+// that it leads, and that its worker does. Then it loses its directory, and does not serve until it was
+// removed and added again.
+func TestProxiesThatAreTheNodesOfRaft(t *testing.T) {
 	t.Parallel()
-	r := newRaftProxies(t, with("LEASE_TTL="+raftTTL.String(), "STARTUP_WAIT=60s")) // a lease that has lapsed comes back
+	r := newRaftProxies(t, with("LEASE_TTL="+rafttest.TTL.String(), "STARTUP_WAIT=60s")) // a lease that has lapsed comes back
 	old := r.leader()
 	frozen := r.join(r.proxies[old], "frozen", "campaign", "wait")
 	frozen.must("INSERT INTO work VALUES ('frozen')")
@@ -150,24 +122,30 @@ func TestTheProxyThatLeadsRaftIsFrozen(t *testing.T) {
 		t.Errorf("the table contains %q", got)
 	}
 	r.awaitFollower(old)
-}
 
-// TestAProxyThatIsANodeIsKilled and comes back: two of three are enough, and a worker of another proxy
-// goes on.
-func TestAProxyThatIsANodeIsKilled(t *testing.T) {
-	t.Parallel()
-	const ttl = 20 * time.Second // an election may take some seconds on a busy machine
-	r := newRaftProxies(t, with("LEASE_TTL="+ttl.String()))
-	old := r.leader()
-	stays := r.join(r.proxies[r.next(old)], "stays", "campaign", "wait")
-	epoch := stays.show("epoch")
 	r.proxies[old].Kill(t)
-	process.Always(t, ttl+ttl/2, "the worker writes", func() bool { return stays.exec("INSERT INTO work VALUES ('stays')") == nil })
-	if now := stays.show("epoch"); now != epoch {
-		t.Errorf("the epoch went from %s to %s", epoch, now)
+	if err := os.RemoveAll(r.nodes.Dir(old)); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := r.commandAt(old, "serve"); code != 1 || !strings.Contains(out, "fencepost raft remove "+old) {
+		t.Errorf("it serves: code %d, %s", code, out)
+	}
+	if code, out := r.commandAt(old, "raft", "bootstrap"); code != 1 || !strings.Contains(out, "runs already") {
+		t.Errorf("a second cluster begins: code %d, %s", code, out)
+	}
+	if code, out := r.commandAt(old, "raft", "add"); code != 1 || !strings.Contains(out, "a voter already") {
+		t.Errorf("it is added: code %d, %s", code, out)
+	}
+	for _, args := range [][]string{{"raft", "remove", old}, {"raft", "add"}} {
+		if code, out := r.commandAt(old, args...); code != 0 {
+			t.Fatalf("%v: code %d, %s", args, code, out)
+		}
 	}
 	r.serve(old)
-	r.awaitFollower(old)
+	process.Eventually(t, process.Patience, "the node to vote again", func() bool {
+		return slices.ContainsFunc(r.status(), func(n raftStatus) bool { return n.Name == old && n.Member == "voter" })
+	})
+	r.join(r.proxies[old], "again", "resource", "another", "campaign", "wait").must("INSERT INTO work VALUES ('again')")
 }
 
 // next returns another node.
@@ -181,34 +159,4 @@ func (r *raftProxies) awaitFollower(name string) {
 	process.Eventually(r.t, process.Patience, "the node "+name+" to follow", func() bool {
 		return slices.ContainsFunc(r.status(), func(n raftStatus) bool { return n.Name == name && n.State == "Follower" })
 	})
-}
-
-// TestAProxyThatLostItsDirectoryDoesNotServe until it was removed and added again.
-func TestAProxyThatLostItsDirectoryDoesNotServe(t *testing.T) {
-	t.Parallel()
-	r := newRaftProxies(t)
-	lost := "three"
-	r.proxies[lost].Kill(t)
-	if err := os.RemoveAll(r.nodes.Dir(lost)); err != nil {
-		t.Fatal(err)
-	}
-	if code, out := r.commandAt(lost, "serve"); code != 1 || !strings.Contains(out, "fencepost raft remove three") {
-		t.Errorf("it serves: code %d, %s", code, out)
-	}
-	if code, out := r.commandAt(lost, "raft", "bootstrap"); code != 1 || !strings.Contains(out, "runs already") {
-		t.Errorf("a second cluster begins: code %d, %s", code, out)
-	}
-	if code, out := r.commandAt(lost, "raft", "add"); code != 1 || !strings.Contains(out, "a voter already") {
-		t.Errorf("it is added: code %d, %s", code, out)
-	}
-	for _, args := range [][]string{{"raft", "remove", lost}, {"raft", "add"}} {
-		if code, out := r.commandAt(lost, args...); code != 0 {
-			t.Fatalf("%v: code %d, %s", args, code, out)
-		}
-	}
-	r.serve(lost)
-	process.Eventually(t, process.Patience, "the node to vote again", func() bool {
-		return slices.ContainsFunc(r.status(), func(n raftStatus) bool { return n.Name == lost && n.Member == "voter" })
-	})
-	r.join(r.proxies[lost], "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
 }

@@ -181,26 +181,6 @@ func TestAnInvalidConfigurationIsNotReloaded(t *testing.T) {
 	}
 }
 
-// TestTheLogLevelIsReloaded: from the next line on.
-func TestTheLogLevelIsReloaded(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "postgres")
-	p, write := h.configured("log: {level: info}", "LOG_LEVEL=")
-	mustTell := func(level string) {
-		t.Helper()
-		write("log: {level: " + level + "}")
-		if code, out := h.command("reload", "--admin", p.Admin); code != 0 || !strings.Contains(out, "log.level") {
-			t.Fatalf("fencepost reload: code %d, %s", code, out)
-		}
-	}
-	mustTell("error")
-	mustTell("info")
-	p.Await(t, "configuration reloaded")
-	if n := len(p.Lines("setting changed", "setting", "log.level")); n != 1 {
-		t.Errorf("%d lines about the level; want 1, because the first change hid its own", n)
-	}
-}
-
 // TestTheAdminAddressUnderTLS: reading is open, a change needs the token or a certificate,
 // and a reload replaces the token.
 func TestTheAdminAddressUnderTLS(t *testing.T) {
@@ -245,28 +225,4 @@ func TestTheAdminAddressUnderTLS(t *testing.T) {
 			t.Errorf("the log shows the token:\n%s", process.Tail(p.Log()))
 		}
 	}
-}
-
-// TestAConfigurationThatCannotBeReadToItsEnd: a named pipe that nobody writes to. A reload fails, and the proxy ends
-// when it is told to.
-func TestAConfigurationThatCannotBeReadToItsEnd(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "postgres")
-	path := filepath.Join(t.TempDir(), "fencepost.yml")
-	if err := os.WriteFile(path, []byte("log: {level: info}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := h.proxy("CONFIG=" + path)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if code, out := h.command("reload", "--admin", p.Admin); code != 1 || !strings.Contains(out, "could not be read to its end within 5s") {
-		t.Errorf("fencepost reload: code %d, %q", code, out)
-	}
-	p.Signal(t, syscall.SIGHUP)
-	p.Signal(t, syscall.SIGTERM)
-	process.Eventually(t, process.Patience, "the end of the proxy", p.Ended)
 }

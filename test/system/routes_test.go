@@ -2,10 +2,8 @@ package system
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -146,44 +144,4 @@ routes:
 		t.Fatal(err)
 	}
 	wantFailure(t, "a write over a Unix socket, which no route matches", local.exec("INSERT INTO work VALUES ('local')"), "ZF002", "names no resource")
-}
-
-// TestAReloadChangesRoutes: for new connections, and only if all of the file is valid.
-func TestAReloadChangesRoutes(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "postgres")
-	const routes = "routes: [{match: {user: %s}, resource: %s, worker: one}]\n"
-	p, write := h.configured(fmt.Sprintf(routes, "app", "billing"))
-	resource := func() string {
-		t.Helper()
-		c, err := h.named(p, "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.leave()
-		return c.show("resource")
-	}
-	old, err := h.named(p, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	old.must("INSERT INTO work VALUES ('before')")
-
-	write(fmt.Sprintf(routes, "app", "mail") + "  - {match: {usr: a}}\n")
-	p.Signal(t, syscall.SIGHUP)
-	p.Await(t, "the configuration is invalid and was not reloaded: nothing has changed")
-	if got := resource(); got != "billing" {
-		t.Errorf("an invalid configuration leads to resource %q, want billing", got)
-	}
-	write(fmt.Sprintf(routes, "app", "mail"))
-	p.Signal(t, syscall.SIGHUP)
-	line := p.Await(t, "setting changed", "setting", "routes")
-	if line.Text("old") != "user app -> resource billing worker one" || line.Text("new") != "user app -> resource mail worker one" {
-		t.Errorf("the log says %v", line)
-	}
-	process.Eventually(t, process.Patience, "new connections to get the new route", func() bool { return resource() == "mail" })
-	old.must("INSERT INTO work VALUES ('after')")
-	if got := old.show("resource"); got != "billing" {
-		t.Errorf("an earlier connection has resource %q now, want billing", got)
-	}
 }

@@ -38,9 +38,6 @@ var systemFaults = []fault{
 		c.pg.Exec(c.t, pgtest.Superuser, c.db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+pgtest.Control+"'")
 	}},
 	{"the lease service stands still", func(c *chaos) {
-		if c.consul == nil {
-			return
-		}
 		c.consul.Pause(c.t)
 		c.wait(time.Second, 5*time.Second)
 		c.consul.Continue(c.t)
@@ -57,22 +54,8 @@ func TestSoak(t *testing.T) {
 			t.Fatalf("FENCEPOST_CHAOS_TIME: %v", err)
 		}
 	}
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			c := newChaosWith(t, provider, false, []string{"LEASE_TTL=2s"}, withAgent(t, provider)...)
-			c.run(length, append(systemFaults, workerFaults...))
-		})
-	}
-}
-
-// withAgent gives a case with Consul a separate agent, which it may stop.
-func withAgent(t testing.TB, provider string) []option {
-	t.Helper()
-	if provider != "consul" {
-		return nil
-	}
-	return []option{withConsul(consultest.Start(t))}
+	c := newChaos(t, "consul", withConsul(consultest.Start(t)))
+	c.run(length, append(systemFaults, workerFaults...))
 }
 
 // replace starts a proxy in place of another.

