@@ -90,91 +90,83 @@ func (h house) goAround(t *testing.T, table, owner string) (around []string) {
 	return around
 }
 
-// onTwoServers runs a test on the default server and on PostgreSQL 18.
-func onTwoServers(t *testing.T, test func(t *testing.T, o ...pgtest.Option)) {
-	t.Parallel()
-	t.Run("default", func(t *testing.T) { test(t) })
-	t.Run("18", func(t *testing.T) { test(t, pgtest.WithBinaries(pgtest.Binaries(t, 18))) })
-}
-
 // TestWhoCanGoAroundAGuardIsNamed compares the roles that the doctor names with those that
 // can write the guarded tables, or disable their guard.
 func TestWhoCanGoAroundAGuardIsNamed(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, o ...pgtest.Option) {
-		h := newHouse(t, o...)
-		s, db := h.s, h.db
-		r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
-		wantIDs(t, r, "guard-owner", "guard-superuser", "write-all-data")
-		named := map[string][]string{"public.t": {"boss"}, "public.parent": {"boss"}}
-		for _, f := range r.Findings {
-			before, after, _ := strings.Cut(f.Seen, " may act as the owner of table ")
-			if f.ID == "guard-owner" {
-				table, _, _ := strings.Cut(after, ",")
-				named[table] = append(named[table], strings.Split(before, ", ")...)
-			}
-			if f.ID == "guard-superuser" && !strings.HasSuffix(f.Seen, "the guards of public.parent, public.t: boss") || f.ID == "write-all-data" && !strings.Contains(f.Seen, "lets writer change") {
-				t.Errorf("%s: %s", f.ID, f.Seen)
-			}
-		}
-		parent := append(h.goAround(t, "public.parent", "keeper"), h.goAround(t, "public.child", "heir")...)
-		for table, want := range map[string][]string{"public.t": h.goAround(t, "public.t", "keeper"), "public.parent": parent} {
-			slices.Sort(want)
-			slices.Sort(named[table])
-			if want = slices.Compact(want); len(want) < 3 || !slices.Equal(named[table], want) {
-				t.Errorf("%s: the doctor names %v, and %v can go around its guard", table, named[table], want)
-			}
-		}
-	})
-}
-
-// TestAGuardThatDoesNotFireAlways has the owner enable a trigger in the ordinary way: who
-// may set session_replication_role is then named, and can write the table.
-func TestAGuardThatDoesNotFireAlways(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, o ...pgtest.Option) {
-		h := newHouse(t, o...)
-		s, db := h.s, h.db
-		before := h.goAround(t, "public.t", "keeper")
-		s.Exec(t, "member", db, "SET ROLE keeper", `ALTER TABLE public.t ENABLE TRIGGER "~fencepost"`)
-		r := doctor.NewReport(doctor.Look(t.Context(), asControl(s, db)))
-		wantIDs(t, r, "guard-owner", "guard-superuser", "write-all-data", "guard-not-always")
-		want := append(before, "setter")
-		slices.Sort(want)
-		if got := h.goAround(t, "public.t", "keeper"); !slices.Equal(got, want) {
-			t.Errorf("%v can go around the guard, want %v", got, want)
-		}
-		at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "guard-not-always" })
-		if at < 0 || !strings.Contains(r.Findings[at].Seen, "which superusers, setter may set") || !strings.HasSuffix(r.Findings[at].Seen, " on public.t") {
-			t.Errorf("the finding says %+v", r.Findings)
-		}
-	})
-}
-
-// TestPgWriteAllDataMakesAClaimValidAgain: what the finding write-all-data says.
-func TestPgWriteAllDataMakesAClaimValidAgain(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, o ...pgtest.Option) {
-		h := newHouse(t, o...)
-		s, db := h.s, h.db
-		s.Exec(t, pgtest.Control, db, "SELECT fencepost.raise_epoch(1, 6, 'me', '', '1 s', '1 s')")
-		old := s.Connect(t, pgtest.App, db)
-		write := func() error {
-			_, err := old.Exec(t.Context(), "SELECT fencepost.claim('billing', 6); INSERT INTO public.t VALUES (1)")
-			return err
-		}
-		if err := write(); err == nil || !strings.Contains(err.Error(), "ZF001") {
-			t.Fatalf("under epoch 6: %v, want ZF001", err)
-		}
-		s.Exec(t, "writer", db, "UPDATE fencepost.fence SET epoch = 6")
-		if err := write(); err != nil {
-			t.Errorf("after the change: %v", err)
-		}
-	})
-}
-
-// TestAWorkerFromTwoPlacesIsNamed has connections of one name from two addresses, as those of
-// two proxies with upstream.application_name = worker.
-func TestAWorkerFromTwoPlacesIsNamed(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	for version, o := range map[string][]pgtest.Option{"default": nil, "18": {pgtest.WithBinaries(pgtest.Binaries(t, 18))}} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, o...)
+			h.namesAll(t)
+			h.namesWhoMaySet(t)
+			h.isOpenedByPgWriteAllData(t)
+		})
+	}
+}
+
+func (h house) namesAll(t *testing.T) {
+	r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(h.s, h.db)))
+	wantIDs(t, r, "guard-owner", "guard-superuser", "write-all-data")
+	named := map[string][]string{"public.t": {"boss"}, "public.parent": {"boss"}}
+	for _, f := range r.Findings {
+		before, after, _ := strings.Cut(f.Seen, " may act as the owner of table ")
+		if f.ID == "guard-owner" {
+			table, _, _ := strings.Cut(after, ",")
+			named[table] = append(named[table], strings.Split(before, ", ")...)
+		}
+		if f.ID == "guard-superuser" && !strings.HasSuffix(f.Seen, "the guards of public.parent, public.t: boss") || f.ID == "write-all-data" && !strings.Contains(f.Seen, "lets writer change") {
+			t.Errorf("%s: %s", f.ID, f.Seen)
+		}
+	}
+	parent := append(h.goAround(t, "public.parent", "keeper"), h.goAround(t, "public.child", "heir")...)
+	for table, want := range map[string][]string{"public.t": h.goAround(t, "public.t", "keeper"), "public.parent": parent} {
+		slices.Sort(want)
+		slices.Sort(named[table])
+		if want = slices.Compact(want); len(want) < 3 || !slices.Equal(named[table], want) {
+			t.Errorf("%s: the doctor names %v, and %v can go around its guard", table, named[table], want)
+		}
+	}
+}
+
+// namesWhoMaySet has the owner enable a trigger in the ordinary way: who may set
+// session_replication_role is then named, and can write the table.
+func (h house) namesWhoMaySet(t *testing.T) {
+	before := h.goAround(t, "public.t", "keeper")
+	h.s.Exec(t, "member", h.db, "SET ROLE keeper", `ALTER TABLE public.t ENABLE TRIGGER "~fencepost"`)
+	r := doctor.NewReport(doctor.Look(t.Context(), asControl(h.s, h.db)))
+	wantIDs(t, r, "guard-owner", "guard-superuser", "write-all-data", "guard-not-always")
+	want := append(before, "setter")
+	slices.Sort(want)
+	if got := h.goAround(t, "public.t", "keeper"); !slices.Equal(got, want) {
+		t.Errorf("%v can go around the guard, want %v", got, want)
+	}
+	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.ID == "guard-not-always" })
+	if at < 0 || !strings.Contains(r.Findings[at].Seen, "which superusers, setter may set") || !strings.HasSuffix(r.Findings[at].Seen, " on public.t") {
+		t.Errorf("the finding says %+v", r.Findings)
+	}
+}
+
+// isOpenedByPgWriteAllData: what the finding write-all-data says.
+func (h house) isOpenedByPgWriteAllData(t *testing.T) {
+	h.s.Exec(t, pgtest.Control, h.db, "SELECT fencepost.raise_epoch(1, 6, 'me', '', '1 s', '1 s')")
+	old := h.s.Connect(t, pgtest.App, h.db)
+	write := func() error {
+		_, err := old.Exec(t.Context(), "SELECT fencepost.claim('billing', 6); INSERT INTO public.t VALUES (1)")
+		return err
+	}
+	if err := write(); err == nil || !strings.Contains(err.Error(), "ZF001") {
+		t.Fatalf("under epoch 6: %v, want ZF001", err)
+	}
+	h.s.Exec(t, "writer", h.db, "UPDATE fencepost.fence SET epoch = 6")
+	if err := write(); err != nil {
+		t.Errorf("after the change: %v", err)
+	}
+}
+
+// testAWorkerFromTwoPlacesIsNamed has connections of one name from two addresses, as those of
+// two proxies with upstream.application_name = worker.
+func testAWorkerFromTwoPlacesIsNamed(t *testing.T, s *pgtest.Server) {
 	db := s.Database(t)
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
 	connect := func(user, host, name string) {

@@ -251,11 +251,23 @@ func stamping(table string) []string {
 	}
 }
 
-// TestGuardsAreLookedAt: a guard of which a child has no trigger, whose owner logs in, with
-// a stamp that no grant explains, which only a superuser may read.
-func TestGuardsAreLookedAt(t *testing.T) {
+// TestASafeServer plays what concerns one database of a server in which nothing else is wrong.
+func TestASafeServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	for name, test := range map[string]func(*testing.T, *pgtest.Server){
+		"a worker from two places": testAWorkerFromTwoPlacesIsNamed,
+		"guards":                   testGuardsAreLookedAt,
+		"a takeover meanwhile":     testATakeoverWhileStampsAreLookedAt,
+		"stamps by any name":       testStampsOfATableByAnyName,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, s) })
+	}
+}
+
+// testGuardsAreLookedAt: a guard of which a child has no trigger, whose owner logs in, with
+// a stamp that no grant explains, which only a superuser may read.
+func testGuardsAreLookedAt(t *testing.T, s *pgtest.Server) {
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "INSERT INTO public.invoices VALUES (1, 5)")
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
@@ -284,17 +296,12 @@ func TestGuardsAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestATakeoverWhileStampsAreLookedAt: a worker is granted an epoch and writes under it after
+// testATakeoverWhileStampsAreLookedAt: a worker is granted an epoch and writes under it after
 // the doctor has read the guards, and before it reads the stamps.
-func TestATakeoverWhileStampsAreLookedAt(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+func testATakeoverWhileStampsAreLookedAt(t *testing.T, s *pgtest.Server) {
 	db := s.Database(t)
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
-	s.Exec(t, pgtest.Superuser, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)",
-		`CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON public.invoices FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
-		`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON public.invoices EXECUTE FUNCTION fencepost.guard_1('refuse')`,
-		`ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+	s.Exec(t, pgtest.Superuser, db, append([]string{"CREATE TABLE public.invoices (id int, fence_epoch bigint)"}, stamping("public.invoices")...)...)
 	worker := s.Connect(t, pgtest.Superuser, db)
 	run := func(sql string) {
 		t.Helper()
@@ -324,10 +331,8 @@ func TestATakeoverWhileStampsAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestStampsOfATableByAnyName: the name of a guarded table, and those of its columns, hide no table of the fence.
-func TestStampsOfATableByAnyName(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+// testStampsOfATableByAnyName: the name of a guarded table, and those of its columns, hide no table of the fence.
+func testStampsOfATableByAnyName(t *testing.T, s *pgtest.Server) {
 	db := s.Database(t)
 	s.Exec(t, pgtest.Superuser, db, "CREATE TABLE public.f (id int, fence_epoch bigint, epoch bigint DEFAULT 9)", "CREATE TABLE public.t (id int, fence_epoch bigint)")
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")

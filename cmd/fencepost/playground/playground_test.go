@@ -66,19 +66,6 @@ func open(t *testing.T) *visitor {
 	return v
 }
 
-// The terminal that it was started in is closed.
-func TestItEndsWithItsTerminal(t *testing.T) {
-	t.Parallel()
-	v := open(t)
-	v.proc.Signal(t, syscall.SIGHUP)
-	if code := v.proc.Wait(t); code != 0 {
-		t.Errorf("it has ended with code %d:\n%s", code, process.Tail(v.proc.Log()))
-	}
-	if left, err := os.ReadDir(v.temp); err != nil || len(left) > 0 {
-		t.Errorf("it has left %v, %v", left, err)
-	}
-}
-
 // post asks for something, and returns the code of the answer.
 func (v *visitor) post(path, body string) int {
 	v.t.Helper()
@@ -184,21 +171,19 @@ func TestScenes(t *testing.T) {
 		t.Errorf("the audit log of the pause: %+v, the ledger %+v", s.Audit, s.Ledger)
 	}
 
-	for _, algorithm := range []string{"bully", "ring"} {
-		v.enter("leaders", algorithm)
-		v.step("Start the nodes")
-		v.step("Partition the network")
-		s := v.until("both leaders, one of them refused", func(s playground.State) bool { return len(leaders(s)) == 2 && len(s.Audit) > 0 })
-		first := s.Audit[len(s.Audit)-1]
-		if got := leaders(s); !slices.Equal(got, []string{"node-2", "node-5"}) || first.SQLState != "ZF001" || name(first.Worker) != "node-5" || name(first.CurrentWorker) != "node-2" {
-			t.Errorf("%s: %v lead, and the first refusal is %+v", algorithm, got, first)
-		}
-		v.step("Heal the network")
-		if got := leaders(v.finish()); !slices.Equal(got, []string{"node-5"}) {
-			t.Errorf("%s: %v lead after the network has healed", algorithm, got)
-		}
+	v.enter("leaders", "bully")
+	v.step("Start the nodes")
+	v.step("Partition the network")
+	s = v.until("both leaders, one of them refused", func(s playground.State) bool { return len(leaders(s)) == 2 && len(s.Audit) > 0 })
+	first := s.Audit[len(s.Audit)-1]
+	if got := leaders(s); !slices.Equal(got, []string{"node-2", "node-5"}) || first.SQLState != "ZF001" || name(first.Worker) != "node-5" || name(first.CurrentWorker) != "node-2" {
+		t.Errorf("%v lead, and the first refusal is %+v", got, first)
 	}
-	v.end()
+	v.step("Heal the network")
+	if got := leaders(v.finish()); !slices.Equal(got, []string{"node-5"}) {
+		t.Errorf("%v lead after the network has healed", got)
+	}
+	v.end(syscall.SIGINT)
 }
 
 // grantedTo returns to whom an epoch was granted, "" if that is not shown.
@@ -261,13 +246,13 @@ func TestFreePlay(t *testing.T) {
 	if s := v.state(); s.Totals.Twice != 0 || s.Problem != "" {
 		t.Errorf("%+v, problem %q", s.Totals, s.Problem)
 	}
-	v.end()
+	v.end(syscall.SIGHUP)
 }
 
-// end ends the playground as Ctrl-C does, and checks that nothing is left of it.
-func (v *visitor) end() {
+// end ends the playground as Ctrl-C does, or as a terminal that is closed, and checks that nothing is left of it.
+func (v *visitor) end(by syscall.Signal) {
 	v.t.Helper()
-	v.proc.Signal(v.t, syscall.SIGINT)
+	v.proc.Signal(v.t, by)
 	if code := v.proc.Wait(v.t); code != 0 {
 		v.t.Errorf("it has ended with code %d", code)
 	}

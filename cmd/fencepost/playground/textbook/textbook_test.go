@@ -90,19 +90,6 @@ func TestAFrozenLeaderStillBelieves(t *testing.T) {
 	})
 }
 
-func TestWhoeverIsAloneLeads(t *testing.T) {
-	each(t, func(t *testing.T, c *Cluster) {
-		for id := 1; id <= 5; id++ {
-			c.Move(id, id)
-		}
-		settle(t, c, "five parts", 1, 2, 3, 4, 5)
-		for id := 2; id <= 5; id++ {
-			c.Kill(id)
-		}
-		settle(t, c, "only one is left", 1)
-	})
-}
-
 // TestFaultsAtRandomEndWithOneLeader moves, freezes, kills and starts nodes, and lets the network heal.
 func TestFaultsAtRandomEndWithOneLeader(t *testing.T) {
 	each(t, func(t *testing.T, c *Cluster) {
