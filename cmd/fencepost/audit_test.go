@@ -160,58 +160,6 @@ func timeless(text string) (lines []string) {
 	return lines
 }
 
-// TestAProxyWithoutTheTableOfRejections: workers lead and are refused as ever. The proxy says once
-// that refusals are not recorded, and has the fault that the schema lacks the table.
-func TestAProxyWithoutTheTableOfRejections(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	s.Exec(t, pgtest.Control, db, "DROP TABLE fencepost.rejections")
-	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	r := startServing(t, s, nil)
-	if err := execSQL(t, r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a"), "INSERT INTO work VALUES (1)"); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, execSQL(t, r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b"), "INSERT INTO work VALUES (2)"), fencing.StateNotLeader)
-	const counted = `fencepost_rejections_unrecorded_total{reason="no_table"} 1`
-	eventually(t, "the refusal to be counted as not recorded", func() bool {
-		_, metrics := r.ask(t, "/metrics")
-		return strings.Contains(metrics, counted)
-	})
-	eventually(t, "the fault that the table is missing", func() bool {
-		code, body := r.ask(t, "/readyz")
-		return code == 200 && strings.Contains(body, "lacks table fencepost.rejections")
-	})
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
-	if lines := r.log.lines(t, "refusals are not recorded in the database"); len(lines) != 1 || !strings.Contains(fmt.Sprint(lines), "fencepost migrate") {
-		t.Errorf("the log says %v", lines)
-	}
-	out := runCommand(t, nil, "audit", "--dsn", s.DSN(pgtest.Superuser, db))
-	if out.code != exitOK || !strings.Contains(out.stdout, `"a"`) || !strings.Contains(out.stdout, "nothing is known of refusals: the database has no table fencepost.rejections: run fencepost migrate") {
-		t.Errorf("audit: code %d, %s%s", out.code, out.stdout, out.stderr)
-	}
-}
-
-func TestAuditSaysWhatIsWrongWithItsFlags(t *testing.T) {
-	t.Parallel()
-	for args, want := range map[string]string{
-		"":                                   "--dsn is required",
-		"--dsn x --since yesterday":          `--since is "yesterday": give a time`,
-		"--dsn x --since -1h":                `--since is "-1h"`,
-		"--dsn x --table public.t":           "--table is only for --verify",
-		"--dsn x --verify --worker w":        "--verify takes no --worker",
-		"--dsn x billing":                    `unexpected argument "billing"`,
-		"--dsn x --verify --resource a --no": "flag provided but not defined: -no",
-	} {
-		out := runCommand(t, nil, append([]string{"audit"}, strings.Fields(args)...)...)
-		if out.code != exitUsage || !strings.Contains(out.stderr, want) {
-			t.Errorf("%s: code %d, %q does not contain %q", args, out.code, out.stderr, want)
-		}
-	}
-}
-
 // TestAuditCommand runs the command on a database in which nothing is wrong (0), then something cannot
 // be verified (3), then a row was written past the guard (1).
 func TestAuditCommand(t *testing.T) {

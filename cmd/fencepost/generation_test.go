@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"maps"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -13,28 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
-
-func TestGenerationBumpSaysWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"bump"}, "--database is required"},
-		{[]string{"bump", "--above", "7"}, "--database is required"},
-		{[]string{"bump", "--database", "d", "--above", "-1"}, "an epoch must be positive"},
-		{[]string{"bump", "--database", "d", "--above", "4611686018427387905"}, "the highest possible is 4611686018427387904"},
-		{[]string{"bump", "--database", "d", "--above", "7", "--restored"}, "mutually exclusive"},
-		{[]string{"dump"}, "unexpected argument"},
-	} {
-		out := runCommand(t, nil, append([]string{"generation"}, c.args...)...)
-		if out.code != exitUsage || !strings.Contains(out.stderr, c.want) {
-			t.Errorf("%v: code %d, %q does not contain %q", c.args, out.code, out.stderr, c.want)
-		}
-	}
-}
 
 // lead lets a worker lead once through a separate proxy, which then ends, and returns
 // the worker's epoch.
@@ -129,64 +106,6 @@ func TestGenerationBumpWithConsul(t *testing.T) {
 	}
 }
 
-func TestGenerationBumpWithEtcd(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	cluster := etcdtest.Shared(t)
-	byEtcd := func(c *config.Config) {
-		c.Election.Provider = "etcd"
-		c.Election.Etcd.Endpoints = config.Addresses{config.Address(cluster.Addr())}
-		c.Election.Etcd.Prefix = db
-	}
-	wantEpoch(t, lead(t, s, db, "a", byEtcd), "1")
-	env := map[string]string{
-		"FENCEPOST_ELECTION_PROVIDER": "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS": cluster.Addr(), "FENCEPOST_ELECTION_ETCD_PREFIX": db,
-	}
-	out := runCommand(t, env, "generation", "bump")
-	if out.code != exitOK || !strings.Contains(out.stdout, "etcd: started a new generation under "+db+"/, ") {
-		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
-	}
-	wantEpoch(t, lead(t, s, db, "b", byEtcd), "2")
-	if n := generation(t, s, db); n != 2 {
-		t.Errorf("the award is of generation %d, want 2", n)
-	}
-	env["FENCEPOST_ELECTION_ETCD_ENDPOINTS"] = "127.0.0.1:1"
-	out = runCommand(t, env, "generation", "bump")
-	if out.code != exitFailure || !strings.Contains(out.stderr, "etcd at 127.0.0.1:1 cannot be reached") || !strings.Contains(out.stderr, "election.etcd.endpoints is right") {
-		t.Errorf("without etcd: code %d\n%s%s", out.code, out.stdout, out.stderr)
-	}
-}
-
-func TestGenerationBumpWithZooKeeper(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	ensemble := zookeepertest.Shared(t)
-	byZooKeeper := func(c *config.Config) {
-		c.Election.Provider = "zookeeper"
-		c.Election.ZooKeeper.Servers = config.Addresses{config.Address(ensemble.Addr())}
-		c.Election.ZooKeeper.Prefix = db
-	}
-	wantEpoch(t, lead(t, s, db, "a", byZooKeeper), "1")
-	env := map[string]string{
-		"FENCEPOST_ELECTION_PROVIDER": "zookeeper", "FENCEPOST_ELECTION_ZOOKEEPER_SERVERS": ensemble.Addr(), "FENCEPOST_ELECTION_ZOOKEEPER_PREFIX": db,
-	}
-	out := runCommand(t, env, "generation", "bump")
-	if out.code != exitOK || !strings.Contains(out.stdout, "zookeeper: started a new generation under "+db+"/, ") {
-		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
-	}
-	wantEpoch(t, lead(t, s, db, "b", byZooKeeper), "2")
-	if n := generation(t, s, db); n != 2 {
-		t.Errorf("the award is of generation %d, want 2", n)
-	}
-	env["FENCEPOST_ELECTION_ZOOKEEPER_SERVERS"] = "127.0.0.1:1"
-	out = runCommand(t, env, "generation", "bump")
-	if out.code != exitFailure || !strings.Contains(out.stderr, "ZooKeeper at 127.0.0.1:1 cannot be reached") || !strings.Contains(out.stderr, "election.zookeeper.servers is right") {
-		t.Errorf("without ZooKeeper: code %d\n%s%s", out.code, out.stdout, out.stderr)
-	}
-}
-
 // belowFence returns what fencepost doctor says in the finding awards-below-fence, "" if it does not
 // have it.
 func belowFence(t *testing.T, s *pgtest.Server, db string, env map[string]string) string {
@@ -215,17 +134,8 @@ func TestDoctorFindsAnotherLeaseService(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	agent, cluster := consultest.Start(t), etcdtest.Shared(t)
+	agent := consultest.Start(t)
 	consul := map[string]string{"FENCEPOST_ELECTION_PROVIDER": "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS": agent.Addr()}
-	etcd := map[string]string{
-		"FENCEPOST_ELECTION_PROVIDER": "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS": cluster.Addr(), "FENCEPOST_ELECTION_ETCD_PREFIX": db,
-	}
-	byConsul := func(c *config.Config) {
-		c.Election.Provider, c.Election.Consul.Address = "consul", agent.Addr()
-	}
-	byEtcd := func(c *config.Config) {
-		c.Election.Provider, c.Election.Etcd.Endpoints, c.Election.Etcd.Prefix = "etcd", config.Addresses{config.Address(cluster.Addr())}, db
-	}
 	want := func(env map[string]string, texts ...string) {
 		t.Helper()
 		got := belowFence(t, s, db, env)
@@ -237,27 +147,21 @@ func TestDoctorFindsAnotherLeaseService(t *testing.T) {
 	}
 	want(consul, "") // nobody was granted an epoch yet
 	wantEpoch(t, lead(t, s, db, "a", nil), "1")
-	wantEpoch(t, lead(t, s, db, "b", byConsul), "2")
-	want(nil, "the fence records an award of consul (generation 2), but postgres is configured, whose awards are older (generation 1): resource billing",
-		"run fencepost generation bump --database "+db)
+	wantEpoch(t, lead(t, s, db, "b", func(c *config.Config) {
+		c.Election.Provider, c.Election.Consul.Address = "consul", agent.Addr()
+	}), "2")
 	want(consul, "")
-	wantEpoch(t, lead(t, s, db, "c", byEtcd), "3")
-	want(etcd, "")
-	want(consul, "the fence records an award of etcd (generation 3), but consul is configured, whose awards are older (generation 2): resource billing",
-		"If other proxies of this database use etcd, configure the same election.provider for all", "workers get ZF004")
-
-	if out := runCommand(t, map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}, "evict", "billing", "--database", db); out.code != exitOK {
+	const seen = "the fence records an award of consul (generation 2), but postgres is configured, whose awards are older (generation 1): resource billing"
+	want(nil, seen, "run fencepost generation bump --database "+db, "If other proxies of this database use consul, configure the same election.provider for all", "workers get ZF004")
+	env := map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}
+	if out := runCommand(t, env, "evict", "billing", "--database", db); out.code != exitOK {
 		t.Fatalf("evict: code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
-	want(consul, "the fence records an award of etcd (generation 3)") // and not of the operator
-
-	if out := runCommand(t, consul, "generation", "bump"); out.code != exitOK {
+	want(nil, "the fence records an award of consul (generation 2)") // and not of the operator
+	if out := runCommand(t, env, "generation", "bump", "--database", db); out.code != exitOK {
 		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
-	want(consul, "")
-	wantEpoch(t, lead(t, s, db, "d", byConsul), "5")
-	want(consul, "")
-	want(etcd, "the fence records an award of consul (generation 4), but etcd is configured")
+	want(nil, "")
 }
 
 // TestDoctorFindsARestoredLeaseService: etcd has lost the awards that the fence records.
@@ -288,69 +192,4 @@ func TestDoctorFindsARestoredLeaseService(t *testing.T) {
 		t.Errorf("in a new generation: %s", got)
 	}
 	wantEpoch(t, lead(t, s, db, "c", byEtcd), "3")
-}
-
-func TestReadinessTellsThatTheLeaseServiceIsAwayAndStaysReady(t *testing.T) {
-	t.Parallel()
-	for provider, want := range map[string]string{"consul": "127.0.0.1:1", "etcd": "etcd at 127.0.0.1:1 cannot be reached", "redis": "Redis at 127.0.0.1:1 cannot be reached"} {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			s := pgtest.Shared(t)
-			r := startServing(t, s, func(c *config.Config) {
-				c.Election.Provider = provider
-				c.Election.Consul.Address = "127.0.0.1:1"
-				c.Election.Etcd.Endpoints = config.Addresses{"127.0.0.1:1"}
-				c.Election.Redis.Address = "127.0.0.1:1"
-			})
-			eventually(t, "/readyz to tell that the service is away", func() bool {
-				code, body := r.ask(t, "/readyz")
-				return code == http.StatusOK && !strings.Contains(body, `"election": "ok"`) && strings.Contains(body, want)
-			})
-		})
-	}
-}
-
-// asked is a standard output that says when the question has been written to it.
-type asked struct {
-	strings.Builder
-	question chan struct{}
-}
-
-func (a *asked) Write(text []byte) (int, error) {
-	n, err := a.Builder.Write(text)
-	if strings.Contains(string(text), "Type yes") {
-		close(a.question)
-	}
-	return n, err
-}
-
-// TestTheQuestionOfRestoredEndsWithTheFirstSignal: nobody answers, and nothing changes.
-func TestTheQuestionOfRestoredEndsWithTheFirstSignal(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
-	env := map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}
-	stdin, typed := io.Pipe()
-	t.Cleanup(func() { _ = typed.Close() })
-	ctx, interrupt := context.WithCancel(t.Context())
-	stdout, stderr := &asked{question: make(chan struct{})}, &strings.Builder{}
-	code := make(chan int)
-	go func() {
-		code <- run(ctx, terminal{stdin: stdin, stdout: stdout, stderr: stderr, getenv: func(name string) string { return env[name] },
-			environ: func() (list []string) {
-				for name, value := range env {
-					list = append(list, name+"="+value)
-				}
-				return list
-			}}, []string{"generation", "bump", "--database", db, "--restored"})
-	}()
-	<-stdout.question
-	interrupt()
-	if got := <-code; got != exitFailure || !strings.Contains(stderr.String(), "nothing changed: interrupted") {
-		t.Errorf("code %d, %q", got, stderr.String())
-	}
-	if orders := pgtest.Ask[int](t, s, db, "SELECT count(*)::int FROM fencepost.orders"); orders != 0 {
-		t.Errorf("%d orders were given", orders)
-	}
 }

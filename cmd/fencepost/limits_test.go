@@ -164,25 +164,6 @@ func TestOnlyConfiguredResources(t *testing.T) {
 	}
 }
 
-func TestTheLimitOfResourcesSparesThoseConfiguredAndThoseThatExist(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	r := startServing(t, s, func(c *config.Config) {
-		c.Limits.MaxResources = 2
-		c.Resources = map[string]config.Resource{"billing": {}, "stock": {}}
-	})
-	for _, resource := range []string{"billing", "a", "b", "stock", "a"} {
-		_ = r.connect(t, db, "fencepost.resource="+resource)
-	}
-	for _, params := range []string{"c", "c&fencepost.campaign=off"} {
-		r.mustRefuse(t, db, "fencepost.resource="+params, "53400", "limits.max_resources", `"c"`, "the limit is 2")
-	}
-	if made := resourcesOf(t, s, db); made != "a b billing stock" {
-		t.Errorf("the fence table contains %s", made)
-	}
-}
-
 // TestOneUserUsesFewResourcesAtOnce checks that a role above the limit creates nothing,
 // in whatever mode it connects. What it uses, what is configured, and other roles are not
 // affected. A resource that it has left counts until only others use it.
@@ -229,27 +210,6 @@ func TestOneUserUsesFewResourcesAtOnce(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	_ = r.connect(t, db, "fencepost.resource=c")
-}
-
-// TestAForgottenResourceCountsForNobody checks that a role may use any number of
-// resources one after another, and that one that could not be opened does not count.
-func TestAForgottenResourceCountsForNobody(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	r := startServing(t, s, func(c *config.Config) {
-		c.Limits.ResourcesPerUser, c.Limits.MaxResources = 1, 3
-		c.Limits.ResourceIdle = config.Duration(50 * time.Millisecond)
-	})
-	for _, resource := range []string{"a", "b", "c"} {
-		worker := r.connect(t, db, "fencepost.resource="+resource)
-		if err := worker.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the resource to be forgotten", func() bool { return len(r.elections.Resources()) == 0 })
-	}
-	r.mustRefuse(t, db, "fencepost.resource=d", "53400", "limits.max_resources")
-	_ = r.connect(t, db, "fencepost.resource=a")
 }
 
 // TestAForgottenResourceKeepsItsEpoch checks that forgetting discards only this proxy's

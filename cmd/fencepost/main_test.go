@@ -206,9 +206,6 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 	}
 	consul := []string{"FENCEPOST_ELECTION_PROVIDER", "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS"}
 	agent := consultest.Start(t, consultest.WithDefaultTTL()).Addr()
-	zookeeper := []string{"FENCEPOST_ELECTION_PROVIDER", "zookeeper", "FENCEPOST_ELECTION_ZOOKEEPER_SERVERS"}
-	etcd := []string{"FENCEPOST_ELECTION_PROVIDER", "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS"}
-	redis := []string{"FENCEPOST_ELECTION_PROVIDER", "redis", "FENCEPOST_ELECTION_REDIS_ADDRESS"}
 	for name, c := range map[string]struct {
 		env  map[string]string
 		args []string
@@ -226,15 +223,6 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 		"no Consul":            {env(sound, append(consul, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "error: lease-service"},
 		"a TTL below Consul's": {env(sound, append(consul, agent, "FENCEPOST_LEASE_TTL", "5s")...), []string{"--database", soundDB}, exitFailure, "error: lease-ttl"},
 		"Consul":               {env(sound, append(consul, agent)...), []string{"--database", soundDB}, exitOK, "no findings"},
-		"no etcd":              {env(sound, append(etcd, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "etcd at 127.0.0.1:1 cannot be reached"},
-		"no ZooKeeper":         {env(sound, append(zookeeper, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "ZooKeeper at 127.0.0.1:1 cannot be reached"},
-		"a TTL above its most": {env(sound, append(zookeeper, zookeepertest.Shared(t).Addr(), "FENCEPOST_LEASE_TTL", "5m")...), []string{"--database", soundDB}, exitFailure, "granted 2m0s instead of 5m0s"},
-		"ZooKeeper":            {env(sound, append(zookeeper, zookeepertest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},
-		"etcd":                 {env(sound, append(etcd, etcdtest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},
-		"no Redis":             {env(sound, append(redis, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "Redis at 127.0.0.1:1 cannot be reached"},
-		"Redis":                {env(sound, append(redis, redistest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},
-		"a Redis that evicts":  {env(sound, append(redis, redistest.Start(t, redistest.With("maxmemory-policy", "allkeys-lru")).Addr())...), []string{"--database", soundDB}, exitFailure, "Set maxmemory-policy noeviction"},
-		"a Redis without AOF":  {env(sound, append(redis, redistest.Start(t, redistest.WithoutPersistence()).Addr())...), []string{"--database", soundDB}, exitFailure, "warning: lease-not-saved (lease service)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

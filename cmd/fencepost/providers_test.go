@@ -21,7 +21,6 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
-	"github.com/fencepost/fencepost/internal/redistest"
 )
 
 // testElector is a provider that only the tests have: it keeps its leases in Postgres, and
@@ -103,33 +102,6 @@ func TestAProviderIsOneRow(t *testing.T) {
 	}
 }
 
-func TestRaftSaysWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	complete := map[string]string{
-		"FENCEPOST_ELECTION_PROVIDER": "raft", "FENCEPOST_ELECTION_RAFT_PEERS": "a=127.0.0.1:1", "FENCEPOST_PROXY_ID": "a",
-		"FENCEPOST_ELECTION_RAFT_CA_FILE": "/nowhere", "FENCEPOST_ELECTION_RAFT_CERT_FILE": "/nowhere", "FENCEPOST_ELECTION_RAFT_KEY_FILE": "/nowhere",
-	}
-	for _, c := range []struct {
-		env  map[string]string
-		args []string
-		code int
-		want string
-	}{
-		{nil, nil, exitUsage, "no action given"},
-		{nil, []string{"join"}, exitUsage, `unexpected argument "join"`},
-		{nil, []string{"remove"}, exitUsage, "no node given"},
-		{nil, []string{"status"}, exitUsage, "election.provider is postgres"},
-		{complete, []string{"bootstrap"}, exitUsage, "election.raft.dir is empty"},
-		{complete, []string{"add"}, exitUsage, "election.raft.dir is empty"},
-		{complete, []string{"status"}, exitFailure, "/nowhere"},
-	} {
-		out := runCommand(t, c.env, append([]string{"raft"}, c.args...)...)
-		if out.code != c.code || !strings.Contains(out.stderr, c.want) {
-			t.Errorf("%v: code %d, %q does not contain %q", c.args, out.code, out.stderr, c.want)
-		}
-	}
-}
-
 // TestAProxyIsTheOnlyNode bootstraps a node, serves with it, and uses the commands that ask it.
 func TestAProxyIsTheOnlyNode(t *testing.T) {
 	t.Parallel()
@@ -155,6 +127,9 @@ func TestAProxyIsTheOnlyNode(t *testing.T) {
 	}
 	if out := must(env, exitFailure, "raft", "status"); !strings.Contains(out.stderr, "refused") {
 		t.Errorf("without a node the status is %s%s", out.stdout, out.stderr)
+	}
+	if out := must(env, exitUsage, "raft", "bootstrap"); !strings.Contains(out.stderr, "election.raft.dir is empty") {
+		t.Errorf("without a directory, bootstrap says %s", out.stderr)
 	}
 	must(node, exitOK, "raft", "bootstrap")
 	must(node, exitFailure, "raft", "bootstrap")
@@ -201,54 +176,6 @@ func TestAProxyIsTheOnlyNode(t *testing.T) {
 	if out.code != exitFailure || !strings.Contains(out.stderr, "raft at "+address) || !strings.Contains(out.stderr, "election.raft.peers is right") {
 		t.Errorf("without the node: code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
-}
-
-func TestGenerationBumpWithRedis(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	server := redistest.Shared(t)
-	byRedis := func(c *config.Config) {
-		c.Election.Provider, c.Election.Redis.Address, c.Election.Redis.Prefix = "redis", server.Addr(), db
-	}
-	wantEpoch(t, lead(t, s, db, "a", byRedis), "1")
-	env := map[string]string{
-		"FENCEPOST_ELECTION_PROVIDER": "redis", "FENCEPOST_ELECTION_REDIS_ADDRESS": server.Addr(), "FENCEPOST_ELECTION_REDIS_PREFIX": db,
-	}
-	out := runCommand(t, env, "generation", "bump")
-	marker, _ := server.Do(t, "HGET", db+"/.generation", "marker").(string)
-	if out.code != exitOK || marker == "" || !strings.Contains(out.stdout, "redis: started a new generation under "+db+"/, "+marker) {
-		t.Fatalf("code %d, the marker is %q\n%s%s", out.code, marker, out.stdout, out.stderr)
-	}
-	wantEpoch(t, lead(t, s, db, "b", byRedis), "2")
-	if n := generation(t, s, db); n != 2 {
-		t.Errorf("the award is of generation %d, want 2", n)
-	}
-	env["FENCEPOST_ELECTION_REDIS_ADDRESS"] = "127.0.0.1:1"
-	out = runCommand(t, env, "generation", "bump")
-	if out.code != exitFailure || !strings.Contains(out.stderr, "Redis at 127.0.0.1:1 cannot be reached") || !strings.Contains(out.stderr, "election.redis.address is right") {
-		t.Errorf("without Redis: code %d\n%s%s", out.code, out.stdout, out.stderr)
-	}
-}
-
-// A Redis that was restored from an older state goes on by itself, because it has another
-// replication id.
-func TestARestoredRedisNeedsNoBump(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	server := redistest.Start(t)
-	env := map[string]string{"FENCEPOST_ELECTION_PROVIDER": "redis", "FENCEPOST_ELECTION_REDIS_ADDRESS": server.Addr()}
-	byRedis := func(c *config.Config) { c.Election.Provider, c.Election.Redis.Address = "redis", server.Addr() }
-	wantEpoch(t, lead(t, s, db, "a", byRedis), "1")
-	backup := server.Backup(t)
-	wantEpoch(t, lead(t, s, db, "b", byRedis), "2")
-	wantEpoch(t, lead(t, s, db, "c", byRedis), "3")
-	server.Restore(t, backup)
-	if got := belowFence(t, s, db, env); got != "" {
-		t.Errorf("the doctor says %s", got)
-	}
-	wantEpoch(t, lead(t, s, db, "d", byRedis), "4")
 }
 
 // What raft status says of a node beside the table, which makes it exit with 1.

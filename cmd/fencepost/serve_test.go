@@ -19,10 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/electors"
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/upstream"
@@ -178,93 +176,6 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-func TestServeFencesAndShowsIt(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	r := startServing(t, s, nil)
-
-	leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a")
-	if err := execSQL(t, leader, "INSERT INTO work VALUES (1)"); err != nil {
-		t.Fatalf("a lone worker's write: %v", err)
-	}
-	follower := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b")
-	wantState(t, execSQL(t, follower, "INSERT INTO work VALUES (2)"), fencing.StateNotLeader)
-	if err := execSQL(t, follower, "SELECT n FROM work"); err != nil {
-		t.Errorf("a follower's read: %v", err)
-	}
-
-	const refused = "write refused: not the leader"
-	eventually(t, "the audit line", func() bool { return len(r.log.lines(t, refused)) > 0 })
-	line := r.log.lines(t, refused)[0]
-	for key, want := range map[string]any{
-		"logger": "audit", "resource": "billing", "worker": "b", "epoch": 0.0, "current_epoch": 1.0, "current_worker": "a",
-		"sqlstate": "ZF002", "statement": "INSERT INTO work VALUES ($1)", "database": db, "user": pgtest.App, "proxy": r.id,
-	} {
-		if line[key] != want {
-			t.Errorf("audit line: %s is %v, want %v", key, line[key], want)
-		}
-	}
-	for _, key := range []string{"incarnation", "fingerprint", "tables", "client", "session"} {
-		if line[key] == nil || line[key] == "" {
-			t.Errorf("audit line: %s is missing", key)
-		}
-	}
-	eventually(t, "/readyz to say that it is ready", func() bool { // a busy server may not answer in time
-		code, _ := r.ask(t, "/readyz")
-		return code == http.StatusOK
-	})
-	_, body := r.ask(t, "/v1/resources/"+db+"/billing")
-	var view admin.ResourceView
-	if err := json.Unmarshal([]byte(body), &view); err != nil {
-		t.Fatalf("%v in %s", err, body)
-	}
-	if view.Leader != "a" || !view.Here || view.Epoch != 1 || view.LeaseLeft == nil || view.Refused != 1 || len(view.Workers) != 2 {
-		t.Errorf("resource view: %s", body)
-	}
-	_, metrics := r.ask(t, "/metrics")
-	for _, want := range []string{
-		fmt.Sprintf(`fencepost_writes_refused_total{database=%q,kind="not_leader",reason="ZF002",resource="billing"} 1`, db),
-		fmt.Sprintf(`fencepost_epoch{database=%q,resource="billing"} 1`, db),
-		fmt.Sprintf(`fencepost_grants_total{database=%q,resource="billing"} 1`, db),
-		"fencepost_sessions 2",
-	} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("/metrics does not contain %s", want)
-		}
-	}
-	if strings.Contains(metrics, "fencepost_stale_writes_rejected_total{") {
-		t.Error("/metrics counts a follower's write as a stale one")
-	}
-	out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.Control, db))
-	if out.code != exitOK || !strings.Contains(out.stdout, "billing") || !strings.Contains(out.stdout, " a ") {
-		t.Errorf("status --dsn: %s%s", out.stdout, out.stderr)
-	}
-}
-
-func TestEndingReleasesTheLease(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	long := func(c *config.Config) { c.Lease.TTL = config.Duration(time.Hour) }
-	first := startServing(t, s, long)
-	second := startServing(t, s, long)
-	conn := first.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
-	if err := execSQL(t, conn, "INSERT INTO work VALUES (1)"); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.stop(); err != nil {
-		t.Fatalf("end the first proxy: %v", err)
-	}
-	// With a TTL of an hour this connects only if the lease was released.
-	conn = second.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
-	if err := execSQL(t, conn, "INSERT INTO work VALUES (2)"); err != nil {
-		t.Errorf("the successor's write: %v", err)
-	}
-}
-
 // busyLeases is a lease service that answers Check when the caller gives up.
 type busyLeases struct {
 	electors.Service
@@ -306,76 +217,6 @@ func TestTheLeaseServiceIsClosedLast(t *testing.T) {
 	}
 }
 
-func TestDrainWaitsForATransaction(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	r := startServing(t, s, nil)
-	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
-	for _, sql := range []string{"BEGIN", "INSERT INTO work VALUES (1)"} {
-		if err := execSQL(t, conn, sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- r.stop() }()
-	eventually(t, "the drain to begin", func() bool { return len(r.log.lines(t, "draining")) == 1 })
-	if code, body := r.ask(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"draining": true`) {
-		t.Errorf("/readyz of a draining proxy: %d %s", code, body)
-	}
-	if err := execSQL(t, conn, "COMMIT"); err != nil {
-		t.Errorf("commit while draining: %v", err)
-	}
-	if err := <-ended; err != nil {
-		t.Errorf("end the proxy: %v", err)
-	}
-	var n int
-	if err := s.Connect(t, pgtest.App, db).QueryRow(context.Background(), "SELECT count(*) FROM work").Scan(&n); err != nil || n != 1 {
-		t.Errorf("%d rows (%v), want 1", n, err)
-	}
-}
-
-func TestUnfencedConnectionsAreAsConfigured(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	for _, c := range []struct {
-		mode    string
-		users   map[string]string
-		connect bool
-		write   bool
-	}{
-		{"read-only", nil, true, false},
-		{"allow", nil, true, true},
-		{"refuse", nil, false, false},
-		{"refuse", map[string]string{pgtest.App: "allow"}, true, true},
-		{"allow", map[string]string{pgtest.App: "read-only"}, true, false},
-	} {
-		t.Run(c.mode+fmt.Sprint(c.users), func(t *testing.T) {
-			t.Parallel()
-			r := startServing(t, s, func(cfg *config.Config) { cfg.Unfenced = config.Unfenced{Default: c.mode, Users: c.users} })
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			conn, err := pgx.Connect(ctx, r.dsn(db, ""))
-			if (err == nil) != c.connect {
-				t.Fatalf("connect: %v, want success %v", err, c.connect)
-			}
-			if err != nil {
-				return
-			}
-			defer conn.Close(ctx)
-			if err := execSQL(t, conn, "SELECT n FROM work"); err != nil {
-				t.Errorf("read: %v", err)
-			}
-			if err := execSQL(t, conn, "INSERT INTO work VALUES (1)"); (err == nil) != c.write {
-				t.Errorf("write: %v, want success %v", err, c.write)
-			}
-		})
-	}
-}
-
 func TestReadinessTellsThatPostgresIsAway(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -392,6 +233,10 @@ func TestReadinessTellsThatPostgresIsAway(t *testing.T) {
 		}
 		if code, _ := r.ask(t, "/healthz"); code != http.StatusOK {
 			t.Errorf("/healthz: %d", code)
+		}
+		out := runCommand(t, nil, "status", "--ready", "--admin="+r.admin.Addr().String())
+		if out.code != exitFailure || !strings.Contains(out.stdout, "upstream: ") || !strings.Contains(out.stderr, "not ready") {
+			t.Errorf("status --ready where %s: code %d: %s%s", name, out.code, out.stdout, out.stderr)
 		}
 	}
 }

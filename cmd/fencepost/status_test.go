@@ -129,6 +129,10 @@ func TestStatusAsJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	eventually(t, "the proxy is ready", func() bool {
+		out := runCommand(t, nil, "status", "--ready", "--admin="+r.admin.Addr().String())
+		return out.code == exitOK && strings.HasPrefix(out.stdout, "ready\n")
+	})
 	for source, onlyHere := range map[string]bool{"--admin=" + r.admin.Addr().String(): true, "--dsn=" + server.DSN(pgtest.Control, db): false} {
 		out := runCommand(t, nil, "status", source, "--json", "--resource", "billing")
 		var got struct {
@@ -148,24 +152,6 @@ func TestStatusAsJSON(t *testing.T) {
 			t.Errorf("%s: of a resource that is not there: exit code %d, %s", source, out.code, out.stderr)
 		}
 	}
-}
-
-func TestStatusReady(t *testing.T) {
-	t.Parallel()
-	server := pgtest.Start(t)
-	r := startServing(t, server, nil)
-	address := "--admin=" + r.admin.Addr().String()
-	eventually(t, "the proxy is ready", func() bool {
-		out := runCommand(t, nil, "status", "--ready", address)
-		return out.code == exitOK && strings.HasPrefix(out.stdout, "ready\n")
-	})
-	server.Stop(t, pgtest.Immediate)
-	eventually(t, "the proxy is not ready, and the cause is told", func() bool {
-		out := runCommand(t, nil, "status", "--ready", address)
-		return out.code == exitFailure && strings.Contains(out.stdout, "upstream: ") && strings.Contains(out.stderr, "not ready")
-	})
-	server.Restart(t)
-	eventually(t, "the proxy is ready again", func() bool { return runCommand(t, nil, "status", "--ready", address).code == exitOK })
 }
 
 // TestStatusIsWatched: the table comes again and again, and an error in its place if the
@@ -211,10 +197,12 @@ func TestStatusRunsNothingOfUsers(t *testing.T) {
 // TestWhoMayReadTheStatus: members of pg_monitor, and nobody who was given nothing.
 func TestWhoMayReadTheStatus(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	db := s.Database(t)
-	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
-	if out := runCommand(t, nil, "status", "--dsn", s.DSN("watcher", db)); out.code != exitOK || !strings.Contains(out.stdout, "no resources yet") {
+	watcher := "watcher_of_" + db
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE "+watcher+" LOGIN IN ROLE pg_monitor")
+	t.Cleanup(func() { s.Exec(t, pgtest.Superuser, db, "DROP ROLE "+watcher) })
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(watcher, db)); out.code != exitOK || !strings.Contains(out.stdout, "no resources yet") {
 		t.Errorf("a member of pg_monitor: code %d: %s%s", out.code, out.stdout, out.stderr)
 	}
 	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); out.code != exitFailure || !strings.Contains(out.stderr, "members of pg_monitor may") {

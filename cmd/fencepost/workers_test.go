@@ -19,37 +19,33 @@ import (
 // is said by --claim-role, and the flag that named workers is gone.
 func TestWorkersNeedNoRight(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := s.Database(t)
-			r := startServing(t, s, nil)
-			worker := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
-			for _, sql := range []string{"CREATE TABLE t (n int)", "INSERT INTO t VALUES (1)", "BEGIN", "UPDATE t SET n = 2", "COMMIT"} {
-				if err := execSQL(t, worker, sql); err != nil {
-					t.Errorf("%s: %v", sql, err)
-				}
-			}
-			if may := pgtest.Ask[bool](t, s, db, "SELECT has_schema_privilege('"+pgtest.App+"', 'fencepost', 'USAGE')"); may {
-				t.Error("the role of the worker may use the schema")
-			}
-			migrate := func(flags ...string) output {
-				return runCommand(t, nil, append([]string{"migrate", "--dsn", s.DSN(pgtest.Superuser, db)}, flags...)...)
-			}
-			wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "42501")
-			if out := migrate("--claim-role", pgtest.App); out.code != exitOK {
-				t.Fatalf("migrate --claim-role: code %d, %s", out.code, out.stderr)
-			}
-			wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "ZF004")
-			if out := migrate("--claim-role", "nobody here"); out.code != exitFailure || !strings.Contains(out.stderr, `"nobody here" does not exist`) {
-				t.Errorf("a role that does not exist: code %d, %s", out.code, out.stderr)
-			}
-			for _, old := range [][]string{{"--worker-role", pgtest.App}, {"-worker-role=" + pgtest.App}} {
-				if out := migrate(old...); out.code != exitUsage || !strings.Contains(out.stderr, "--worker-role is gone") {
-					t.Errorf("%v: code %d, %s", old, out.code, out.stderr)
-				}
-			}
-		})
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, nil)
+	worker := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
+	for _, sql := range []string{"CREATE TABLE t (n int)", "INSERT INTO t VALUES (1)", "BEGIN", "UPDATE t SET n = 2", "COMMIT"} {
+		if err := execSQL(t, worker, sql); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	if may := pgtest.Ask[bool](t, s, db, "SELECT has_schema_privilege('"+pgtest.App+"', 'fencepost', 'USAGE')"); may {
+		t.Error("the role of the worker may use the schema")
+	}
+	migrate := func(flags ...string) output {
+		return runCommand(t, nil, append([]string{"migrate", "--dsn", s.DSN(pgtest.Superuser, db)}, flags...)...)
+	}
+	wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "42501")
+	if out := migrate("--claim-role", pgtest.App); out.code != exitOK {
+		t.Fatalf("migrate --claim-role: code %d, %s", out.code, out.stderr)
+	}
+	wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "ZF004")
+	if out := migrate("--claim-role", "nobody here"); out.code != exitFailure || !strings.Contains(out.stderr, `"nobody here" does not exist`) {
+		t.Errorf("a role that does not exist: code %d, %s", out.code, out.stderr)
+	}
+	for _, old := range [][]string{{"--worker-role", pgtest.App}, {"-worker-role=" + pgtest.App}} {
+		if out := migrate(old...); out.code != exitUsage || !strings.Contains(out.stderr, "--worker-role is gone") {
+			t.Errorf("%v: code %d, %s", old, out.code, out.stderr)
+		}
 	}
 }
 
