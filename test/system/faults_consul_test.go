@@ -65,7 +65,7 @@ func TestFaultOfTheConsulToken(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t, consultest.WithACL())
 	token := newToken(t, agent)
-	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s", "STARTUP_WAIT=60s", "ELECTION_CONSUL_TOKEN="+token.secret))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s", "STARTUP_WAIT=10s", "ELECTION_CONSUL_TOKEN="+token.secret))
 	p := h.proxy()
 	awaitFault(t, p, faults.LeaseDenied, "session_prefix")
 	awaitOK(t, p, "/readyz") // whatever the lease service says
