@@ -145,7 +145,7 @@ func TestNobodyLeadsAPausedResource(t *testing.T) {
 		_, err := h.tryJoin(process.Patience, two, "waiter", "campaign", "wait")
 		waiter <- err
 	}()
-	two.Await(t, "campaign", "worker", "waiter")
+	h.awaitWorker(two, resource, "waiter")
 	h.order("resource billing is paused", "pause", resource)
 	h.order("resource billing is paused already: nothing changed", "pause", resource)
 	lift := "run: fencepost resume billing --database " + h.db

@@ -62,6 +62,15 @@ func (h *cluster) awaitState(state, leader string, at ...*process.Server) {
 	}
 }
 
+// awaitWorker waits until a proxy shows that a worker is there, which may wait to lead.
+func (h *cluster) awaitWorker(p *process.Server, resource, worker string) {
+	h.t.Helper()
+	process.Eventually(h.t, process.Patience, worker+" to be there", func() bool {
+		_, body := p.Get(h.t, "/v1/resources/"+h.db+"/"+resource)
+		return strings.Contains(body, fmt.Sprintf(`"worker": %q`, worker))
+	})
+}
+
 // mustBeShown checks the line of the resource in what status prints.
 func (h *cluster) mustBeShown(table, state, leader string) {
 	h.t.Helper()
@@ -159,7 +168,7 @@ func TestATakeoverCountsFromTheLeadersLastSign(t *testing.T) {
 			since := time.Now()
 			leader.must("connect", h.dsn(p, "leader", "campaign", "wait", "worker_timeout", patience.String()))
 			next.tell(order{Do: "connect", Text: h.dsn(at, "next", "campaign", "wait", "worker_timeout", "0")})
-			at.Await(t, "campaign", "worker", "next")
+			h.awaitWorker(at, resource, "next")
 			if how == "proxy killed" {
 				p.Kill(t)
 			} else {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -141,10 +140,7 @@ func (c *takeoverCase) measure(away func(*takeoverCase) time.Time) time.Duration
 		}
 		done <- outcome{time.Now(), err}
 	}()
-	process.Eventually(c.t, process.Patience, "the successor to wait", func() bool {
-		_, shown := c.two.Get(c.t, "/v1/resources/"+c.db+"/"+c.resource)
-		return strings.Contains(shown, `"worker": "successor"`)
-	})
+	c.awaitWorker(c.two, c.resource, "successor")
 	at := away(c)
 	o := <-done
 	if o.err != nil {
