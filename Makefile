@@ -14,13 +14,16 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 CONSUL_MODULE := internal/consultest/agent
 KUBERNETES_MODULE := internal/kubernetestest/server
 MAJORS := 15 16 17 18
+# For make fuzz: the number of random scripts, and the first seed (0: a random one).
+N ?= 10000
+SEED ?= 0
 # For make test-matrix: the versions and the packages.
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/postgres ./proxy ./test/...
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-race test-unfenced test-mutations model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build test test-race test-unfenced test-mutations fuzz model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -40,6 +43,11 @@ test-unfenced: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-dri
 
 test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern, LIMIT=10m for as many as that allows)
 	go run -buildvcs=false ./scripts/mutations $(if $(RUN),-run '$(RUN)') $(if $(filter-out 0,$(LIMIT)),-limit $(LIMIT))
+
+# On PostgreSQL 15 and 18. A leader's bytes must pass as they are; who does not lead must read as from Postgres, and must
+# not write.
+fuzz: setup postgres-18 ## Send N random scripts of leaders and of others through Fencepost (SEED=the seed of a failure)
+	go test -count=1 -timeout 0 -run '^(TestALeadersBytesPassAsTheyAre|TestRandomScripts|TestRandomWrites)$$' ./test/protocol ./proxy/protocol -args -scripts $(N) -seed $(SEED)
 
 model: ## Search the model of registered backends, and show that it notices each mutation (RUN=pattern, TRACE=mutation)
 	@scripts/setup.sh cc spin

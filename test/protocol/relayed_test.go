@@ -2,6 +2,8 @@ package protocol
 
 import (
 	"bytes"
+	"cmp"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,6 +14,11 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
+)
+
+var (
+	randomScripts = flag.Int("scripts", 40, "how many random streams are sent on each server")
+	randomSeed    = flag.Uint64("seed", 0, "the seed of the random streams; 0: one of this run's own")
 )
 
 // relayedParts are what random streams of a leader are made of.
@@ -38,7 +45,9 @@ func TestALeadersBytesPassAsTheyAre(t *testing.T) {
 		p := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Upstream = fixture.At(t, wire.addr, nil) })
 		db := pg.Database(t)
 		pg.Exec(t, pgtest.Superuser, db, "create table t (id int, v text); alter table t owner to app")
-		for seed := range uint64(40) {
+		first := cmp.Or(*randomSeed, rand.Uint64()>>1)
+		for i := range uint64(*randomScripts) {
+			seed := first + i
 			c := fixture.LeaderConn(t, p, db)
 			server := wire.last()
 			server.raw() // the startup
@@ -63,6 +72,9 @@ func TestALeadersBytesPassAsTheyAre(t *testing.T) {
 			}
 			if want, got := ownLess(split(down)), ownLess(all); want != got {
 				t.Errorf("seed %d: the server sends\n%.3000s\nand the client gets\n%.3000s", seed, want, got)
+			}
+			if t.Failed() {
+				return
 			}
 		}
 	})
