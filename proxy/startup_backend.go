@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"strconv"
 
 	"go.uber.org/zap"
 
@@ -72,10 +73,12 @@ func (b *backend) addParameter(body []byte) error {
 // one transaction, so the first counts for the second, without a warning, and leaves no trace.
 // The next three columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
 // it unless the session has another role or another session_user, which a superuser's settings can bring about.
+// The last one tells Postgres from a connection pooler, which says another process id to its clients than the backend's,
+// and may give the next transaction another backend.
 const locateSQL = `SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
 	`SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex'),` +
 	` pg_catalog.current_setting('is_superuser'), pg_catalog.current_setting('role'), SESSION_USER,` +
-	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), '')`
+	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid()`
 
 // askAhead sends what locate reads the answer to, as soon as the server has accepted the client: the server answers
 // that right behind its first ReadyForQuery, so that it costs no round trip.
@@ -102,7 +105,10 @@ func (x *session) locate() error {
 	switch {
 	case err != nil:
 		return err
-	case len(values) == 5:
+	case len(values) == 6 && values[5] != strconv.FormatUint(uint64(x.backend.pid), 10):
+		_, _, _ = x.ask("RESET default_transaction_read_only") // others may get the backend next
+		return fencing.PoolerRefusal
+	case len(values) == 6:
 		x.backend.started, x.backend.begun = values[0], values[4]
 		x.backend.ordinary = values[1] == "off" && values[2] == "none" && values[3] == x.start.user
 		x.backend.setUp = failed == nil

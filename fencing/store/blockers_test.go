@@ -359,6 +359,50 @@ func TestNobodyWithoutRightsBlocksATakeover(t *testing.T) {
 	s.Exec(t, pgtest.App, h.db, "ROLLBACK PREPARED 'in the way'")
 }
 
+// TestALockOnATemporaryTableOfTheLeaderBlocksNoTakeover: a backend that ends drops its temporary tables. Any role can
+// lock one of them by nextval, whose failure does not give the lock back before its transaction ends.
+func TestALockOnATemporaryTableOfTheLeaderBlocksNoTakeover(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{pgtest.App, pgtest.Superuser} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 300*time.Millisecond, 4*time.Second })
+			leader := h.worker(h.grant("a"))
+			h.mustEnter(leader)
+			if _, err := leader.Exec(h.ctx(), "CREATE TEMP TABLE scratch (id int)"); err != nil {
+				t.Fatal(err)
+			}
+			other := h.server.Connect(t, role, h.db)
+			tx, err := other.Begin(h.ctx())
+			if err != nil {
+				t.Fatal(err)
+			}
+			sub, err := tx.Begin(h.ctx())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := sub.Exec(h.ctx(), "SELECT nextval(oid) FROM pg_class WHERE relname = 'scratch'"); stateOf(err) != "42809" {
+				t.Fatalf("nextval of a table: %v", err)
+			}
+			if err := sub.Rollback(h.ctx()); err != nil {
+				t.Fatal(err)
+			}
+			pid := fmt.Sprintf("backend %d", other.PgConn().PID())
+			_, err = h.fence.Grant(h.ctx(), h.award("b"))
+			var blocked *store.GrantBlockedError
+			switch {
+			case role != pgtest.Superuser && err != nil:
+				t.Errorf("the grant fails: %v", err)
+			case role == pgtest.Superuser && (!errors.As(err, &blocked) || !strings.Contains(err.Error(), pid)):
+				t.Errorf("the grant says %v; want an error that names %s", err, pid)
+			}
+			if err := tx.Commit(h.ctx()); (err == nil) != (role == pgtest.Superuser) {
+				t.Errorf("the transaction of %s ends with %v", role, err)
+			}
+		})
+	}
+}
+
 func TestABackendThatNobodyReadsFromIsEnded(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))

@@ -54,12 +54,22 @@ const transactionsSQL = `SELECT concat(a.pid, ' ', a.backend_start, ' ', a.xact_
 	UNION ALL SELECT concat('prepared ', p.transaction), NULL, p.gid, p.owner::text, '', '', false, false, p.transaction
 	FROM pg_prepared_xacts p WHERE p.database = current_database()`
 
-// pollSQL lists the transactions that block the backends $1. A prepared transaction appears as process 0, and the waiting
-// backend's own lock request says which one it is.
-const pollSQL = `SELECT DISTINCT w.pid, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control
-	FROM unnest($1::integer[]) w(pid) CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b(pid)
+// blockersOf lists the transactions that block the backends w.pid of a relation, for the root of each. A prepared
+// transaction appears as process 0, and the waiting backend's own lock request says which one it is.
+func blockersOf(waiting string) string {
+	return `SELECT DISTINCT w.root, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control
+	FROM (` + waiting + `) w CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b(pid)
 	LEFT JOIN pg_locks l ON b.pid = 0 AND l.pid = w.pid AND l.locktype = 'transactionid' AND NOT l.granted
 	JOIN (` + transactionsSQL + `) t ON t.pid = b.pid OR t.xid = l.transactionid`
+}
+
+// pollSQL lists the transactions that block the backends $1.
+var pollSQL = blockersOf(`SELECT g.pid AS root, g.pid FROM unnest($1::integer[]) g(pid)`)
+
+// lingerSQL lists the transactions that block registered backends of the fence $1, without those of such backends.
+var lingerSQL = blockersOf(`SELECT r.fence AS root, r.pid FROM fencepost.running r
+		JOIN pg_stat_activity a ON a.pid = r.pid AND a.backend_start = r.backend_start WHERE r.fence = $1`) + `
+	WHERE t.pid IS NULL OR NOT EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $1 AND r.pid = t.pid)`
 
 // leftSQL lists those of the transactions $1 that have not ended.
 const leftSQL = `SELECT 0, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control

@@ -55,7 +55,8 @@ type watch struct {
 	stop     func()          // aborts the grant's connection
 	running  context.Context // ends when the grant has returned
 	drains   <-chan fencing.Epoch
-	reading  string // since when the backend waited for its client at the last look; "" if it did not
+	drained  time.Time // when the grant began to wait for registered backends
+	reading  string    // since when the backend waited for its client at the last look; "" if it did not
 	log      *zap.Logger
 }
 
@@ -64,7 +65,6 @@ type watch struct {
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
 	looked := began
-	var drains time.Time // when the grant began to wait for registered backends
 	tick := time.NewTimer(pollSoon)
 	defer tick.Stop()
 	limit := time.NewTimer(w.fence.limit())
@@ -81,14 +81,14 @@ func (w *watch) run(ctx context.Context) error {
 			w.cancel(ctx)
 			return err
 		case e := <-w.drains:
-			drains = time.Now()
+			w.drained = time.Now()
 			w.fence.tellDrain(ctx, e)
 		case <-tick.C:
 			if err := w.poll(ctx, time.Since(began) >= pollLate); err != nil {
 				w.cancel(ctx)
 				return err
 			}
-			if !drains.IsZero() && time.Since(drains) >= drainLate && w.fence.store.turns.yield() {
+			if !w.drained.IsZero() && time.Since(w.drained) >= drainLate && w.fence.store.turns.yield() {
 				w.blockers.yields = true
 				w.cancel(ctx)
 				return errYielded
@@ -114,7 +114,8 @@ func (w *watch) nextPoll() time.Duration {
 	return min(max(w.fence.store.cfg.Grace-time.Since(w.blockers.began), pollSoon), pollLate)
 }
 
-// poll removes what blocks a grant that waits for the fence's row. A grant that has returned does not wait for the answer.
+// poll removes what blocks a grant: what it waits for in order to lock the fence's row, and then what keeps registered
+// backends from ending. A grant that has returned does not wait for the answer.
 // What the control role executes is another grant, or a registration, and ends by itself.
 func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	if w.fence.id == 0 { // it is no grant, and waits for what it finds
@@ -124,6 +125,11 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	defer cancel()
 	defer context.AfterFunc(w.running, cancel)()
 	holders, err := w.fence.store.polls.ask(asking, int32(w.pid))
+	if err == nil && w.lingers() {
+		var kept []holder
+		kept, err = w.fence.store.holders(asking, lingerSQL, w.fence.id)
+		holders = append(holders, kept...)
+	}
 	if err != nil {
 		w.blockers.pollFailed(asking, err)
 		return nil
@@ -140,6 +146,13 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 		return errYielded
 	}
 	return nil
+}
+
+// lingers reports whether the grant waits for registered backends that it ended a while ago. A backend that ends drops its
+// temporary tables, and whoever has locked one of them keeps it from that: any role can, by nextval.
+func (w *watch) lingers() bool {
+	cfg := &w.fence.store.cfg
+	return !w.drained.IsZero() && time.Since(w.blockers.began) >= cfg.Grace+cfg.Patience/2
 }
 
 // cancel cancels the grant and waits until it has returned.

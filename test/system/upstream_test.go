@@ -73,8 +73,8 @@ func TestASingleServerThatIsAStandby(t *testing.T) {
 	process.Eventually(t, process.Patience, "w to lead", func() bool { return w.exec("INSERT INTO work VALUES ('w')") == nil })
 }
 
-// TestAPoolerIsNotPostgres: behind a connection pooler, backends cannot be told apart by their
-// process ids, so workers are refused, and the operator is told why.
+// TestAPoolerIsNotPostgres: behind a connection pooler, backends cannot be told apart by their process ids, and each
+// transaction may have another one, so workers and those who may only read are refused, and the operator is told why.
 func TestAPoolerIsNotPostgres(t *testing.T) {
 	t.Parallel()
 	const ignored = "ignore_startup_parameters = fencepost.role, fencepost.epoch, fencepost.resource, fencepost.worker, search_path, " +
@@ -94,6 +94,9 @@ func TestAPoolerIsNotPostgres(t *testing.T) {
 			if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence ||
 				!strings.Contains(refused.Message, "connection pooler") || !strings.Contains(refused.Hint, "upstream.address") {
 				t.Errorf("the worker is told %v; want ZF004 that names the pooler", err)
+			}
+			if _, err := pgx.Connect(t.Context(), "postgres://"+pgtest.App+"@"+p.Address+"/"+h.db); !errors.As(err, &refused) || refused.Code != fencing.StateNoFence {
+				t.Errorf("a connection without a resource is told %v; want ZF004", err)
 			}
 			fault := awaitFault(t, p, faults.Upstream, "upstream.address")
 			if !strings.Contains(fault.Problem, "connection pooler") {
