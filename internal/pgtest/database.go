@@ -98,11 +98,11 @@ func (s *Server) exec(user, db string, statements ...string) error {
 	return nil
 }
 
-// DrainsPatiently has takeovers leave idle backends of that database alone for 3 s, instead of 250 ms. Tests of
+// DrainsPatiently has takeovers leave idle backends of that database alone for a minute, instead of 250 ms. Tests of
 // on_stale: discard need that: on a busy machine, a proxy may take longer to let go of its backends.
 func (s *Server) DrainsPatiently(t testing.TB, db string) {
 	t.Helper()
-	s.Exec(t, Superuser, "postgres", "ALTER DATABASE "+pgx.Identifier{db}.Sanitize()+" SET fencepost.drain_idle = '3s'")
+	s.Exec(t, Superuser, "postgres", "ALTER DATABASE "+pgx.Identifier{db}.Sanitize()+" SET fencepost.drain_idle = '1min'")
 }
 
 // Database creates a fresh database with the schema fencepost, and drops it when the

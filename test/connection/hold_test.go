@@ -68,7 +68,7 @@ func TestProtocolNothingStays(t *testing.T) {
 				}
 				if name == "rows under way" { // a backend that cannot send ends inside a row
 					_, _ = io.Copy(io.Discard, conn.Conn)
-				} else if rest := conn.Rest(); len(rest) > 0 && rest[len(rest)-1].Fields()['C'] != "57P01" {
+				} else if rest := conn.Rest(); name != "Terminate in a block" && len(rest) > 0 && rest[len(rest)-1].Fields()['C'] != "57P01" {
 					t.Errorf("%s, %s: the last words are %v", name, how, rest[len(rest)-1])
 				}
 			default:
