@@ -121,7 +121,7 @@ var pools = []pooled{
 		"(`57P03`…), (`EOF`)",
 	}, pause{}},
 	{"pgxpool", "pool", goPool("pgx"), []string{
-		"`ZF001`, `ZF002`…, `ZF003`",
+		"(`ZF001`), `ZF002`…, `ZF003`",
 		"(`57P01`), (`EOF`), (`ECONNREFUSED`…), (`ECONNRESET`)",
 		"(`57P01`), (`57P03`…), (`EOF`)",
 	}, pause{}},

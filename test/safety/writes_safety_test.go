@@ -68,17 +68,19 @@ func (h *writesCluster) led(resource string, turn int, paths []writePath) (all [
 
 // TestSafetyWritePathsOfTheSuperseded: a worker that led, and has been superseded
 // since without its proxy knowing, changes nothing in any way, and its connection is
-// over. Where stale writes are discarded, it changes nothing either. From 16 on, what a
-// single statement says that it writes is then answered as if it had changed nothing.
-// The rest is refused, and the session goes on.
+// over.
 func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
+	eachWritesCluster(t, func(h *writesCluster) { h.supersedes("r", h.isOver) })
+}
+
+// TestSafetyWritePathsUnderDiscard: where stale writes are discarded, such a worker
+// changes nothing either. From 16 on, what a single statement says that it writes is
+// answered as if it had changed nothing. The rest is refused, and the session goes on.
+func TestSafetyWritePathsUnderDiscard(t *testing.T) {
 	eachWritesCluster(t, func(h *writesCluster) {
-		h.supersedes("r", h.isOver)
-		if h.T.Failed() && !fencing.Checking {
-			return
-		}
+		// The grants return as soon as the proxy has let go of its sessions.
 		h.PG.DrainsPatiently(h.T, h.DB)
-		h.Elector.SetGrace(time.Minute) // the grants return as soon as the sessions are let go
+		h.Elector.SetGrace(time.Minute)
 		ended := 0
 		h.supersedes(discarding, func(a attempt) {
 			if h.isDiscarded(a) {
