@@ -14,7 +14,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 CONSUL_MODULE := internal/consultest/agent
 KUBERNETES_MODULE := internal/kubernetestest/server
 MAJORS := 15 16 17 18
-# For make fuzz: the number of random scripts, and the first seed (0: a random one).
+# For make fuzz: the number of random scripts, and the first seed.
 N ?= 10000
 SEED ?= 0
 # For make test-matrix: the versions and the packages.

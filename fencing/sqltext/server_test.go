@@ -15,7 +15,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pgtest.Yield()
 	pgtest.Main(m)
 }
 

@@ -13,7 +13,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pgtest.Yield()
 	pgtest.Main(m)
 }
 

@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"bytes"
-	"cmp"
 	"flag"
 	"fmt"
 	"math"
@@ -18,15 +17,16 @@ import (
 
 var (
 	randomScripts = flag.Int("scripts", 40, "how many random streams are sent on each server")
-	randomSeed    = flag.Uint64("seed", 0, "the seed of the random streams; 0: one of this run's own")
+	randomSeed    = flag.Uint64("seed", 0, "the first seed of the random streams")
 )
 
-// relayedParts are what random streams of a leader are made of.
+// relayedParts are what random streams of a leader are made of. An Execute of the unnamed portal that a failed Query has
+// left in a failed block crashes PostgreSQL 15 and 18.
 var relayedParts = [][]byte{
 	Q("begin"), Q("commit"), Q("rollback"), Q("savepoint a"), Q("rollback to a"), Q("insert into t values (1, 'x')"), Q("select 1; select 1/0; select 2"), Q("selec"), Q(""),
 	Q("begin; insert into t values (2, 'y'); commit; select * from t"), Q("do $$begin raise notice 'n'; commit; end$$"), Q("discard all"), Q("set application_name = 'a'"),
 	Q("prepare s as select 1"), Q("deallocate all"), Q("listen ch; notify ch, 'x'"), Q("copy t to stdout"), Q("declare k cursor for select 1"), Q("vacuum t"),
-	Parse("s", "select $1::int"), Bind("", "s", "1"), Bind("p", "s", "x"), Desc('S', "s"), Desc('P', ""), Exec("", 1), Exec("p", 0), Shut('S', "s"), Shut('P', "p"),
+	Parse("s", "select $1::int"), Bind("q", "s", "1"), Bind("p", "s", "x"), Desc('S', "s"), Desc('P', "q"), Exec("q", 1), Exec("p", 0), Shut('S', "s"), Shut('P', "p"),
 	Run("insert into t values (3, 'z') returning *"), Run("begin"), Run("commit"), Run("select 1/0"), Flush(), Sync(), Sync(), Sync(),
 	Cat(Q("copy t from stdin"), wiretest.CopyData("4\tx\n"), wiretest.CopyDone()), Cat(Q("copy t from stdin"), wiretest.CopyFail("no")), wiretest.CopyData("stray"),
 	wiretest.Msg('F', []byte{0, 0, 6, 74, 0, 0, 0, 0, 0, 0}), wiretest.Msg('B', []byte("x")), Q("select '" + long + "'"),
@@ -45,9 +45,8 @@ func TestALeadersBytesPassAsTheyAre(t *testing.T) {
 		p := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Upstream = fixture.At(t, wire.addr, nil) })
 		db := pg.Database(t)
 		pg.Exec(t, pgtest.Superuser, db, "create table t (id int, v text); alter table t owner to app")
-		first := cmp.Or(*randomSeed, rand.Uint64()>>1)
 		for i := range uint64(*randomScripts) {
-			seed := first + i
+			seed := *randomSeed + i
 			c := fixture.LeaderConn(t, p, db)
 			server := wire.last()
 			server.raw() // the startup

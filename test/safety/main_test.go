@@ -7,6 +7,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pgtest.Yield()
 	pgtest.Main(m)
 }

@@ -12,7 +12,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pgtest.Yield()
 	pgtest.Main(m)
 }
 

@@ -14,7 +14,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pgtest.Yield()
 	pgtest.Main(m)
 }
 
