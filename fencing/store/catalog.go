@@ -30,7 +30,7 @@ const (
 	// fingerprint does not cover built-in functions.
 	catalogWhole = time.Minute
 	// catalogTimeout bounds one poll.
-	catalogTimeout = 30 * time.Second
+	catalogTimeout = 10 * time.Second
 	// catalogIdle is how long the database is polled after the last use.
 	catalogIdle = time.Minute
 )

@@ -87,7 +87,7 @@ func TestAPoolerIsNotPostgres(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			h := newCluster(t, "postgres")
+			h := newCluster(t, "postgres", onServer(pgtest.SharedMajor(t, 18))) // which needs no catalog for those who only read
 			p := h.proxy("UPSTREAM_ADDRESS="+pgtest.Pooler(t, h.pg, settings...), "CONTROL_PROBE_DATABASE="+h.db)
 			_, err := h.tryJoin(process.Patience, p, "a")
 			var refused *pgconn.PgError
