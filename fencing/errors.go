@@ -313,6 +313,17 @@ var PoolerRefusal = &Refusal{
 	Hint:     "Let upstream.address name Postgres itself.",
 }
 
+// UnlocatedRefusal refuses a backend that did not say which one it is, but failed with an error: without its process id
+// it cannot be told from that of a pooler.
+func UnlocatedRefusal(code, message string) *Refusal {
+	return &Refusal{
+		SQLState: StateNoFence,
+		Message:  fmt.Sprintf("the fence cannot be checked: Postgres did not say which backend the connection has: %s (SQLSTATE %s)", message, code),
+		Hint: "A statement_timeout or transaction_timeout of a few milliseconds causes that, and so does a role that may not call " +
+			"pg_backend_pid, pg_postmaster_start_time or pg_stat_get_activity.",
+	}
+}
+
 func statusDetail(resource, worker, incarnation string, st *Status) string {
 	return detail(map[string]any{
 		"resource": resource, "worker": worker, "incarnation": incarnation, "epoch": st.Epoch,

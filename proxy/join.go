@@ -26,7 +26,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		return nil, 0, err
 	}
 	if md != passing {
-		if err := x.locate(); err != nil {
+		if err := x.locate(md); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -86,7 +86,7 @@ func (x *session) follows(m *protocol.Session) {
 func (x *session) beginReading(ctx context.Context) error {
 	c := protocol.Config{
 		Mode: protocol.ModeReadOnly, Version: x.backend.version, Cache: x.srv.analyst.cache,
-		Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters, SetUp: x.backend.setUp,
+		Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters, SetUp: true,
 	}
 	if !c.Version.KeepsReadOnly() {
 		var err error

@@ -23,8 +23,6 @@ type backend struct {
 	pid     uint32 // its process id, 0 if it gave none
 	started string // when its server was started, see locateSQL; "" if it did not say
 	begun   string // when the backend itself was, in the same form
-	// setUp: the text that located it has succeeded as a whole.
-	setUp   bool
 	version gate.Version
 	// ordinary: its role was no superuser when it began, so that the control role can end it.
 	ordinary bool
@@ -69,16 +67,26 @@ func (b *backend) addParameter(body []byte) error {
 // locateSQL asks when the server was started, to the microsecond, in a form that no setting
 // changes. That tells servers apart which have the same data, such as those of a failover. A
 // transaction that is deferrable, read-only and SERIALIZABLE waits with its first query until all
-// other SERIALIZABLE transactions have ended, which this query must not do. The two statements are
-// one transaction, so the first counts for the second, without a warning, and leaves no trace.
+// other SERIALIZABLE transactions have ended, which this query must not do, and a client may have any
+// statement_timeout. The statements are one transaction, so the first two count for the last, without a
+// warning, and leave no trace.
 // The next three columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
 // it unless the session has another role or another session_user, which a superuser's settings can bring about.
 // The last one tells Postgres from a connection pooler, which says another process id to its clients than the backend's,
 // and may give the next transaction another backend.
-const locateSQL = `SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
+const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
 	`SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex'),` +
 	` pg_catalog.current_setting('is_superuser'), pg_catalog.current_setting('role'), SESSION_USER,` +
 	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid()`
+
+// locateText is what the startup of a session of a mode sends, and locate reads the answer to.
+func locateText(md mode) string {
+	sql := locateSQL
+	if md == reading {
+		sql += ";" + protocol.SetupSQL
+	}
+	return sql
+}
 
 // askAhead sends what locate reads the answer to, as soon as the server has accepted the client: the server answers
 // that right behind its first ReadyForQuery, so that it costs no round trip.
@@ -87,38 +95,38 @@ func (x *session) askAhead(policy SessionPolicy) error {
 	if err != nil || md == passing { // join says what is wrong
 		return nil
 	}
-	sql := locateSQL
-	if md == reading {
-		sql += ";" + protocol.SetupSQL
-	}
-	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
+	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(locateText(md)))); err != nil {
 		return errOver
 	}
 	return nil
 }
 
 // locate reads what the backend says to askAhead: when its server and the backend itself were started, and whether its
-// role is a superuser. If the backend cannot tell, for example because of a short statement_timeout of the client, it
-// cannot be registered, so that the session may only read.
-func (x *session) locate() error {
+// role is a superuser. A very short timeout of the client may end even the statement that lifts it, so it is asked a
+// few times. A backend that cannot tell could be that of a pooler, so its session is refused.
+func (x *session) locate(md mode) error {
 	values, failed, err := x.answerOf()
+	for try := 1; try < locateTries && err == nil && failed != nil; try++ {
+		x.log().Debug("the backend did not say which it is", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
+		values, failed, err = x.ask(locateText(md))
+	}
 	switch {
 	case err != nil:
 		return err
-	case len(values) == 6 && values[5] != strconv.FormatUint(uint64(x.backend.pid), 10):
+	case failed != nil:
+		return fencing.UnlocatedRefusal(failed.Code, failed.Message)
+	case len(values) != 6:
+		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+	case values[5] != strconv.FormatUint(uint64(x.backend.pid), 10):
 		_, _, _ = x.ask("RESET default_transaction_read_only") // others may get the backend next
 		return fencing.PoolerRefusal
-	case len(values) == 6:
-		x.backend.started, x.backend.begun = values[0], values[4]
-		x.backend.ordinary = values[1] == "off" && values[2] == "none" && values[3] == x.start.user
-		x.backend.setUp = failed == nil
-	case failed == nil:
-		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
-	default:
-		x.log().Debug("the backend did not say when its server was started", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
 	}
+	x.backend.started, x.backend.begun = values[0], values[4]
+	x.backend.ordinary = values[1] == "off" && values[2] == "none" && values[3] == x.start.user
 	return nil
 }
+
+const locateTries = 5
 
 // ask runs a text of Fencepost's own during the startup, and returns the columns of its last row, none
 // if there is no row. failed is an error of the server that did not end the connection.

@@ -198,7 +198,7 @@ var table = []mutation{
 	{name: "who keeps an ended backend from ending is left alone", file: "fencing/store/watch.go", in: ofTheFence, tests: "^TestALockOnATemporaryTableOfTheLeaderBlocksNoTakeover$",
 		old: "err == nil && w.lingers()", text: "err == nil && w.lingers() && false"},
 	{name: "a connection pooler is taken for Postgres", file: "proxy/startup_backend.go", in: ofSystem, tests: "^TestAPoolerIsNotPostgres$",
-		old: "len(values) == 6 && values[5] !=", text: "len(values) == 7 && values[5] !="},
+		old: "case values[5] != ", text: "case values[5] == \"\" && values[5] != "},
 	{name: "a drain ends nothing", file: theRegistry, in: ofTheFence, tests: ends,
 		old: "        EXIT WHEN NOT FOUND;\n", text: "        EXIT;\n"},
 	{name: "a drain does not wait for the backends that it has ended", file: theRegistry, in: ofTheFence, tests: "^TestAFrozenNotedBackendIsNamed$",

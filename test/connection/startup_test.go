@@ -223,8 +223,7 @@ func TestAnAliasOfARoleHasItsMode(t *testing.T) {
 	}
 }
 
-// TestAShortStatementTimeoutEndsNoStartup: the client's timeout may hit the messages that
-// prepare the checks. They are then prepared later, and the client is let in.
+// TestAShortStatementTimeoutEndsNoStartup: the client's timeout hits none of what Fencepost asks the backend.
 func TestAShortStatementTimeoutEndsNoStartup(t *testing.T) {
 	t.Parallel()
 	p := fixture.NewProxy(t, pgtest.SharedMajor(t, 18), nil)
@@ -239,6 +238,15 @@ func TestAShortStatementTimeoutEndsNoStartup(t *testing.T) {
 		}
 		c.Close()
 	}
+}
+
+// TestABackendThatDoesNotSayWhichItIsIsRefused: it could be that of a pooler.
+func TestABackendThatDoesNotSayWhichItIsIsRefused(t *testing.T) {
+	t.Parallel()
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	db := p.PG.Database(t)
+	p.PG.Exec(t, pgtest.Superuser, db, "revoke execute on function pg_backend_pid from public")
+	fixture.MustEnd(t, wiretest.Dial(t, p.Addr), "ZF004", wiretest.Startup("user", pgtest.App, "database", db))
 }
 
 // TestASuperuserInAnotherRoleIsRefused: the control role could not end its backend, whatever role the session has
