@@ -240,15 +240,6 @@ func TestAShortStatementTimeoutEndsNoStartup(t *testing.T) {
 	}
 }
 
-// TestABackendThatDoesNotSayWhichItIsIsRefused: it could be that of a pooler.
-func TestABackendThatDoesNotSayWhichItIsIsRefused(t *testing.T) {
-	t.Parallel()
-	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
-	db := p.PG.Database(t)
-	p.PG.Exec(t, pgtest.Superuser, db, "revoke execute on function pg_backend_pid from public")
-	fixture.MustEnd(t, wiretest.Dial(t, p.Addr), "ZF004", wiretest.Startup("user", pgtest.App, "database", db))
-}
-
 // TestASuperuserInAnotherRoleIsRefused: the control role could not end its backend, whatever role the session has
 // taken on, so that a grant could not end its transactions.
 func TestASuperuserInAnotherRoleIsRefused(t *testing.T) {
