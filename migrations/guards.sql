@@ -84,7 +84,7 @@ DECLARE
     hint  text;
 BEGIN
     rec := fencepost.pass((SELECT f.id FROM fencepost.fence f WHERE f.resource = resource));
-    SELECT a.backend_start, r.rolsuper INTO since, super FROM pg_stat_get_activity(pg_backend_pid()) a JOIN pg_roles r ON r.oid = a.usesysid;
+    SELECT a.backend_start, has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE') INTO since, super FROM pg_stat_get_activity(pg_backend_pid()) a;
     state := 'ZF004';
     IF rec.id IS NULL THEN
         what := format('there is no resource %s in this database', fencepost.quoted(resource));
@@ -96,7 +96,7 @@ BEGIN
         state := 'ZF001';
         what := format('epoch %s is over on resource %s: the current epoch %s is held by %s', epoch, fencepost.quoted(resource), rec.epoch, fencepost.holder(rec.worker));
         hint := fencepost.superseded_hint(rec);
-    ELSIF since IS NULL OR super AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+    ELSIF since IS NULL OR super AND NOT has_table_privilege('pg_authid'::regclass, 'UPDATE') THEN
         what := format('a grant could not end the backend of role %s', fencepost.quoted(session_user));
         hint := 'Let the job connect as a role that is not a superuser.';
     ELSE

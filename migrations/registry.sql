@@ -195,7 +195,7 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     here  oid := (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
-    super boolean := (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user);
+    super boolean := has_table_privilege('pg_authid'::regclass, 'UPDATE'); -- which no right gives to others, see polls.go
     signals boolean := pg_has_role('pg_signal_backend', 'USAGE');
     began timestamptz; -- when the proxies were told
     idle  interval := coalesce(nullif(current_setting('fencepost.drain_idle', true), ''), '250 ms')::interval;
@@ -204,13 +204,14 @@ DECLARE
     fault text;
 BEGIN
     LOOP
-        PERFORM pg_stat_clear_snapshot(); -- pg_stat_activity is cached per transaction
+        PERFORM pg_stat_clear_snapshot(); -- what pg_stat_get_activity returns is cached per transaction
         DELETE FROM fencepost.running r WHERE r.fence = fence AND NOT EXISTS (
-            SELECT FROM pg_stat_activity a WHERE a.pid = r.pid AND a.datid = here AND coalesce(a.backend_start = r.backend_start, true));
+            SELECT FROM pg_stat_get_activity(NULL) a WHERE a.pid = r.pid AND a.datid = here AND coalesce(a.backend_start = r.backend_start, true));
         -- One that cannot be ended comes first.
-        SELECT r.pid, a.usename, a.application_name, a.backend_start IS NULL AS hidden, coalesce(u.rolsuper, false) AND NOT super AS above,
-                NOT signals AND coalesce(NOT pg_has_role(u.oid, 'USAGE'), true) AS strange INTO note
-            FROM fencepost.running r JOIN pg_stat_activity a ON a.pid = r.pid AND a.datid = here LEFT JOIN pg_roles u ON u.oid = a.usesysid
+        SELECT r.pid, pg_get_userbyid(a.usesysid)::text AS usename, a.application_name, a.backend_start IS NULL AS hidden,
+                coalesce(has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE'), false) AND NOT super AS above,
+                NOT signals AND coalesce(NOT pg_has_role(a.usesysid, 'USAGE'), true) AS strange INTO note
+            FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.datid = here
             WHERE r.fence = fence ORDER BY hidden DESC, above DESC, strange DESC, r.pid LIMIT 1;
         EXIT WHEN NOT FOUND;
         fault := CASE WHEN note.hidden THEN 'whether it is still there cannot be seen: the control role lacks pg_read_all_stats'
@@ -225,8 +226,8 @@ BEGIN
             BEGIN
                 -- The lookup and the signal are one statement, because a process id may be reused at any time.
                 FOR note IN
-                    SELECT a.pid, a.usename, a.application_name, a.state, pg_terminate_backend(a.pid)
-                    FROM fencepost.running r JOIN pg_stat_activity a ON a.pid = r.pid AND a.datid = here AND a.backend_start = r.backend_start
+                    SELECT a.pid, pg_get_userbyid(a.usesysid)::text AS usename, a.application_name, a.state, pg_terminate_backend(a.pid)
+                    FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.datid = here AND a.backend_start = r.backend_start
                     WHERE r.fence = fence AND (clock_timestamp() > since + grace OR a.state = 'idle' AND clock_timestamp() > began + idle)
                 LOOP
                     CONTINUE WHEN note.pid = ANY (ended);

@@ -63,10 +63,10 @@ type Querier interface {
 
 // The role that has logged in counts, because the owner of a database can set another one for all its sessions by ALTER
 // DATABASE SET role.
-const ownerSQL = `SELECT o.rolname::text, pg_has_role(o.oid, 'USAGE'), o.rolname = session_user, array_remove(ARRAY[
-		CASE WHEN NOT pg_has_role(o.oid, 'pg_signal_backend', 'USAGE') THEN 'pg_signal_backend' END,
-		CASE WHEN NOT pg_has_role(o.oid, 'pg_read_all_stats', 'USAGE') THEN 'pg_read_all_stats' END], NULL)
-	FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner WHERE n.nspname = 'fencepost'`
+const ownerSQL = `SELECT pg_get_userbyid(n.nspowner)::text, pg_has_role(n.nspowner, 'USAGE'), pg_get_userbyid(n.nspowner) = session_user, array_remove(ARRAY[
+		CASE WHEN NOT pg_has_role(n.nspowner, 'pg_signal_backend', 'USAGE') THEN 'pg_signal_backend' END,
+		CASE WHEN NOT pg_has_role(n.nspowner, 'pg_read_all_stats', 'USAGE') THEN 'pg_read_all_stats' END], NULL)
+	FROM pg_namespace n WHERE n.nspname = 'fencepost'`
 
 // Of returns the owner of the schema fencepost, which is the role that asks or one with the rights of a control role.
 // Otherwise it fails with ErrNoSchema or a *ForeignError.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -161,20 +162,56 @@ const noticesKey = "fencepost.notices"
 // keepNotice stores a server warning with its connection. It runs in the goroutine that
 // uses the connection.
 func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
-	if epoch, err := strconv.ParseInt(n.Detail, 10, 64); err == nil && n.Message == drainNotice {
-		if drains, ok := c.CustomData()[drainsKey].(chan<- fencing.Epoch); ok {
-			select {
-			case drains <- fencing.Epoch(epoch):
-			default: // the watch knows
-			}
-		}
-		return
+	if progress, ok := c.CustomData()[progressKey].(*drainProgress); ok {
+		progress.see(n)
 	}
 	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
 	c.CustomData()[noticesKey] = append(kept, n)
 }
 
 func forgetNotices(c *pgconn.PgConn) { delete(c.CustomData(), noticesKey) }
+
+// drainProgress is what fencepost.drain has said by now. The goroutine that uses the connection writes it, and a watch
+// reads it.
+type drainProgress struct {
+	began chan fencing.Epoch // the epoch that ends, when the grant begins to wait; has room for one
+
+	mu    sync.Mutex
+	ended map[int32]time.Time // the backends that were terminated, and when
+}
+
+// progressKey is the key of the drainProgress among the data of a connection.
+const progressKey = "fencepost.progress"
+
+// see takes a notice.
+func (p *drainProgress) see(n *pgconn.Notice) {
+	if epoch, err := strconv.ParseInt(n.Detail, 10, 64); err == nil && n.Message == drainNotice {
+		select {
+		case p.began <- fencing.Epoch(epoch):
+		default: // the watch knows
+		}
+	}
+	if b, ok := endedBackendOf(n); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.ended == nil {
+			p.ended = make(map[int32]time.Time)
+		}
+		p.ended[b.PID] = time.Now()
+	}
+}
+
+// endedFor returns the backends that were terminated so long ago.
+func (p *drainProgress) endedFor(d time.Duration) (pids []int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for pid, at := range p.ended {
+		if time.Since(at) >= d {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
 
 // endedBackend is a registered backend that a grant has terminated.
 type endedBackend struct {
@@ -187,9 +224,6 @@ type endedBackend struct {
 // drainNotice is how fencepost.drain says that it waits for registered backends. The DETAIL is the epoch that ends.
 const drainNotice = "fencepost waits for registered backends"
 
-// drainsKey is the key of the channel, among the data of a connection, that such epochs go to.
-const drainsKey = "fencepost_drains"
-
 // endedNotice is how fencepost.drain tells of a backend that it has terminated.
 const endedNotice = "fencepost has terminated a registered backend"
 
@@ -197,12 +231,15 @@ const endedNotice = "fencepost has terminated a registered backend"
 func endedBackends(c *pgconn.PgConn) (all []endedBackend) {
 	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
 	for _, n := range kept {
-		var b endedBackend
-		if n.Message == endedNotice && json.Unmarshal([]byte(n.Detail), &b) == nil {
+		if b, ok := endedBackendOf(n); ok {
 			all = append(all, b)
 		}
 	}
 	return all
+}
+
+func endedBackendOf(n *pgconn.Notice) (b endedBackend, ok bool) {
+	return b, n.Message == endedNotice && json.Unmarshal([]byte(n.Detail), &b) == nil
 }
 
 // unconfirmed reports whether the standbys that the last commit waited for did not

@@ -161,8 +161,8 @@ func (s *Store) foreign(err *owner.ForeignError) *Unusable {
 func (s *Store) locked(ctx context.Context, err error) error {
 	table, by := "a table", "a transaction that has ended by now"
 	if queryErr := s.free.QueryRow(ctx, `SELECT coalesce('table ' || min(format('fencepost.%I', c.relname)), $1), coalesce(string_agg(DISTINCT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
-			ELSE format('backend %s of role "%s" (application "%s", %s)', l.pid, a.usename, a.application_name, coalesce(a.state, 'unknown')) END, '; '), $2)
-		FROM pg_locks l JOIN pg_class c ON c.oid = l.relation LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+			ELSE format('backend %s of role "%s" (application "%s", %s)', l.pid, pg_get_userbyid(a.usesysid), a.application_name, coalesce(a.state, 'unknown')) END, '; '), $2)
+		FROM pg_lock_status() l JOIN pg_class c ON c.oid = l.relation LEFT JOIN pg_stat_get_activity(NULL) a ON a.pid = l.pid
 		WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND c.relnamespace = to_regnamespace('fencepost') AND c.relname = ANY ($3)
 		  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())`,
 		table, by, append([]string{"schema_version"}, neededTables...)).Scan(&table, &by); queryErr != nil {

@@ -129,10 +129,10 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	aborted := false
 	running := context.WithoutCancel(ctx)
 	watched, returned := context.WithCancel(running)
-	drains := make(chan fencing.Epoch, 1)
-	pg.CustomData()[drainsKey] = (chan<- fencing.Epoch)(drains)
-	defer delete(pg.CustomData(), drainsKey)
-	w := &watch{fence: f, blockers: clear, pid: pg.PID(), running: watched, drains: drains, log: f.store.log}
+	progress := &drainProgress{began: make(chan fencing.Epoch, 1)}
+	pg.CustomData()[progressKey] = progress
+	defer delete(pg.CustomData(), progressKey)
+	w := &watch{fence: f, blockers: clear, pid: pg.PID(), running: watched, progress: progress, log: f.store.log}
 	w.stop = func() { aborted = true; abort(pg.Conn()) }
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()

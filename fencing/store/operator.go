@@ -24,7 +24,7 @@ type Status struct {
 func (s *Store) Status(ctx context.Context) ([]Status, error) {
 	rows, err := s.free.Query(ctx, `SELECT f.epoch, coalesce(f.worker, ''), coalesce(f.incarnation, ''), coalesce(f.source, ''),
 		f.source_generation, f.source_index, f.granted_at, f.resource,
-		(SELECT count(*) FROM fencepost.running r JOIN pg_stat_activity a USING (pid, backend_start) WHERE r.fence = f.id AND a.datname = current_database()),
+		(SELECT count(*) FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a USING (pid, backend_start) WHERE r.fence = f.id AND a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
 		coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = f.id), 0) FROM fencepost.fence f ORDER BY f.resource`)
 	if err != nil {
 		return nil, fmt.Errorf("list the fences of database %q: %w", s.cfg.Database, s.explain(err))
@@ -156,8 +156,8 @@ func (r durableRow) Scan(into ...any) error { return r(into) }
 func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
 	var may bool
 	var role string
-	err := s.free.QueryRow(ctx, `SELECT NOT r.rolsuper OR (SELECT m.rolsuper FROM pg_roles m WHERE m.rolname = current_user), r.rolname
-		FROM pg_stat_get_activity($1) a JOIN pg_roles r ON r.oid = a.usesysid`, int32(pid)).Scan(&may, &role)
+	err := s.free.QueryRow(ctx, `SELECT NOT has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE') OR has_table_privilege('pg_authid'::regclass, 'UPDATE'),
+		pg_get_userbyid(a.usesysid) FROM pg_stat_get_activity($1) a`, int32(pid)).Scan(&may, &role)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

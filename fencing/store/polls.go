@@ -44,32 +44,38 @@ func (h holder) remedy() string {
 	return ""
 }
 
+// What a grant depends on reads functions in the place of the views over them (pg_stat_activity, pg_locks, pg_prepared_xacts,
+// pg_roles): every role can lock a system view, by a CREATE RULE that waits for the role's own reader and fails then, and keep
+// all others from reading it. Only superusers may change a system catalog, so has_table_privilege tells who is one.
+
 // transactionsSQL lists the transactions of the database, with the columns of a holder from the second on, and the id of
 // those that are prepared.
-const transactionsSQL = `SELECT concat(a.pid, ' ', a.backend_start, ' ', a.xact_start) AS transaction, a.pid, '' AS gid, coalesce(a.usename::text, '') AS role,
+const transactionsSQL = `SELECT concat(a.pid, ' ', a.backend_start, ' ', a.xact_start) AS transaction, a.pid, '' AS gid, coalesce(pg_get_userbyid(a.usesysid)::text, '') AS role,
 		coalesce(a.application_name, '') AS application, coalesce(a.state, '') AS state,
-		coalesce(r.rolsuper, false) AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS super,
-		coalesce(a.usename = current_user, false) AS control, NULL::xid AS xid
-	FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid
-	UNION ALL SELECT concat('prepared ', p.transaction), NULL, p.gid, p.owner::text, '', '', false, false, p.transaction
-	FROM pg_prepared_xacts p WHERE p.database = current_database()`
+		coalesce(has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE'), false) AND NOT has_table_privilege('pg_authid'::regclass, 'UPDATE') AS super,
+		coalesce(pg_get_userbyid(a.usesysid) = current_user, false) AS control, NULL::xid AS xid, a.backend_start
+	FROM pg_stat_get_activity(NULL) a
+	UNION ALL SELECT concat('prepared ', p.transaction), NULL, p.gid, pg_get_userbyid(p.ownerid)::text, '', '', false, false, p.transaction, NULL
+	FROM pg_prepared_xact() p WHERE p.dbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())`
 
 // blockersOf lists the transactions that block the backends w.pid of a relation, for the root of each. A prepared
 // transaction appears as process 0, and the waiting backend's own lock request says which one it is.
 func blockersOf(waiting string) string {
 	return `SELECT DISTINCT w.root, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control
 	FROM (` + waiting + `) w CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b(pid)
-	LEFT JOIN pg_locks l ON b.pid = 0 AND l.pid = w.pid AND l.locktype = 'transactionid' AND NOT l.granted
+	LEFT JOIN pg_lock_status() l ON b.pid = 0 AND l.pid = w.pid AND l.locktype = 'transactionid' AND NOT l.granted
 	JOIN (` + transactionsSQL + `) t ON t.pid = b.pid OR t.xid = l.transactionid`
 }
 
 // pollSQL lists the transactions that block the backends $1.
 var pollSQL = blockersOf(`SELECT g.pid AS root, g.pid FROM unnest($1::integer[]) g(pid)`)
 
-// lingerSQL lists the transactions that block registered backends of the fence $1, without those of such backends.
+// lingerSQL lists the transactions that block those of the backends $2 that are registered at the fence $1, without those of
+// registered backends.
 var lingerSQL = blockersOf(`SELECT r.fence AS root, r.pid FROM fencepost.running r
-		JOIN pg_stat_activity a ON a.pid = r.pid AND a.backend_start = r.backend_start WHERE r.fence = $1`) + `
-	WHERE t.pid IS NULL OR NOT EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $1 AND r.pid = t.pid)`
+		JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.backend_start = r.backend_start
+		JOIN pg_database d ON d.oid = a.datid AND d.datname = current_database() WHERE r.fence = $1 AND r.pid = ANY ($2)`) + `
+	WHERE t.pid IS NULL OR NOT EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $1 AND r.pid = t.pid AND r.backend_start = t.backend_start)`
 
 // leftSQL lists those of the transactions $1 that have not ended.
 const leftSQL = `SELECT 0, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control
@@ -85,8 +91,10 @@ func (s *Store) poll(ctx context.Context, grants []int32) (map[int32][]holder, e
 	return holders, err
 }
 
-func (s *Store) holders(ctx context.Context, sql string, arg any) ([]holder, error) {
-	rows, err := s.fences.Query(ctx, sql, arg)
+func (s *Store) holders(ctx context.Context, sql string, args ...any) ([]holder, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	rows, err := s.fences.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}

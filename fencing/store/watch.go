@@ -10,8 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
-
-	"github.com/fencepost/fencepost/fencing"
 )
 
 const (
@@ -37,7 +35,7 @@ const lookEvery = time.Second
 // not, and the setting by which it waits for standbys, NULL if it does not. Without track_activities there is no
 // state_change.
 const backendSQL = `SELECT CASE WHEN wait_event = 'ClientRead' THEN concat(backend_start, ' ', state_change) END,
-	CASE WHEN wait_event = 'SyncRep' THEN current_setting('synchronous_standby_names') END FROM pg_stat_activity WHERE pid = $1`
+	CASE WHEN wait_event = 'SyncRep' THEN current_setting('synchronous_standby_names') END FROM pg_stat_get_activity($1)`
 
 // errUnanswered means that the server has not received a statement or not all of it, or has done with it, or has ended,
 // and that no answer has come. Mostly the connection is cut, and neither side was told.
@@ -54,7 +52,7 @@ type watch struct {
 	pid      uint32          // the backend that runs the grant
 	stop     func()          // aborts the grant's connection
 	running  context.Context // ends when the grant has returned
-	drains   <-chan fencing.Epoch
+	progress *drainProgress
 	drained  time.Time // when the grant began to wait for registered backends
 	reading  string    // since when the backend waited for its client at the last look; "" if it did not
 	log      *zap.Logger
@@ -80,7 +78,7 @@ func (w *watch) run(ctx context.Context) error {
 			err := w.stuck(ctx)
 			w.cancel(ctx)
 			return err
-		case e := <-w.drains:
+		case e := <-w.progress.began:
 			w.drained = time.Now()
 			w.fence.tellDrain(ctx, e)
 		case <-tick.C:
@@ -115,7 +113,8 @@ func (w *watch) nextPoll() time.Duration {
 }
 
 // poll removes what blocks a grant: what it waits for in order to lock the fence's row, and then what keeps registered
-// backends from ending. A grant that has returned does not wait for the answer.
+// backends from ending that it has terminated a while ago. A backend that ends drops its temporary tables, and whoever has
+// locked one of them keeps it from that: any role can, by nextval. A grant that has returned does not wait for the answer.
 // What the control role executes is another grant, or a registration, and ends by itself.
 func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	if w.fence.id == 0 { // it is no grant, and waits for what it finds
@@ -125,9 +124,9 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	defer cancel()
 	defer context.AfterFunc(w.running, cancel)()
 	holders, err := w.fence.store.polls.ask(asking, int32(w.pid))
-	if err == nil && w.lingers() {
+	if late := w.progress.endedFor(w.fence.store.cfg.Patience / 2); err == nil && len(late) > 0 {
 		var kept []holder
-		kept, err = w.fence.store.holders(asking, lingerSQL, w.fence.id)
+		kept, err = w.fence.store.holders(asking, lingerSQL, w.fence.id, late)
 		holders = append(holders, kept...)
 	}
 	if err != nil {
@@ -146,13 +145,6 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 		return errYielded
 	}
 	return nil
-}
-
-// lingers reports whether the grant waits for registered backends that it ended a while ago. A backend that ends drops its
-// temporary tables, and whoever has locked one of them keeps it from that: any role can, by nextval.
-func (w *watch) lingers() bool {
-	cfg := &w.fence.store.cfg
-	return !w.drained.IsZero() && time.Since(w.blockers.began) >= cfg.Grace+cfg.Patience/2
 }
 
 // cancel cancels the grant and waits until it has returned.
@@ -175,7 +167,7 @@ func (w *watch) end(ctx context.Context) {
 	w.stop()
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 	defer cancel()
-	if _, err := w.fence.store.fences.Exec(ending, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1", int32(w.pid)); err != nil {
+	if _, err := w.fence.store.fences.Exec(ending, "SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity($1)", int32(w.pid)); err != nil {
 		w.log.Warn("could not end the backend of a grant that was given up", zap.String("resource", w.fence.resource), zap.Error(err))
 	}
 	<-w.running.Done()
@@ -187,7 +179,7 @@ func (w *watch) stuck(ctx context.Context) error {
 	defer cancel()
 	var what, blockers string
 	err := w.fence.store.fences.QueryRow(ctx, `SELECT coalesce(a.wait_event_type || '/' || a.wait_event, a.state, ''),
-		coalesce((SELECT string_agg(b::text, ', ') FROM unnest(pg_blocking_pids($1)) b), '') FROM pg_stat_activity a WHERE a.pid = $1`,
+		coalesce((SELECT string_agg(b::text, ', ') FROM unnest(pg_blocking_pids($1)) b), '') FROM pg_stat_get_activity($1) a`,
 		int32(w.pid)).Scan(&what, &blockers)
 	if err != nil {
 		return fmt.Errorf("the grant did not return within %s", w.fence.limit())
