@@ -68,15 +68,15 @@ func (b *backend) addParameter(body []byte) error {
 // changes. That tells servers apart which have the same data, such as those of a failover. A
 // transaction that is deferrable, read-only and SERIALIZABLE waits with its first query until all
 // other SERIALIZABLE transactions have ended, which this query must not do, and a client may have any
-// statement_timeout. The statements are one transaction, so the first two count for the last, without a
-// warning, and leave no trace.
-// The next three columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
-// it unless the session has another role or another session_user, which a superuser's settings can bring about.
-// The last one tells Postgres from a connection pooler, which says another process id to its clients than the backend's,
+// statement_timeout. In another role, Postgres would not show when the backend was started. The statements are one
+// transaction, so the first ones count for the last, without a warning, and leave no trace.
+// The next two columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
+// it unless the session has another session_user, which a superuser's settings can bring about. The last
+// column tells Postgres from a connection pooler, which says another process id to its clients than the backend's,
 // and may give the next transaction another backend.
-const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
+const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL role = none; SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
 	`SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex'),` +
-	` pg_catalog.current_setting('is_superuser'), pg_catalog.current_setting('role'), SESSION_USER,` +
+	` pg_catalog.current_setting('is_superuser'), SESSION_USER,` +
 	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid()`
 
 // locateText is what the startup of a session of a mode sends, and locate reads the answer to.
@@ -115,14 +115,14 @@ func (x *session) locate(md mode) error {
 		return err
 	case failed != nil:
 		return fencing.UnlocatedRefusal(failed.Code, failed.Message)
-	case len(values) != 6:
+	case len(values) != 5:
 		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
-	case values[5] != strconv.FormatUint(uint64(x.backend.pid), 10):
+	case values[4] != strconv.FormatUint(uint64(x.backend.pid), 10):
 		_, _, _ = x.ask("RESET default_transaction_read_only") // others may get the backend next
 		return fencing.PoolerRefusal
 	}
-	x.backend.started, x.backend.begun = values[0], values[4]
-	x.backend.ordinary = values[1] == "off" && values[2] == "none" && values[3] == x.start.user
+	x.backend.started, x.backend.begun = values[0], values[3]
+	x.backend.ordinary = values[1] == "off" && values[2] == x.start.user
 	return nil
 }
 

@@ -156,7 +156,7 @@ func answer(to *pgproto3.Backend, m pgproto3.FrontendMessage) bool {
 			var row pgproto3.DataRow
 			var named pgproto3.RowDescription
 			for _, column := range [][2]string{
-				{"started", "0000000000000001"}, {"is_superuser", "off"}, {"role", "none"}, {"session_user", role}, {"begun", ""},
+				{"started", "0000000000000001"}, {"is_superuser", "off"}, {"session_user", role}, {"begun", ""},
 				{"pid", strconv.Itoa(noBackend)},
 			} {
 				named.Fields = append(named.Fields, pgproto3.FieldDescription{Name: []byte(column[0])})

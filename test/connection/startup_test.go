@@ -240,6 +240,23 @@ func TestAShortStatementTimeoutEndsNoStartup(t *testing.T) {
 	}
 }
 
+// TestALoginRoleWithAnotherRoleWrites: ALTER ROLE SET role is how credentials that are made for an hour act as a group. Such a
+// session may not see when its own backend was started.
+func TestALoginRoleWithAnotherRoleWrites(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	login := s.DB + "_hourly"
+	s.Exec(fmt.Sprintf(`create role "%[1]s" login in role app; alter role "%[1]s" set role = app; create table written (n int); grant all on written to app`, login))
+	s.Grant("w")
+	c := wiretest.Dial(t, s.Addr)
+	c.Send(wiretest.Startup("user", login, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", "w"))
+	c.Until('Z')
+	fixture.MustPass(t, c, wiretest.Query("insert into written select 1 where current_user = 'app'"))
+	if n := s.Number("select count(*) from written"); n != 1 {
+		t.Errorf("%d rows were written", n)
+	}
+}
+
 // TestASuperuserInAnotherRoleIsRefused: the control role could not end its backend, whatever role the session has
 // taken on, so that a grant could not end its transactions.
 func TestASuperuserInAnotherRoleIsRefused(t *testing.T) {
