@@ -52,9 +52,8 @@ BEGIN
     END IF;
     SELECT string_agg(quote_ident(r.rolname), ', ' ORDER BY r.rolname) INTO mighty FROM pg_roles r
         WHERE r.rolcanlogin AND NOT r.rolsuper AND r.oid <> (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'fencepost')
-          AND has_schema_privilege(r.oid, 'fencepost', 'USAGE')
           AND EXISTS (SELECT FROM pg_roles g WHERE g.rolname = 'pg_maintain' AND pg_has_role(r.oid, g.oid, 'MEMBER')); -- from 17 on
     IF mighty IS NOT NULL THEN
-        RETURN NEXT format('pg_maintain and USAGE on the schema fencepost let %s hold off takeovers (LOCK TABLE): take one of them away', mighty);
+        RETURN NEXT format('pg_maintain lets %s hold off takeovers (VACUUM FULL, LOCK TABLE): take it from roles that workers use', mighty);
     END IF;
 END $$;

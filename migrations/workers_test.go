@@ -85,3 +85,11 @@ func TestWarningsOfMightyRoles(t *testing.T) {
 	s.Exec(t, pgtest.Superuser, db, "GRANT pg_write_all_data TO clerk")
 	wantWarning(t, s, db, "pg_write_all_data lets clerk change the fence")
 }
+
+func TestWarningOfRolesThatMayLockTheFence(t *testing.T) {
+	t.Parallel()
+	s := pgtest.SharedMajor(t, 18) // pg_maintain is new in 17
+	db := s.Database(t)
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE keeper LOGIN IN ROLE pg_maintain")
+	wantWarning(t, s, db, "pg_maintain lets keeper hold off takeovers")
+}

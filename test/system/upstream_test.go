@@ -83,12 +83,13 @@ func TestAPoolerIsNotPostgres(t *testing.T) {
 		"extra_float_digits"
 	for name, settings := range map[string][]string{
 		"session":                         nil,
-		"transaction, parameters dropped": {ignored, "pool_mode = transaction"},
+		"transaction, parameters dropped": {ignored, "pool_mode = transaction", "default_pool_size = 1"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			h := newCluster(t, "postgres", onServer(pgtest.SharedMajor(t, 18))) // which needs no catalog for those who only read
-			p := h.proxy("UPSTREAM_ADDRESS="+pgtest.Pooler(t, h.pg, settings...), "CONTROL_PROBE_DATABASE="+h.db)
+			pooler := pgtest.Pooler(t, h.pg, settings...)
+			p := h.proxy("UPSTREAM_ADDRESS="+pooler, "CONTROL_PROBE_DATABASE="+h.db)
 			_, err := h.tryJoin(process.Patience, p, "a")
 			var refused *pgconn.PgError
 			if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence ||
@@ -97,6 +98,17 @@ func TestAPoolerIsNotPostgres(t *testing.T) {
 			}
 			if _, err := pgx.Connect(t.Context(), "postgres://"+pgtest.App+"@"+p.Address+"/"+h.db); !errors.As(err, &refused) || refused.Code != fencing.StateNoFence {
 				t.Errorf("a connection without a resource is told %v; want ZF004", err)
+			}
+			direct, err := pgx.Connect(t.Context(), "postgres://"+pgtest.App+"@"+pooler+"/"+h.db+"?default_query_exec_mode=simple_protocol")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var readOnly string
+			if err := direct.QueryRow(t.Context(), "SHOW default_transaction_read_only").Scan(&readOnly); err != nil || readOnly != "off" {
+				t.Errorf("the next client of the pooler gets a backend whose transactions are read-only: %s, %v", readOnly, err)
+			}
+			if err := direct.Close(t.Context()); err != nil {
+				t.Error(err)
 			}
 			fault := awaitFault(t, p, faults.Upstream, "upstream.address")
 			if !strings.Contains(fault.Problem, "connection pooler") {
