@@ -74,7 +74,7 @@ func startPool(t *testing.T, d driver, part string, pg *pgtest.Server) *pool {
 const (
 	workerTimeout = 300 * time.Millisecond
 	leaseGrace    = 200 * time.Millisecond
-	leaseTTL      = 2 * time.Second
+	leaseTTL      = 15 * time.Second // no event here waits for it, and a request to renew it has a third
 )
 
 // servePools starts a proxy at an address.
