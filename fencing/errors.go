@@ -73,13 +73,13 @@ var LostRegistrationRefusal = &Refusal{
 	Hint:     "Connect again. Nothing but Fencepost may change the tables of the schema fencepost.",
 }
 
-// UnknownServerRefusal is raised for what needs a registration, if the backend did not say at which
-// server it is.
-var UnknownServerRefusal = &Refusal{
+// UnknownBackendRefusal is raised for what needs a registration, if Postgres does not show the session when its own
+// backend was started.
+var UnknownBackendRefusal = &Refusal{
 	SQLState: StateNoFence,
-	Message:  "the fence cannot be checked: Postgres did not report its start time when this connection was opened",
+	Message:  "the fence cannot be checked: Postgres does not show when the backend of this connection was started",
 	Detail:   "{}",
-	Hint:     "Reconnect. If it recurs, check whether this role's statement_timeout is too short even for a trivial query.",
+	Hint:     "The session has taken on another session_authorization in its startup: log in as that role instead.",
 }
 
 // FaultRefusal returns err if it is a Refusal, and otherwise a refusal that says that

@@ -115,8 +115,8 @@ func (x *session) registerFor(ctx context.Context, told protocol.Told) *fencing.
 	switch {
 	case state != unregistered:
 		return fencing.RegistrationStuckRefusal
-	case x.backend.started == "" || x.backend.begun == "":
-		return fencing.UnknownServerRefusal
+	case x.backend.begun == "":
+		return fencing.UnknownBackendRefusal
 	}
 	cand := x.belonging(told.Resource)
 	request := fencing.RegisterRequest{

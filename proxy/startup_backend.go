@@ -21,8 +21,8 @@ import (
 type backend struct {
 	server  upstream.Primary
 	pid     uint32 // its process id, 0 if it gave none
-	started string // when its server was started, see locateSQL; "" if it did not say
-	begun   string // when the backend itself was, in the same form
+	started string // when its server was started, see locateSQL; "" for a session that passes
+	begun   string // when the backend itself was, in the same form; "" if Postgres does not show the session that
 	version gate.Version
 	// ordinary: its role was no superuser when it began, so that the control role can end it.
 	ordinary bool

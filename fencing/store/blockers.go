@@ -89,7 +89,7 @@ func (w *blockers) end(ctx context.Context, holders []holder) error {
 		o := w.seen[h.Transaction]
 		if o.ended.IsZero() {
 			o.ended = now
-			w.logEnded(endedBackend{*h.PID, h.Role, h.Application, h.State})
+			w.logEnded(endedBackend{PID: *h.PID, User: h.Role, Application: h.Application, State: h.State, at: now})
 		}
 		if now.Sub(o.ended) > patience {
 			stays = append(stays, fmt.Sprintf("%s is still there %s after it was terminated", h, patience))

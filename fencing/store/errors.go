@@ -162,8 +162,8 @@ const noticesKey = "fencepost.notices"
 // keepNotice stores a server warning with its connection. It runs in the goroutine that
 // uses the connection.
 func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
-	if progress, ok := c.CustomData()[progressKey].(*drainProgress); ok {
-		progress.see(n)
+	if progress, ok := c.CustomData()[progressKey].(*drainProgress); ok && progress.saw(n) {
+		return
 	}
 	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
 	c.CustomData()[noticesKey] = append(kept, n)
@@ -177,37 +177,45 @@ type drainProgress struct {
 	began chan fencing.Epoch // the epoch that ends, when the grant begins to wait; has room for one
 
 	mu    sync.Mutex
-	ended map[int32]time.Time // the backends that were terminated, and when
+	ended []endedBackend
 }
 
 // progressKey is the key of the drainProgress among the data of a connection.
 const progressKey = "fencepost.progress"
 
-// see takes a notice.
-func (p *drainProgress) see(n *pgconn.Notice) {
-	if epoch, err := strconv.ParseInt(n.Detail, 10, 64); err == nil && n.Message == drainNotice {
+// saw takes a notice, and reports whether fencepost.drain has sent it.
+func (p *drainProgress) saw(n *pgconn.Notice) bool {
+	switch n.Message {
+	case drainNotice:
+		epoch, err := strconv.ParseInt(n.Detail, 10, 64)
+		if err != nil {
+			return false
+		}
 		select {
 		case p.began <- fencing.Epoch(epoch):
 		default: // the watch knows
 		}
-	}
-	if b, ok := endedBackendOf(n); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.ended == nil {
-			p.ended = make(map[int32]time.Time)
+		return true
+	case endedNotice:
+		b := endedBackend{at: time.Now()}
+		if json.Unmarshal([]byte(n.Detail), &b) != nil {
+			return false
 		}
-		p.ended[b.PID] = time.Now()
+		p.mu.Lock()
+		p.ended = append(p.ended, b)
+		p.mu.Unlock()
+		return true
 	}
+	return false
 }
 
-// endedFor returns the backends that were terminated so long ago.
+// endedFor returns the process ids of the backends that were terminated at least so long ago.
 func (p *drainProgress) endedFor(d time.Duration) (pids []int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for pid, at := range p.ended {
-		if time.Since(at) >= d {
-			pids = append(pids, pid)
+	for _, b := range p.ended {
+		if time.Since(b.at) >= d {
+			pids = append(pids, b.PID)
 		}
 	}
 	return pids
@@ -215,10 +223,11 @@ func (p *drainProgress) endedFor(d time.Duration) (pids []int32) {
 
 // endedBackend is a registered backend that a grant has terminated.
 type endedBackend struct {
-	PID         int32  `json:"pid"`
-	User        string `json:"user"`
-	Application string `json:"application"`
-	State       string `json:"state"`
+	PID         int32     `json:"pid"`
+	User        string    `json:"user"`
+	Application string    `json:"application"`
+	State       string    `json:"state"`
+	at          time.Time // when it was terminated
 }
 
 // drainNotice is how fencepost.drain says that it waits for registered backends. The DETAIL is the epoch that ends.
@@ -226,21 +235,6 @@ const drainNotice = "fencepost waits for registered backends"
 
 // endedNotice is how fencepost.drain tells of a backend that it has terminated.
 const endedNotice = "fencepost has terminated a registered backend"
-
-// endedBackends returns the registered backends that the last statement has terminated.
-func endedBackends(c *pgconn.PgConn) (all []endedBackend) {
-	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
-	for _, n := range kept {
-		if b, ok := endedBackendOf(n); ok {
-			all = append(all, b)
-		}
-	}
-	return all
-}
-
-func endedBackendOf(n *pgconn.Notice) (b endedBackend, ok bool) {
-	return b, n.Message == endedNotice && json.Unmarshal([]byte(n.Detail), &b) == nil
-}
 
 // unconfirmed reports whether the standbys that the last commit waited for did not
 // confirm it. It recognises the warning by the server routine that raised it, because

@@ -140,7 +140,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	err = conn.QueryRow(running, sql, args...).Scan(into...)
 	returned()
 	cancelled := <-over
-	for _, b := range endedBackends(pg) {
+	for _, b := range progress.ended { // the watch has returned, and nothing else uses the connection
 		clear.logEnded(b)
 	}
 	if aborted || cancelled != nil && codeOf(err) != codeCancelled {
