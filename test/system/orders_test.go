@@ -111,7 +111,7 @@ func TestAnOrderHoldsForASharedToken(t *testing.T) {
 	v.must("INSERT INTO work VALUES ('v')")
 	shares.must("INSERT INTO work VALUES ('shares')")
 	barred := h.mustBear(p, "w", 6)
-	wantFailure(t, "the barred worker's write", barred.exec("INSERT INTO work VALUES ('barred')"), fencing.StateNotLeader, "may not campaign until")
+	wantFailure(t, "the barred worker's write", barred.refusal("may not campaign until"), fencing.StateNotLeader, "may not campaign until")
 	h.order("worker w of resource billing may campaign again", "resume", resource, "--worker", "w")
 	mustLead(t, barred, "w")
 
