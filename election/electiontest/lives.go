@@ -60,7 +60,7 @@ var instanceCases = []testCase{
 		}
 	}},
 	{"a bump ends no term, and the next award is of the new life", func(w *testEnv) {
-		p, q := w.proxy("one", w.expiring), w.proxy("two")
+		p, q := w.proxy("one", func(s *election.Settings) { s.TTL = 15 * time.Second }), w.proxy("two")
 		a := p.first("a")
 		epoch := a.eventuallyLeads(soon)
 		b := q.first("b")

@@ -137,7 +137,7 @@ func TestWhatDoesNotAnswerIsUnknown(t *testing.T) {
 		return true
 	})
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	err := s.Beat(ctx, key, life)
 	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), s.api.name+" has not answered") {

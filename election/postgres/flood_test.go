@@ -13,7 +13,6 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 // counter counts the statements of a pool.
@@ -72,25 +71,43 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 	p, count := counted(t, server, db)
 	held := bid("a")
 	held.TTL = time.Minute // nothing is due except the periodic read
+	other := server.Connect(t, pgtest.App, db)
+	// A notification may be lost if the server is slow, so one of a few must arrive before the periodic read, which comes
+	// every 5 s.
+	for try := 1; ; try++ {
+		took := releaseInAFlood(t, p, held, count, other, func() bool { return listening(t, server, db) })
+		if took < 2*time.Second {
+			return
+		}
+		if try == 5 {
+			t.Fatalf("the release was seen after %v", took)
+		}
+	}
+}
+
+// releaseInAFlood acquires a lease, and releases it while other floods the channel. It returns how long a watch took to
+// see that.
+func releaseInAFlood(t *testing.T, p *postgres.Provider, held election.AcquireRequest, count *counter, other *pgx.Conn, listens func() bool) time.Duration {
+	t.Helper()
 	lease := mustAcquire(t, p, held)
 	ctx := within(t, patience)
-	seen, err := p.Watch(ctx, "billing", election.LeaseObservation{})
+	seen, err := watch(ctx, p, election.LeaseObservation{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	watched := make(chan time.Time, 1)
 	go func() {
-		if _, err := p.Watch(ctx, "billing", seen); err != nil {
+		if _, err := watch(ctx, p, seen); err != nil {
 			t.Errorf("watch: %v", err)
 		}
 		watched <- time.Now()
 	}()
-	for deadline := time.Now().Add(patience); !listening(t, server, db); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for !listens() {
+		if ctx.Err() != nil {
 			t.Fatal("no session is listening")
 		}
+		time.Sleep(5 * time.Millisecond)
 	}
-	other := server.Connect(t, pgtest.App, db)
 	before, began, rounds := count.n.Load(), time.Now(), 0
 	flood := func(d time.Duration) {
 		for end := time.Now().Add(d); time.Now().Before(end) || rounds < 10; rounds++ {
@@ -105,16 +122,12 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 	if asked := count.n.Load() - before; asked > 4+int64(time.Since(began)/recheck) {
 		t.Errorf("%d notifications of others: %d statements", 2*rounds, asked)
 	}
-	released, watch := time.Now(), stopwatch.Start(t)
+	released := time.Now()
 	if err := p.Release(ctx, lease, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	flood(100 * time.Millisecond)
-	if took := (<-watched).Sub(released); watch.Late(t, took, 2*time.Second) { // the periodic read comes every 5 s
-		t.Errorf("the release was seen after %v", took)
-	} else {
-		t.Logf("%d notifications of others; the release was seen after %v", 2*rounds, took)
-	}
+	return (<-watched).Sub(released)
 }
 
 // TestLeasesGoOnWhileTheNotificationQueueIsFull: any SQL user can fill the queue, from

@@ -44,7 +44,7 @@ func renewAll(ctx context.Context, p election.Provider, leases ...*election.Leas
 // happens.
 func TestManyIdleLeasesCostFewStatements(t *testing.T) {
 	t.Parallel()
-	const resources, watched = 50, 6 * time.Second
+	const resources, ttl, watched = 50, 15 * time.Second, 12 * time.Second
 	server := pgtest.Shared(t)
 	db := server.Database(t)
 	p, count := counted(t, server, db)

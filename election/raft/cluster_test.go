@@ -182,7 +182,7 @@ func (c *members) allVote() {
 // members returns the members as any node says.
 func (c *members) members() (all []Member) {
 	for _, n := range c.nodes {
-		if n.call(within(c.t, time.Second), request{op: opMembers}, &all) == nil {
+		if n.call(within(c.t, 10*time.Second), request{op: opMembers}, &all) == nil {
 			return all
 		}
 	}

@@ -152,9 +152,7 @@ func TestASnapshotThatCannotBeWrittenIsAProblem(t *testing.T) {
 	if err := n.healthy(); !errors.As(err, &limited) || !strings.Contains(err.Error(), "cannot write a snapshot") {
 		t.Errorf("healthy: %v", err)
 	}
-	if problem := c.trouble("one"); !strings.Contains(problem, "cannot write a snapshot") {
-		t.Errorf("its trouble is %q", problem)
-	}
+	eventually(t, "its trouble is told", patience, func() bool { return strings.Contains(c.trouble("one"), "cannot write a snapshot") })
 	if err := errors.Join(os.Remove(snapshots), os.Mkdir(snapshots, 0o700)); err != nil {
 		t.Fatal(err)
 	}

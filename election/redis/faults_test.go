@@ -180,7 +180,7 @@ func TestTheClockOfRedisSteps(t *testing.T) {
 	q := client(t, redis.Config{Address: server.Addr(), Proxy: "two"}).Database("db")
 	lease := acquire(t, p, bid("a", 10*time.Second))
 	server.SetClock(t, 30*time.Second)
-	next := acquire(t, q, bid("b", 2*time.Second))
+	next := acquire(t, q, bid("b", 10*time.Second))
 	if err := renew(t, p, lease); !errors.Is(err, election.ErrLost) {
 		t.Errorf("after a step forward the holder renews with %v", err)
 	}

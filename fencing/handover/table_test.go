@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/handover"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -38,16 +39,10 @@ func newDatabase(t *testing.T) *database {
 	t.Helper()
 	d := &database{T: t, server: pgtest.Shared(t)}
 	d.db = d.server.Database(t)
-	var err error
-	d.store, err = store.Open(t.Context(), store.Config{Address: d.server.Addr(), Database: d.db, User: pgtest.Control,
+	d.store = fixture.OpenStore(t, store.Config{Address: d.server.Addr(), Database: d.db, User: pgtest.Control,
 		Grace: 100 * time.Millisecond, Patience: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(d.store.Close)
-	if d.fence, err = d.store.Fence(t.Context(), resource); err != nil {
-		t.Fatal(err)
-	}
+	d.fence = fixture.Fence(t, d.store, resource)
 	if err := d.fence.Number(t.Context(), "test", "life"); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -53,20 +54,14 @@ func (h *testDatabase) open(change ...func(*store.Config)) *store.Store {
 	for _, c := range change {
 		c(&cfg)
 	}
-	st, err := store.Open(h.ctx(), cfg)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	st := fixture.OpenStore(h.t, cfg)
 	h.t.Cleanup(st.Close)
 	return st
 }
 
 func (h *testDatabase) newFence(st *store.Store) *store.Fence {
 	h.t.Helper()
-	f, err := st.Fence(h.ctx(), resource)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	f := fixture.Fence(h.t, st, resource)
 	h.number(f, "life-1")
 	return f
 }

@@ -51,7 +51,7 @@ func (h *testDatabase) awardOf(f *store.Fence, name string) fencing.Award {
 // its own resource only, and that nobody else waits for any of them.
 func TestManyTakeoversAtOnceEndTogether(t *testing.T) {
 	t.Parallel()
-	const grace, together = time.Second, 2 * time.Second
+	const grace, together = 5 * time.Second, 10 * time.Second
 	c := newOpenTransactions(t, 40, grace)
 	quiet := c.worker(c.grant("quiet"))
 	var mu sync.Mutex

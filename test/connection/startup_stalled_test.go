@@ -158,7 +158,7 @@ func TestStalledServerKeepsNobody(t *testing.T) {
 	// connections, which are made meanwhile.
 	const clients, spare = 10, 14
 	db := pgtest.Shared(t).Database(t)
-	for what, timeout := range map[string]time.Duration{"told": 2 * time.Second, "gone": time.Hour} {
+	for what, timeout := range map[string]time.Duration{"told": 5 * time.Second, "gone": time.Hour} {
 		t.Run(what, func(t *testing.T) {
 			proxies := stalledProxies(t, timeout)
 			round := func(n int) {

@@ -83,7 +83,7 @@ func TestAWaitingClientIsToldWhy(t *testing.T) {
 func TestAWaitingClientThatDoesNotReadDoesNotStayACandidate(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	p := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.WaitNotice, c.StartupTimeout = time.Millisecond, 5*time.Second })
+	p := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.WaitNotice, c.StartupTimeout = time.Millisecond, 15*time.Second })
 	db := pg.Database(t)
 	wiretest.Dial(t, p.Addr).Send(wiretest.Startup("user", pgtest.App, "database", db,
 		"fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))

@@ -61,7 +61,7 @@ func discarding(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	t.Helper()
 	c := fixture.NewCluster(t, pg, fixture.WithPolicy(proxy.SessionPolicy{OnStale: proxy.DiscardStale}))
 	c.PG.DrainsPatiently(t, c.DB)
-	c.Elector.SetGrace(3 * time.Second)
+	c.Elector.SetGrace(30 * time.Second)
 	c.Exec(schema)
 	return c
 }

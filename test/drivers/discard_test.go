@@ -13,7 +13,7 @@ func TestSafetyDriversSeeThatNothingWasChanged(t *testing.T) {
 	t.Parallel()
 	config := process.Config(t, "resources:\n  "+resource+":\n    on_stale: discard\n")
 	pg := pgtest.SharedMajor(t, 18)
-	h := newCluster(t, pg, serve(t, pg, config, "FENCEPOST_LEASE_GRACE=3s"))
+	h := newCluster(t, pg, serve(t, pg, config, "FENCEPOST_LEASE_GRACE=30s"))
 	pg.DrainsPatiently(t, h.db)
 	d := driver{"psycopg and SQLAlchemy", func(testing.TB) (args, env []string) {
 		return python("discard.py")

@@ -135,6 +135,9 @@ func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 	if err := next.Close(context.Background()); err != nil {
 		t.Fatalf("the next leader leaves: %v", err)
 	}
+	process.Eventually(t, process.Patience, "the lease of the next leader is released", func() bool {
+		return h.ask(t, "SELECT (vacancy <> 'held' OR worker <> 'next-1')::text FROM fencepost.lease") == "true"
+	})
 	d.only(t, stale.goOn(t), "stale_repeated", map[string]any{"sqlstate": "ZF003", "severity": "ERROR"})
 	if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
 		t.Errorf("the balance is %s, want the next leader's 102", balance)

@@ -16,7 +16,7 @@ import (
 func TestAnOrderDuringAFailover(t *testing.T) {
 	t.Parallel()
 	h := newPair(t)
-	w := h.join(h.proxy("FENCEPOST_LEASE_GRACE=30s"), "w")
+	w := h.join(h.proxy("FENCEPOST_LEASE_GRACE=30s", "FENCEPOST_LEASE_TTL=60s"), "w")
 	h.must(w, "BEGIN")
 	h.must(w, "INSERT INTO work VALUES ('open')")
 	ended := make(chan string, 1)

@@ -53,14 +53,16 @@ func TestBothProxiesFollowAFailover(t *testing.T) {
 	for _, p := range []*process.Server{one, two} {
 		h.awaitHosts(p, upstream.IsPrimary, upstream.Unreachable)
 		p.Await(t, "the primary has changed", "from", h.a.Addr(), "host", h.b.Addr())
-		if _, metrics := p.Get(t, "/metrics"); !strings.Contains(metrics, `fencepost_upstream_host{address="`+h.b.Addr()+`",state="primary"} 1`) {
-			t.Error("the metric does not show the primary")
-		}
+		process.Eventually(t, process.Patience, "the metric to show the primary", func() bool {
+			_, metrics := p.Get(t, "/metrics")
+			return strings.Contains(metrics, `fencepost_upstream_host{address="`+h.b.Addr()+`",state="primary"} 1`)
+		})
 	}
-	if _, out := h.command("status", "--admin", one.Admin, "--ready"); !strings.Contains(out, "host: "+h.b.Addr()+" is the primary, since ") ||
-		!strings.Contains(out, "warning: several upstream hosts, and synchronous_standby_names is empty") {
-		t.Errorf("fencepost status --ready says\n%s", out)
-	}
+	process.Eventually(t, process.Patience, "status --ready to show the primary", func() bool {
+		_, out := h.command("status", "--admin", one.Admin, "--ready")
+		return strings.Contains(out, "host: "+h.b.Addr()+" is the primary, since ") &&
+			strings.Contains(out, "warning: several upstream hosts, and synchronous_standby_names is empty")
+	})
 }
 
 // TestAFrozenPrimaryIsNotWaitedFor: its connections stay open, and nobody answers there.

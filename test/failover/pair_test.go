@@ -75,7 +75,7 @@ func (h *pair) settings() []string {
 	return []string{
 		"FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_CONTROL_USER=" + pgtest.Control,
 		"FENCEPOST_UPSTREAM_ADDRESS=" + addresses,
-		"FENCEPOST_LEASE_TTL=2s", "FENCEPOST_STARTUP_WAIT=30s", // a lease that has lapsed comes back
+		"FENCEPOST_LEASE_TTL=6s", "FENCEPOST_STARTUP_WAIT=30s", // a lease that has lapsed comes back
 		"FENCEPOST_LEASE_WORKER_TIMEOUT=2s", "FENCEPOST_LEASE_GRACE=200ms",
 		"FENCEPOST_DRAIN_TIMEOUT=1s", "FENCEPOST_LOG_LEVEL=debug",
 	}

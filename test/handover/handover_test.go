@@ -191,7 +191,7 @@ func TestAHandoverOfWhatNobodyLeads(t *testing.T) {
 	t.Parallel()
 	onPostgres(t, func(h *cluster, one, two *process.Server) {
 		a := h.join(one, "a", "campaign", "wait", "worker_timeout", "300ms")
-		lively := h.join(one, "a") // it may be silent for as long as it likes
+		lively := h.join(one, "a", "campaign", "wait") // it may be silent for as long as it likes
 		h.join(two, "b")
 		h.known("b")
 		leave(lively)

@@ -51,7 +51,7 @@ func TestProtocolTransactions(t *testing.T) {
 		newScript("only in a block, outside, in flight", at("ZZZZ", Q("select 1"), Q("lock table t"), Q("set constraints all deferred"), Q("declare c cursor for select 1")), at("ZZ", Run("select 1"), Sync(), Run("lock table t"), Sync())),
 		newScript("only in a block, inside", at("Z", Parse("l", "lock table t"), Parse("d", "declare c cursor for select 1"), Sync()), at("Z", Q("begin")), at("Z", Bind("", "l"), Exec("", 0), Bind("", "d"), Exec("", 0), Sync()), at("Z", Run("fetch all from c"), Sync()), at("Z", Q("commit"))),
 		newScript("only in a block, behind another", at("Z", Run("select 1"), Run("lock table t"), Sync()), at("Z", Run("insert into t values (10, 'x')"), Run("declare c cursor for select 1"), Run("fetch c"), Sync())),
-		newScript("a timeout for each execute", at("Z", Q("set statement_timeout = '4s'")), at("Z", Run("select pg_sleep(1.5)"), Run("select pg_sleep(1.5)"), Run("select pg_sleep(1.5)"), Sync())),
+		newScript("a timeout for each execute", at("Z", Q("set statement_timeout = '6s'")), at("Z", Run("select pg_sleep(1.7)"), Run("select pg_sleep(1.7)"), Run("select pg_sleep(1.7)"), Run("select pg_sleep(1.7)"), Sync())),
 		newScript("another role", then(func(s *session) {
 			s.sql("reset role; do $$begin if not exists (select from pg_roles where rolname = 'plain') then create role plain; grant plain to app; end if; exception when unique_violation or duplicate_object then null; end$$; set role app")
 		}), at("Z", Q("set role plain")), at("Z", Q("select * from t")), at("Z", Run(ins), Sync()), at("Z", Q("select current_user, session_user")), at("Z", Q("reset role")), at("Z", Q(ins))),

@@ -42,7 +42,7 @@ type cluster struct {
 	consul   *consultest.Agent // nil with another elector
 	prefix   string            // of the lease service's keys
 	settings []string          // settings of every proxy
-	patient  bool              // its takeovers leave idle backends alone for 3 s
+	patient  bool              // its takeovers leave idle backends alone for 30 s
 	stamped  bool              // it has a table that audit can verify
 }
 
@@ -52,10 +52,10 @@ type option func(*cluster)
 // onServer puts the database on a separate server.
 func onServer(s *pgtest.Server) option { return func(h *cluster) { h.pg = s } }
 
-// patient has takeovers wait for 3 s until the proxies have let go of their backends; see DrainsPatiently.
+// patient has takeovers wait for 30 s until the proxies have let go of their backends; see DrainsPatiently.
 func patient(h *cluster) {
 	h.patient = true
-	with("LEASE_GRACE=3s")(h)
+	with("LEASE_GRACE=30s")(h)
 }
 
 // withConsul uses a separate agent.

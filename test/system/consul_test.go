@@ -165,7 +165,7 @@ func TestConsulIsAway(t *testing.T) {
 func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent, rebuilt := consultest.Start(t), consultest.Start(t)
-	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s", "STARTUP_WAIT=60s"))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=6s", "STARTUP_WAIT=60s"))
 	one := h.proxy()
 	h.join(one, "a", "campaign", "wait").leave()
 	snapshot := agent.Snapshot(t)

@@ -24,7 +24,7 @@ func TestSafetyFrozenPool(t *testing.T) {
 		settings []string
 	}{
 		{"alone", false, nil},
-		{"with its proxy", true, []string{"LEASE_TTL=3s"}},
+		{"with its proxy", true, []string{"LEASE_TTL=10s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

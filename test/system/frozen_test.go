@@ -55,7 +55,7 @@ type frozenCase struct {
 
 func (c *frozenCase) run() {
 	leader := c.worker("leader")
-	connect := c.dsn(c.one, "leader", "resource", c.resource, "campaign", "wait", "worker_timeout", "300ms")
+	connect := c.dsn(c.one, "leader", "resource", c.resource, "campaign", "wait", "worker_timeout", "2s")
 	if r := leader.must("connect", connect); r.Role != "leader" || r.Epoch != "1" {
 		c.t.Fatalf("the leader was told role %q, epoch %q", r.Role, r.Epoch)
 	}
@@ -160,7 +160,7 @@ func TestSafetyZombieInsideAWriteTransaction(t *testing.T) {
 	h.stamp("work")
 	one, two := h.proxy(), h.proxy()
 	zombie := h.worker("zombie")
-	zombie.must("connect", h.dsn(one, "zombie", "campaign", "wait", "worker_timeout", "300ms"))
+	zombie.must("connect", h.dsn(one, "zombie", "campaign", "wait", "worker_timeout", "2s"))
 	backend := zombie.must("simple", "BEGIN", "INSERT INTO work VALUES ('zombie')", "SELECT pg_backend_pid()").Values[0]
 	zombie.Freeze(t)
 	successor := h.join(two, "successor", "campaign", "wait")

@@ -55,6 +55,9 @@ func TestAnIdleLeaderIsEvicted(t *testing.T) {
 	one, two := h.proxy(), h.proxy()
 	a := h.join(one, "a", "campaign", "wait")
 	b := h.join(two, "b")
+	process.Eventually(t, process.Patience, "b's proxy to follow the orders", func() bool {
+		return ask[bool](h, "SELECT EXISTS (SELECT FROM fencepost.candidates WHERE worker = 'b')")
+	})
 	h.order("worker b does not lead resource billing: nothing changed", "evict", resource, "--worker", "b")
 	h.order("worker a does not lead resource billing any more: nobody holds epoch 2", "evict", resource, "--worker", "a")
 	one.Await(t, "superseded", "worker", "a") // although it is idle
@@ -246,6 +249,9 @@ func TestAnIdleLeaderLearnsThatTheEpochsWereRaised(t *testing.T) {
 	one, two := h.proxy(), h.proxy()
 	a := h.join(one, "a", "campaign", "wait", "worker_timeout", "0")
 	b := h.join(two, "b")
+	process.Eventually(t, process.Patience, "b's proxy to follow the orders", func() bool {
+		return ask[bool](h, "SELECT EXISTS (SELECT FROM fencepost.candidates WHERE worker = 'b')")
+	})
 	if code, out := h.command("generation", "bump", "--restored", "--yes", "--database", h.db); code != 0 || !strings.Contains(out, "which nobody holds") {
 		t.Fatalf("generation bump: code %d: %s", code, out)
 	}

@@ -55,7 +55,7 @@ routes:
   - {match: {application_name: closed}, resource: closed, worker: night}
   - {match: {application_name: watcher}, resource: closed, campaign: off}
   - {match: {application_name: nightly}, resource: mail, worker: client_address}
-resources: {closed: {users: [boss]}, billing: {worker_timeout: 0s}}
+resources: {closed: {users: [boss]}, billing: {worker_timeout: 0s}, mail: {worker_timeout: 0s}, mine: {worker_timeout: 0s}}
 unfenced: refuse
 `)
 	join := func(name string, params ...string) *client {

@@ -107,7 +107,7 @@ func TestServeEndsSoonWhilePostgresIsFrozen(t *testing.T) {
 // that, so the proxy gives the lease back, and a worker of another proxy leads. What arrives late does not commit.
 func TestSafetyAProxyThatIsCutOffFromPostgres(t *testing.T) {
 	t.Parallel()
-	h := newCluster(t, "consul", with("LEASE_TTL=2s"))
+	h := newCluster(t, "consul", with("LEASE_TTL=6s"))
 	var cut atomic.Bool
 	mended := make(chan struct{})
 	mend := sync.OnceFunc(func() { close(mended) })

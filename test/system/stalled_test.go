@@ -95,14 +95,14 @@ var stalls = map[string]func(c *stalledCase){
 	"another that waits to lead":  func(c *stalledCase) { c.again("fencepost.campaign", "wait") },
 	"a lock of its own": func(c *stalledCase) {
 		c.query(c.leader, "BEGIN; INSERT INTO taken VALUES ('"+c.resource+"')")
-		c.waits(c.again(), "INSERT INTO taken VALUES ('"+c.resource+"')")
+		c.waits(c.again("fencepost.campaign", "wait"), "INSERT INTO taken VALUES ('"+c.resource+"')")
 	},
 	"its own, behind a stranger": func(c *stalledCase) {
 		c.query(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
 		stranger, _ := wiretest.Connect(c.t, c.pg.Addr(), "user", pgtest.App, "database", c.db)
 		c.query(stranger, "SELECT pg_advisory_lock(hashtext('"+c.resource+" too'))")
 		c.waits(stranger, "SELECT pg_advisory_lock(hashtext('"+c.resource+"')) -- stranger")
-		c.waits(c.again(), "SELECT pg_advisory_lock(hashtext('"+c.resource+" too')) -- worker")
+		c.waits(c.again("fencepost.campaign", "wait"), "SELECT pg_advisory_lock(hashtext('"+c.resource+" too')) -- worker")
 	},
 	"a lock of its other resource": func(c *stalledCase) {
 		other := c.again("fencepost.resource", c.resource+" too")

@@ -44,22 +44,28 @@ func (h *cluster) shown(p *process.Server) (s shown) {
 func (h *cluster) awaitState(state, leader string, at ...*process.Server) {
 	h.t.Helper()
 	for i, p := range at {
-		var last shown
-		if !process.Holds(process.Patience, func() bool { last = h.shown(p); return last.State == state }) {
-			h.t.Fatalf("proxy %d shows %+v; want %s", i, last, state)
+		var wrong string
+		if !process.Holds(process.Patience, func() bool { wrong = h.differs(p, state, leader); return wrong == "" }) {
+			h.t.Fatalf("proxy %d: %s", i, wrong)
 		}
-		if last.Leader != leader || (last.Leaderless > 0) != (leader == "") {
-			h.t.Errorf("proxy %d shows %+v; want leader %q", i, last, leader)
-		}
-		if state == "unknown" && last.Reason == "" {
-			h.t.Errorf("proxy %d does not say why: %+v", i, last)
-		}
-		if seconds, ok := h.metric(p, "fencepost_leaderless_seconds"); !ok || (seconds > 0) != (leader == "") {
-			h.t.Errorf("proxy %d: leaderless_seconds is %v; the resource is %s", i, seconds, state)
-		}
-		_, table := h.command("status", "--admin", p.Admin)
-		h.mustBeShown(table, state, leader)
 	}
+}
+
+// differs says where a proxy shows something else than this state and leader, "" if it does not.
+func (h *cluster) differs(p *process.Server, state, leader string) string {
+	h.t.Helper()
+	s := h.shown(p)
+	if s.State != state || s.Leader != leader || (s.Leaderless > 0) != (leader == "") {
+		return fmt.Sprintf("it shows %+v; want %s with leader %q", s, state, leader)
+	}
+	if state == "unknown" && s.Reason == "" {
+		return fmt.Sprintf("it does not say why: %+v", s)
+	}
+	if seconds, ok := h.metric(p, "fencepost_leaderless_seconds"); !ok || (seconds > 0) != (leader == "") {
+		return fmt.Sprintf("leaderless_seconds is %v; the resource is %s", seconds, state)
+	}
+	_, table := h.command("status", "--admin", p.Admin)
+	return h.tableDiffers(table, state, leader)
 }
 
 // awaitWorker waits until a proxy shows that a worker is there, which may wait to lead.
@@ -71,19 +77,18 @@ func (h *cluster) awaitWorker(p *process.Server, resource, worker string) {
 	})
 }
 
-// mustBeShown checks the line of the resource in what status prints.
-func (h *cluster) mustBeShown(table, state, leader string) {
-	h.t.Helper()
+// tableDiffers says in what the line of the resource in what status prints differs, "" if it does not.
+func (h *cluster) tableDiffers(table, state, leader string) string {
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
 		if len(fields) > 3 && fields[0] == h.db && fields[1] == resource {
 			if fields[2] != state || leader != "" && fields[3] != leader || leader == "" && strings.Contains(line, "led ") {
-				h.t.Errorf("want %s with leader %q:\n%s", state, leader, table)
+				return fmt.Sprintf("want %s with leader %q:\n%s", state, leader, table)
 			}
-			return
+			return ""
 		}
 	}
-	h.t.Errorf("want the resource:\n%s", table)
+	return "want the resource:\n" + table
 }
 
 // metric returns the value of the resource's metric.
@@ -109,7 +114,9 @@ func (h *cluster) mustShowInDatabase(state, leader string) {
 	if code != 0 {
 		h.t.Errorf("status: code %d", code)
 	}
-	h.mustBeShown(table, state, leader)
+	if wrong := h.tableDiffers(table, state, leader); wrong != "" {
+		h.t.Error(wrong)
+	}
 }
 
 // vanish ends a connection without a word, like the death of its process.

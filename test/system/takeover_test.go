@@ -164,7 +164,7 @@ func TestTheLeaseServiceLosesItsLeader(t *testing.T) {
 	for _, provider := range []string{"consul", "raft"} {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h, find := losable[provider](t, with("LEASE_TTL=20s"))
+			h, find := losable[provider](t, with("LEASE_TTL=60s"))
 			c := newLost(h)
 			stays := c.join(c.one, "stays", "campaign", "wait")
 			epoch := stays.show("epoch")
