@@ -62,3 +62,26 @@ func TestNobodyElseHasARight(t *testing.T) {
 		t.Errorf("others may\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(allowed, "\n"))
 	}
 }
+
+// TestTheRoleOfTheApplicationIsNoControlRole: it would own the fence that it is to respect.
+func TestTheRoleOfTheApplicationIsNoControlRole(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.EmptyDatabase(t)
+	role := db + "_shop"
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE "+role+" LOGIN IN ROLE pg_signal_backend, pg_read_all_stats", "CREATE SCHEMA AUTHORIZATION "+role,
+		"CREATE TABLE "+role+".invoices (n int)", "CREATE TEMP TABLE passing (n int)", "ALTER TABLE passing OWNER TO "+role)
+	admin := s.Connect(t, pgtest.Superuser, db)
+	up := func() error {
+		_, err := migrations.Up(t.Context(), admin, migrations.Options{Control: role})
+		return err
+	}
+	if err := up(); err != nil {
+		t.Errorf("a role without tables: %v", err)
+	}
+	s.Exec(t, pgtest.Superuser, db, "ALTER TABLE "+role+".invoices OWNER TO "+role)
+	if err := up(); err == nil || !contains(err.Error(), "owns the table "+role+".invoices") || !contains(err.Error(), "REASSIGN OWNED BY") {
+		t.Errorf("the owner of a table: %v", err)
+	}
+	t.Cleanup(func() { s.Exec(t, pgtest.Superuser, db, "DROP OWNED BY "+role+" CASCADE", "DROP ROLE "+role) })
+}

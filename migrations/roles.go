@@ -33,6 +33,15 @@ func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) e
 			return fmt.Errorf("create role %q: %w", control, err)
 		}
 	}
+	table, err := TableOf(ctx, tx, control)
+	if err != nil {
+		return err
+	}
+	if table != "" {
+		return fmt.Errorf("the control role %q owns the table %s: whoever uses that table as its owner could change the fence. Name a role that is Fencepost's own "+
+			"(CREATE ROLE fencepost LOGIN PASSWORD '...'; GRANT pg_signal_backend, pg_read_all_stats TO fencepost), or give the tables of %s to another role (REASSIGN OWNED BY %s TO ...)",
+			control, table, quoted, quoted)
+	}
 	for _, right := range []string{"pg_signal_backend", "pg_read_all_stats"} {
 		has, err := hasRole(ctx, tx, control, right)
 		if err != nil {
@@ -60,6 +69,22 @@ func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) e
 		}
 	}
 	return nil
+}
+
+// TableOf returns a table of the database that a role owns and that is not Fencepost's, "" if there is none. A
+// control role must not have one. Those of extensions and of a superuser do not count: nobody need be one to use them.
+func TableOf(ctx context.Context, on interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, role string) (table string, err error) {
+	err = on.QueryRow(ctx, `SELECT coalesce((SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
+		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace JOIN pg_catalog.pg_roles r ON r.oid = c.relowner
+		WHERE r.rolname = $1 AND NOT r.rolsuper AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND n.nspname NOT IN ('fencepost', 'pg_catalog', 'information_schema')
+			AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')
+		ORDER BY 1 LIMIT 1), '')`, role).Scan(&table)
+	if err != nil {
+		return "", fmt.Errorf("look for tables of role %q: %w", role, err)
+	}
+	return table, nil
 }
 
 // hasRole reports whether a role has the rights of another one without SET ROLE.

@@ -70,8 +70,7 @@ func reasonOf(sqlstate string, byServer bool) string {
 type Config struct {
 	// Upstream says which server clients are connected to.
 	Upstream *upstream.Servers
-	// ControlUser is the role of Fencepost's own connections. Clients are refused it if
-	// a server of Upstream is at a Unix socket.
+	// ControlUser is the role of Fencepost's own connections. No client is let in as that role.
 	ControlUser string
 	// TLS configures TLS with clients; nil means that they are offered none. Clients on Unix
 	// sockets are offered none either, and are admitted without it, and without a certificate.

@@ -106,6 +106,9 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 		return policy.Route.explained(startupRefusal(err))
 	}
 	x.StatusChanged() // an earlier call has done nothing
+	if x.backend.controls {
+		return memberRefusal(x.start.user)
+	}
 	if !x.backend.ordinary {
 		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
 			return startupRefusal(err)

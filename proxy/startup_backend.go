@@ -26,6 +26,8 @@ type backend struct {
 	version gate.Version
 	// ordinary: its role was no superuser when it began, so that the control role can end it.
 	ordinary bool
+	// controls: its role was no superuser, and a member of the control role.
+	controls bool
 	// parameters are the bodies of its ParameterStatus messages.
 	parameters [][]byte
 	// keyPID and keySecret are the cancel key that the client gets; keyPID is 0 if there is
@@ -71,13 +73,15 @@ func (b *backend) addParameter(body []byte) error {
 // statement_timeout. In another role, Postgres would not show when the backend was started. The statements are one
 // transaction, so the first ones count for the last, without a warning, and leave no trace.
 // The next two columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
-// it unless the session has another session_user, which a superuser's settings can bring about. The last
-// column tells Postgres from a connection pooler, which says another process id to its clients than the backend's,
-// and may give the next transaction another backend.
+// it unless the session has another session_user, which a superuser's settings can bring about. The process id
+// tells Postgres from a connection pooler, which says another one to its clients than the backend's, and may give
+// the next transaction another backend. The last column says whether the role is a member of the owner of the schema
+// fencepost, as it could become by SET ROLE.
 const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL role = none; SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
 	`SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex'),` +
 	` pg_catalog.current_setting('is_superuser'), SESSION_USER,` +
-	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid()`
+	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid(),` +
+	` coalesce((SELECT pg_catalog.pg_has_role(SESSION_USER, n.nspowner, 'MEMBER') FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'fencepost'), false)`
 
 // locateText is what the startup of a session of a mode sends, and locate reads the answer to.
 func locateText(md mode) string {
@@ -115,7 +119,7 @@ func (x *session) locate(md mode) error {
 		return err
 	case failed != nil:
 		return fencing.UnlocatedRefusal(failed.Code, failed.Message)
-	case len(values) != 5:
+	case len(values) != 6:
 		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 	case values[4] != strconv.FormatUint(uint64(x.backend.pid), 10):
 		_, _, _ = x.ask("RESET default_transaction_read_only") // others may get the backend next
@@ -123,6 +127,7 @@ func (x *session) locate(md mode) error {
 	}
 	x.backend.started, x.backend.begun = values[0], values[3]
 	x.backend.ordinary = values[1] == "off" && values[2] == x.start.user
+	x.backend.controls = values[1] == "off" && values[5] == "t"
 	return nil
 }
 

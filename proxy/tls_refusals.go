@@ -23,7 +23,7 @@ func (s *Server) tlsFor(conn netloop.Conn) *pgtls.Clients {
 // admit returns why the settings do not let a client begin a session over conn, or nil if they
 // do. tls are those that apply to conn.
 func (s *Server) admit(tls *pgtls.Clients, conn link, start *startup) error {
-	if start.user == s.cfg.ControlUser && s.cfg.Upstream.OnSocket() {
+	if start.user == s.cfg.ControlUser {
 		return controlRefusal(start.user)
 	}
 	switch err := tls.Admit(conn, start.user); {
@@ -42,14 +42,23 @@ func (s *Server) admit(tls *pgtls.Clients, conn link, start *startup) error {
 	}
 }
 
-// controlRefusal is for a client that names the control role where Postgres is at a Unix
-// socket. With peer authentication, Postgres looks at Fencepost's own process there, and would
-// let every client log in as the role of that name.
+// controlRefusal is for a client that names the control role, which may change the fence. Where Postgres is at a Unix
+// socket and uses peer authentication, it looks at Fencepost's own process, and would let every client log in as that
+// role.
 func controlRefusal(user string) *fencing.Refusal {
 	return &fencing.Refusal{
 		SQLState: "28000",
 		Message:  fmt.Sprintf("role %q is Fencepost's own and cannot be used through Fencepost", fencing.ASCII(user)),
 		Hint:     "Connect as another role, or to Postgres directly (control.user in Fencepost's configuration).",
+	}
+}
+
+// memberRefusal is for a worker that could change the fence as a member of the control role.
+func memberRefusal(user string) *fencing.Refusal {
+	return &fencing.Refusal{
+		SQLState: fencing.StateNoFence,
+		Message:  fmt.Sprintf("role %q is a member of Fencepost's control role, and could change the fence", fencing.ASCII(user)),
+		Hint:     "Revoke that membership, or let workers connect as another role.",
 	}
 }
 
@@ -67,6 +76,13 @@ func plainRefusal(conn net.Conn, start *startup) error {
 		Hint:     "Fencepost requires TLS here (tls.mode in its configuration): connect with sslmode=require or stricter.",
 		Verbatim: true,
 	}
+}
+
+// gssRefusal is for a client whom Postgres asks for a Kerberos ticket. The client would get one for the host that it
+// has connected to, which is Fencepost's and not that of Postgres.
+var gssRefusal = &fencing.Refusal{
+	SQLState: "28000", Message: "Postgres asks for GSSAPI or SSPI authentication (Kerberos), which Fencepost does not relay",
+	Hint: "In pg_hba.conf, let connections from Fencepost's address log in by another method, such as scram-sha-256.",
 }
 
 // unboundRefusal is the server's error for a client that insists on channel binding, and says

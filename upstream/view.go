@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"slices"
 	"time"
 )
 
@@ -68,11 +67,6 @@ func (s *Servers) Addresses() []string {
 		all[i] = h.Address
 	}
 	return all
-}
-
-// OnSocket reports whether a host is at a Unix socket.
-func (s *Servers) OnSocket() bool {
-	return slices.ContainsFunc(s.hosts, func(h Host) bool { return h.Network() == "unix" })
 }
 
 // Reload reads the TLS files again.

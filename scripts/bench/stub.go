@@ -157,7 +157,7 @@ func answer(to *pgproto3.Backend, m pgproto3.FrontendMessage) bool {
 			var named pgproto3.RowDescription
 			for _, column := range [][2]string{
 				{"started", "0000000000000001"}, {"is_superuser", "off"}, {"session_user", role}, {"begun", ""},
-				{"pid", strconv.Itoa(noBackend)},
+				{"pid", strconv.Itoa(noBackend)}, {"controls", "f"},
 			} {
 				named.Fields = append(named.Fields, pgproto3.FieldDescription{Name: []byte(column[0])})
 				row.Values = append(row.Values, []byte(column[1]))

@@ -257,6 +257,25 @@ func TestALoginRoleWithAnotherRoleWrites(t *testing.T) {
 	}
 }
 
+// TestAMemberOfTheControlRoleIsNoWorker: it could change the fence. It may connect without a resource.
+func TestAMemberOfTheControlRoleIsNoWorker(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	direct, indirect := s.DB+"_direct", s.DB+"_indirect"
+	s.Exec(fmt.Sprintf(`create role "%[1]s" login in role %[3]s; create role "%[2]s" login noinherit in role "%[1]s"`, direct, indirect, pgtest.Control))
+	for _, user := range []string{direct, indirect} {
+		start := []string{"user", user, "database", s.DB}
+		c := wiretest.Dial(t, s.Addr)
+		c.Send(wiretest.Startup(append(start, "fencepost.resource", "r", "fencepost.worker", "member")...))
+		if e := fixture.FatalError(t, c.Rest()); e['C'] != fencing.StateNoFence || !strings.Contains(e['M'], "is a member of Fencepost's control role") {
+			t.Errorf("%s is refused by %v", user, e)
+		}
+		c = wiretest.Dial(t, s.Addr)
+		c.Send(wiretest.Startup(start...))
+		c.Until('Z')
+	}
+}
+
 // TestASuperuserInAnotherRoleIsRefused: the control role could not end its backend, whatever role the session has
 // taken on, so that a grant could not end its transactions.
 func TestASuperuserInAnotherRoleIsRefused(t *testing.T) {

@@ -85,18 +85,16 @@ func TestUnixSocketsOnBothSides(t *testing.T) {
 	}
 }
 
-// TestNobodyIsTheControlRoleByPeerAuthentication: Postgres at a Unix socket would take every
-// client for Fencepost's own process.
-func TestNobodyIsTheControlRoleByPeerAuthentication(t *testing.T) {
+// TestNobodyIsTheControlRole: it may change the fence, and Postgres at a Unix socket may take every client for
+// Fencepost's own process.
+func TestNobodyIsTheControlRole(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	db := pg.Database(t)
-	for upstream, want := range map[string]string{
-		pg.Addr(): "", filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port())): "28000",
-	} {
+	for _, upstream := range []string{pg.Addr(), filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port()))} {
 		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = fixture.At(t, upstream, nil), pgtest.Control })
-		if got := login(t, p.Addr, pgtest.Control, db); got != want {
-			t.Errorf("the control role, with Postgres at %s: %q, want %q", upstream, got, want)
+		if got := login(t, p.Addr, pgtest.Control, db); got != "28000" {
+			t.Errorf("the control role, with Postgres at %s: %q", upstream, got)
 		}
 		if got := login(t, p.Addr, pgtest.App, db); got != "" {
 			t.Errorf("another role, with Postgres at %s: %q", upstream, got)
@@ -131,17 +129,7 @@ func TestPeerAuthenticationIsAboutFencepost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	hba := filepath.Join(pg.DataDir(), "pg_hba.conf")
-	text, err := os.ReadFile(hba)
-	if err == nil {
-		err = os.WriteFile(hba, append([]byte("local all all peer\n"), text...), 0o600)
-	}
-	if err == nil {
-		_, err = admin.Exec(t.Context(), "select pg_reload_conf()")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	prependRule(t, pg, admin, "local all all peer")
 	upstream := filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port()))
 	fixture.Eventually(t, "Postgres to use peer authentication", func() bool { return login(t, upstream, pgtest.App, db) == "28000" })
 	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream = fixture.At(t, upstream, nil) })
@@ -214,4 +202,20 @@ func psqlOver(t *testing.T, path, db, settings string) (string, error) {
 		fmt.Sprintf("host=%s port=6432 user=%s dbname=%s %s", filepath.Dir(path), pgtest.App, db, settings), "-c", "select 1")
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
+}
+
+// prependRule makes a line the first one of pg_hba.conf.
+func prependRule(t *testing.T, pg *pgtest.Server, admin *pgx.Conn, line string) {
+	t.Helper()
+	hba := filepath.Join(pg.DataDir(), "pg_hba.conf")
+	text, err := os.ReadFile(hba)
+	if err == nil {
+		err = os.WriteFile(hba, append([]byte(line+"\n"), text...), 0o600)
+	}
+	if err == nil {
+		_, err = admin.Exec(t.Context(), "select pg_reload_conf()")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -195,10 +195,11 @@ func TestSafetyWhatWasToldBeforeDoesNotCount(t *testing.T) {
 func TestSafetyAnotherUsersWorkerOfTheSameName(t *testing.T) {
 	t.Parallel()
 	p := newPoolCase(t)
-	p.pg.Exec(t, pgtest.Superuser, p.db, "GRANT ALL ON work TO "+pgtest.Control)
+	user := p.db + "_other"
+	p.pg.Exec(t, pgtest.Superuser, p.db, "CREATE ROLE "+user+" LOGIN", "GRANT ALL ON work TO "+user)
 	first := p.join(p.one, "a", "worker_timeout", "300ms")
 	first.must(poolWrite)
-	conn, err := pgx.Connect(t.Context(), p.one.DSN(pgtest.Control, p.db, "resource", resource, "worker", "a", "campaign", "wait"))
+	conn, err := pgx.Connect(t.Context(), p.one.DSN(user, p.db, "resource", resource, "worker", "a", "campaign", "wait"))
 	if err != nil {
 		t.Fatal(err)
 	}

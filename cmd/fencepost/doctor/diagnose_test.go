@@ -146,6 +146,10 @@ func TestDiagnose(t *testing.T) {
 		"a superuser as user of a resource": {func(f *Facts) {
 			f.Settings.Resources["billing"] = config.Resource{Users: []string{"postgres"}, MaxWorkerTimeout: duration(time.Minute)}
 		}, []string{"worker-superuser"}},
+		"the control role as that of workers": {func(f *Facts) {
+			f.Settings.Resources["billing"] = config.Resource{Users: []string{f.Databases[0].Schema.Owner}, MaxWorkerTimeout: duration(time.Minute)}
+		}, []string{"fence-rights"}},
+		"a table of the control role":        {func(f *Facts) { f.Databases[0].Schema.OwnerTable = "public.invoices" }, []string{"fence-rights"}},
 		"rights on the schema":               {func(f *Facts) { f.Databases[0].Roles[0].Fence = "CREATE" }, []string{"fence-rights"}},
 		"a way around":                       {func(f *Facts) { f.Postgres.Rules = append(f.Postgres.Rules, open) }, []string{"way-around"}},
 		"a way around for nobody who writes": {func(f *Facts) { f.Postgres.Rules, f.Databases[0].Roles = []Rule{open}, []Role{{Name: "reader"}} }, nil},

@@ -89,6 +89,8 @@ type Schema struct {
 	Owner   string
 	// Lacks are the roles that the owner should be a member of and is not.
 	Lacks []string
+	// OwnerTable is a table of the application that the owner owns, too; "" if there is none.
+	OwnerTable string
 	// Incomplete says what is missing at this version, and Remedy what to do then. If it is not "", the rest of
 	// the database was not looked at.
 	Incomplete, Remedy string

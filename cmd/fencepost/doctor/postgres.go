@@ -126,6 +126,12 @@ var (
 // roles looks at the rights of the roles that workers may use.
 func (f *findings) roles(d Database, facts Facts) {
 	named := namedUsers(facts.Settings)
+	if by := d.Schema.Owner; slices.Contains(named, by) {
+		f.addf(fenceRights, "Let the workers use another role: Fencepost refuses this one.", "the control role %s is named as one of workers (resources.<name>.users)", by)
+	}
+	if table := d.Schema.OwnerTable; table != "" {
+		f.addf(fenceRights, "Let the application use a role of its own, and give it the tables: REASSIGN OWNED BY, as a superuser.", "the control role %s owns the table %s", d.Schema.Owner, table)
+	}
 	for _, r := range d.Roles {
 		is := func(name string) bool { return name == r.Name || slices.Contains(r.Groups, name) }
 		switch {

@@ -123,6 +123,9 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 		return d, err
 	}
 	d.Schema.Owner, d.Schema.Lacks = by.Role, by.Lacks
+	if d.Schema.OwnerTable, err = migrations.TableOf(ctx, conn, by.Role); err != nil {
+		return d, err
+	}
 	if d.Schema.Incomplete, d.Schema.Remedy, err = migrations.Examine(ctx, conn, "fencepost migrate --dsn ..."); err != nil {
 		return d, err
 	}
