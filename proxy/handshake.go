@@ -170,8 +170,11 @@ func (x *session) authenticate() error {
 		if ask == authSASL {
 			msg, stripped = x.offer(msg)
 		}
-		if typ == 'E' {
+		switch {
+		case typ == 'E':
 			return x.refusedByServer(msg)
+		case ask == authGSS, ask == authSSPI:
+			return gssRefusal
 		}
 		if _, err := x.handshake.toClient.Write(msg); err != nil {
 			return errOver
@@ -206,6 +209,8 @@ func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
 // The authentication requests of a server that the relay tells apart.
 const (
 	authOK        = 0
+	authGSS       = 7
+	authSSPI      = 9
 	authSASL      = 10
 	authSASLFinal = 12
 	authNone      = ^uint32(0) // not an authentication request

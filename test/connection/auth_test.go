@@ -171,3 +171,23 @@ func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 		t.Errorf("%d candidacies of clients that never authenticated", n)
 	}
 }
+
+// TestKerberosIsRefusedAtOnce: a client would not answer the server's request, or not with what the server accepts.
+func TestKerberosIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Start(t)
+	p, db := fixture.NewProxy(t, pg, open), pg.Database(t)
+	prependRule(t, pg, pg.Connect(t, pgtest.Superuser, db), "host all "+pgtest.App+" all gss")
+	fixture.Eventually(t, "Postgres to ask for a ticket", func() bool {
+		c := wiretest.Dial(t, pg.Addr())
+		defer c.Close()
+		c.Send(wiretest.Startup("user", pgtest.App, "database", db))
+		m, err := c.Next()
+		return err == nil && m.Type == 'R' && binary.BigEndian.Uint32(m.Body) == 7
+	})
+	c := wiretest.Dial(t, p.Addr)
+	c.Send(wiretest.Startup("user", pgtest.App, "database", db))
+	if e := fixture.FatalError(t, c.Rest()); e['C'] != "28000" || !strings.Contains(e['M'], "Kerberos") || !strings.Contains(e['H'], "pg_hba.conf") {
+		t.Errorf("the client gets %v", e)
+	}
+}
