@@ -100,8 +100,9 @@ type Statement struct {
 	// or RESET of the parameter does to it.
 	DefaultReadOnly DefaultChange
 	// KeptSince16 means that it is no Read, but cannot write in a transaction that a server of 16 or later
-	// keeps read-only: LOCK TABLE IN ACCESS SHARE MODE, which is the lock of a SELECT, and a SELECT of
-	// set_config for a setting that its text does not name. pg_dump sends both.
+	// keeps read-only: LOCK TABLE IN ACCESS SHARE MODE, which is the lock of a SELECT, a SELECT of
+	// set_config for a setting that its text does not name, and EXPLAIN ANALYZE of a SELECT. pg_dump sends
+	// the first two.
 	KeptSince16 bool
 	// Evades means that it calls a function by name that read-only mode does not stop.
 	Evades bool

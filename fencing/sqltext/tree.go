@@ -14,7 +14,7 @@ func classify(n *pgquery.Node) Statement {
 		classifyQuery(n, w, &st)
 	}
 	st.Evades = w.function != ""
-	st.KeptSince16 = n.GetLockStmt().GetMode() == accessShare || n.GetSelectStmt() != nil && w.onlyUnsets()
+	st.KeptSince16 = keptSince16(n, w)
 	st.RequiresTransactionBlock = st.Kind != SetFence && requiresTransactionBlock(n)
 	st.Command = commandOf(n)
 	st.SetsConfig = w.setsConfig
@@ -27,7 +27,18 @@ func classify(n *pgquery.Node) Statement {
 	return st
 }
 
-const accessShare = 1 // the mode of a LOCK TABLE
+// keptSince16 returns Statement.KeptSince16.
+func keptSince16(n *pgquery.Node, w findings) bool {
+	const accessShare = 1 // the mode of a LOCK TABLE
+	switch {
+	case n.GetLockStmt() != nil:
+		return n.GetLockStmt().Mode == accessShare
+	case n.GetSelectStmt() != nil:
+		return w.onlyUnsets()
+	default: // EXPLAIN ANALYZE executes a SELECT as it would be executed without
+		return n.GetExplainStmt().GetQuery().GetSelectStmt() != nil && (w.writes == "" || w.onlyUnsets())
+	}
+}
 
 // classifyQuery classifies what is Ordinary or ByMessage, and whether it is a read.
 func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
