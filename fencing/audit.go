@@ -63,9 +63,10 @@ type Auditor interface {
 type RejectionKind uint8
 
 const (
-	// KindStale: the statement belongs to an epoch, a role or a snapshot that is over.
-	// Only this kind counts as a stale write.
+	// KindStale: the statement belongs to an epoch that is over. Only this kind counts as a stale write.
 	KindStale RejectionKind = iota
+	// KindStartOver: the worker leads, and its connection or its transaction did not know that yet.
+	KindStartOver
 	// KindNotLeader: the worker does not lead, or its lease is not confirmed.
 	KindNotLeader
 	// KindUnfenceable: no check can protect the statement.
@@ -85,8 +86,10 @@ func KindOf(resource, sqlstate string) RejectionKind {
 	switch {
 	case resource == "":
 		return KindUnfenced
-	case sqlstate == StateSuperseded, sqlstate == StateStartOver:
+	case sqlstate == StateSuperseded:
 		return KindStale
+	case sqlstate == StateStartOver:
+		return KindStartOver
 	case sqlstate == StateNotLeader:
 		return KindNotLeader
 	case sqlstate == StateUnfenceable:
@@ -101,6 +104,8 @@ func (k RejectionKind) String() string {
 	switch k {
 	case KindStale:
 		return "stale"
+	case KindStartOver:
+		return "start_over"
 	case KindNotLeader:
 		return "not_leader"
 	case KindUnfenceable:
@@ -124,6 +129,8 @@ func (k RejectionKind) Summary(write bool) string {
 	switch k {
 	case KindStale:
 		return "stale " + what + " rejected"
+	case KindStartOver:
+		return what + " refused: its connection did not know that the worker leads"
 	case KindNotLeader:
 		return what + " refused: not the leader"
 	case KindUnfenceable:

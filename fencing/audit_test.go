@@ -11,7 +11,7 @@ func TestOnlyStaleWritesAreCalledStale(t *testing.T) {
 		write, read     string
 	}{
 		{"r", "ZF001", "stale", "stale write rejected", "stale read rejected"},
-		{"r", "ZF003", "stale", "stale write rejected", "stale read rejected"},
+		{"r", "ZF003", "start_over", "write refused: its connection did not know that the worker leads", "read refused: its connection did not know that the worker leads"},
 		{"r", "ZF002", "not_leader", "write refused: not the leader", "read refused: not the leader"},
 		{"r", "ZF005", "unfenceable", "write refused: cannot be fenced", "read refused: cannot be fenced"},
 		{"r", "ZF004", "unchecked", "write refused: the fence cannot be checked", "read refused: the fence cannot be checked"},

@@ -131,7 +131,7 @@ func TestWhatWouldBeRefusedIsRecorded(t *testing.T) {
 	c.Grant("w")
 	fixture.MustPass(t, conn, Q(insert))
 	fixture.MustPass(t, conn, Q(insert)) // the refusal would have told it
-	expect(t, c, "stale write would be rejected ZF003 "+insert)
+	expect(t, c, "write would be refused: its connection did not know that the worker leads ZF003 "+insert)
 	fixture.Ask(conn, Q("prepare transaction 'x'"))
 	fixture.MustPass(t, conn, Q("vacuum t"))
 	expect(t, c, "write would be refused: cannot be fenced ZF005 prepare transaction 'x'")
