@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -171,7 +173,19 @@ func (a *Server) handler() http.Handler {
 	mux.HandleFunc("GET /v1/resources", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, ResourceList{Proxy: a.Proxy, Resources: a.views()})
 	})
-	mux.HandleFunc("GET /v1/resources/{database}/{resource}", a.oneResource)
+	mux.HandleFunc("GET /v1/resources/{database}/{resource}", func(w http.ResponseWriter, r *http.Request) {
+		a.oneResource(w, r, func(*ResourceView) int { return http.StatusOK })
+	})
+	mux.HandleFunc("GET /v1/resources/{database}/{resource}/leader", func(w http.ResponseWriter, r *http.Request) {
+		a.oneResource(w, r, func(v *ResourceView) int {
+			w.Header().Set("Fencepost-Leader", url.PathEscape(v.Leader)) // a worker's id may have any character
+			w.Header().Set("Fencepost-Epoch", strconv.FormatInt(v.Epoch, 10))
+			if v.Here {
+				return http.StatusOK
+			}
+			return http.StatusServiceUnavailable
+		})
+	})
 	mux.Handle("POST /v1/reload", http.HandlerFunc(a.reload))
 	if a.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -209,11 +223,12 @@ func (a *Server) views() []ResourceView {
 	return views
 }
 
-func (a *Server) oneResource(w http.ResponseWriter, r *http.Request) {
+// oneResource answers with the resource of the path, and the status that status returns for it.
+func (a *Server) oneResource(w http.ResponseWriter, r *http.Request, status func(*ResourceView) int) {
 	database, resource := r.PathValue("database"), r.PathValue("resource")
 	for _, v := range a.views() {
 		if v.Database == database && v.Resource == resource {
-			writeJSON(w, http.StatusOK, v)
+			writeJSON(w, status(&v), v)
 			return
 		}
 	}

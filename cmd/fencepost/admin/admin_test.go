@@ -86,6 +86,9 @@ func TestAdminAnswers(t *testing.T) {
 			`"state": "led"`, `"state_since": "`, `"confirmed_until": "`, `"state": "contested"`, `"leader": ""`, `"granted_to": "gone"`,
 			`"worker_timeout_seconds": 90`, `"heartbeat_seconds": 1`, `"phi": 2.5`, `"false_alarms": 2`, `"false_alarms": 4`, `"guarded_tables": 6`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
+		{"/v1/resources/shop/billing/leader", 200, []string{`"leader": "host-9:117:q1"`}},
+		{"/v1/resources/shop/mail/leader", 503, []string{`"state": "contested"`}},
+		{"/v1/resources/shop/nothing/leader", 404, []string{"unknown resource"}},
 		{"/v1/resources/shop/nothing", 404, []string{"unknown resource"}},
 		{"/debug/pprof/", 404, nil},
 		{"/metrics", 200, []string{
@@ -117,6 +120,11 @@ func TestAdminAnswers(t *testing.T) {
 				t.Errorf("%s does not contain %q:\n%s", c.path, want, body)
 			}
 		}
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodHead, "/v1/resources/shop/billing/leader", nil))
+	if head := rec.Result(); head.StatusCode != 200 || head.Header.Get("Fencepost-Leader") != "host-9:117:q1" || head.Header.Get("Fencepost-Epoch") != "8" {
+		t.Errorf("HEAD of the leader: %s, %v", head.Status, head.Header)
 	}
 	ready.Ready, ready.Draining = false, true
 	if code, _ := get(t, h, "/readyz"); code != http.StatusServiceUnavailable {
