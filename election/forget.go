@@ -64,6 +64,17 @@ func (c *Candidacy) endDeserted() {
 	}
 }
 
+// endReplaced ends a candidacy whose database was dropped and created again. A release that fails is not tried again.
+func (c *Candidacy) endReplaced() {
+	c.r.mu.Lock()
+	c.mu.Lock()
+	c.closeLocked()
+	c.mu.Unlock()
+	c.r.mu.Unlock()
+	c.deserted.Store(true)
+	c.end()
+}
+
 // forget removes a resource that has no candidacy and that nobody is joining. It keeps
 // only the highest observed epoch, because a lower one would mean that the database was
 // restored. It reports whether it removed the resource; the watch then ends.

@@ -176,7 +176,8 @@ func (r *resource) usableFence(ctx context.Context) (Fence, error) {
 }
 
 // adopt replaces the fence. If it is that of another database, nothing of what is known
-// of the old one counts, and its candidacies end: the connections of their members have.
+// of the old one counts, and its candidacies end: the connections of their members have. First attempts wait
+// until these have given back what they have at a lease service outside the database.
 func (r *resource) adopt(fence Fence) {
 	r.mu.Lock()
 	replaced := fence.Database() != r.mu.fence.Database()
@@ -184,6 +185,7 @@ func (r *resource) adopt(fence Fence) {
 	if replaced {
 		r.mu.grants, r.mu.leaderless, r.mu.knowledge, r.mu.numbered = grants{}, leaderless{}, knowledge{}, ""
 		r.mu.offered = offered{}
+		r.mu.startOver()
 	}
 	r.mu.Unlock()
 	if !replaced {
@@ -193,9 +195,10 @@ func (r *resource) adopt(fence Fence) {
 	r.e.forgetOrders(r.key.database)
 	for _, c := range r.all() {
 		if c.fence.Database() != fence.Database() {
-			c.end()
+			c.endReplaced()
 		}
 	}
+	poke(r.watcher.wake)
 }
 
 func (r *resource) reopenLater() {

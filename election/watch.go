@@ -58,11 +58,14 @@ type sighting struct {
 	news        chan struct{} // closed and replaced with each observation and each failure
 	instanceID  string        // of the lease service, as last observed; "" before
 	freeSince   time.Duration // since when the lease has had no holder; 0 if it has one
+	// startsOver means that the next failure is not to be shown: it may be that of a request to a database that was
+	// dropped, and has been created again since.
+	startsOver bool
 }
 
 // observed records an observation that was made at this time.
 func (s *sighting) observed(o LeaseObservation, now time.Duration) {
-	s.observation, s.watchErr, s.instanceID = o, nil, o.InstanceID
+	s.observation, s.watchErr, s.instanceID, s.startsOver = o, nil, o.InstanceID, false
 	switch {
 	case o.State == Held:
 		s.freeSince = 0
@@ -74,6 +77,10 @@ func (s *sighting) observed(o LeaseObservation, now time.Duration) {
 
 // failed records that the watch has failed. It reports whether it had not failed before.
 func (s *sighting) failed(err error, now time.Duration) (first bool) {
+	if s.startsOver {
+		s.startsOver = false
+		return false
+	}
 	if first = s.watchErr == nil; first {
 		s.blindSince = now
 	}
@@ -92,6 +99,12 @@ func (s *sighting) announce() {
 // date.
 func (s *sighting) forget() {
 	s.observation, s.freeSince, s.instanceID = LeaseObservation{}, 0, ""
+}
+
+// startOver forgets all, because the database is another one.
+func (s *sighting) startOver() {
+	s.forget()
+	s.watchErr, s.startsOver = nil, true
 }
 
 // watch keeps the resource's observation of the lease and its record up to date while

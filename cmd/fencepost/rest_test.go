@@ -170,6 +170,35 @@ func foreign(t *testing.T, s *pgtest.Server, db string) (role string, sprung fun
 	return role, func() bool { return pgtest.Ask[bool](t, s, db, "SELECT is_called FROM trap.sprung") }
 }
 
+// TestTheFirstWorkerOfADatabaseMadeAnewLeads: test suites drop a database and create it again at once, again and again. The
+// first connection leads, as in any other database, whether the old one's worker has left or was cut off.
+func TestTheFirstWorkerOfADatabaseMadeAnewLeads(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	for name, worker := range map[string]string{"a worker of the same name": "&fencepost.worker=a", "a nameless worker": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := s.Database(t)
+			r := startServing(t, s, nil)
+			for round := range 8 {
+				conn, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing"+worker))
+				if err != nil {
+					t.Fatalf("round %d: connect: %v", round, err)
+				}
+				if err := execSQL(t, conn, "CREATE TABLE t (n int)"); err != nil {
+					t.Errorf("round %d: the first statement: %v", round, err)
+				}
+				if round%2 == 0 {
+					if err := conn.Close(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+db+" WITH (FORCE)", "CREATE DATABASE "+db+" TEMPLATE "+pgtest.Template)
+			}
+		})
+	}
+}
+
 // TestNoCommandUsesAForeignSchema: whoever may create a schema in a database must not have what it contains run
 // by an operator's superuser, or by the control role.
 func TestNoCommandUsesAForeignSchema(t *testing.T) {
