@@ -216,7 +216,7 @@ func (c *Candidacy) grantedLocked(before fencing.Record) {
 	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
 	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.held.lease.Index), zap.Duration("took", took), zap.Duration("grant", afterFree)}
 	if takeover {
-		c.log.Info("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)
+		c.log.Warn("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)
 	} else {
 		c.log.Info("granted", fields...)
 	}
@@ -230,7 +230,7 @@ func (c *Candidacy) notNewerLocked(err error) {
 	s := &c.mu.state
 	s.notNewer++
 	if s.notNewer > 1 {
-		s.fault = fencing.OldAwardsRefusal(err)
+		s.fault = fencing.OldAwardsRefusal(c.r.key.database, err)
 	}
 	pause := time.Duration(0)
 	if s.fault != nil {

@@ -66,7 +66,7 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	}
 	c.ask(func() func() {
 		err := c.release(lease, why, silent)
-		return func() { c.released(lease, why, err) }
+		return func() { c.released(lease, why, silent, err) }
 	})
 }
 
@@ -97,7 +97,8 @@ func (c *Candidacy) release(lease *Lease, why Reason, silent time.Duration) erro
 	}
 }
 
-func (c *Candidacy) released(lease *Lease, why Reason, err error) {
+// released processes the result of a release. silent is for how long the worker had been silent, if that is why.
+func (c *Candidacy) released(lease *Lease, why Reason, silent time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
@@ -112,7 +113,12 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 			zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why), zap.Error(err))
 		c.event(Event{Kind: EventFailed, Err: fmt.Errorf("release the lease: %w", err)})
 	case !again && lease.Index != 0:
-		c.log.Info("released", zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why))
+		fields := []zap.Field{zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why)}
+		if why == ReasonUnresponsive {
+			c.log.Warn("released", append(fields, zap.Duration("silence", silent), zap.Duration("worker_timeout", c.tolerated(c.r.e.cfg.Now())))...)
+		} else {
+			c.log.Info("released", fields...)
+		}
 		c.event(Event{Kind: EventReleased, Reason: why})
 	}
 	s.outbox.put(noticeVacated)

@@ -56,7 +56,7 @@ func TestAReleaseThatFailedIsNotReportedAsOne(t *testing.T) {
 		var events []Event
 		r.e.cfg.Observe = func(e Event) { events = append(events, e) }
 		c.mu.requests.begin(requestRelease, nil)
-		c.released(&Lease{Index: 7}, ReasonLeft, err)
+		c.released(&Lease{Index: 7}, ReasonLeft, 0, err)
 		if len(events) != 1 || events[0].Kind != want || !errors.Is(events[0].Err, err) {
 			t.Errorf("a release that ended with %v: %v", err, events)
 		}

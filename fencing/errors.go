@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -99,12 +100,12 @@ func FaultRefusal(err error) *Refusal {
 
 // OldAwardsRefusal is the refusal of workers whose lease service makes awards that are older
 // than the recorded one. err is the answer to the last grant that was asked for.
-func OldAwardsRefusal(err error) *Refusal {
+func OldAwardsRefusal(database string, err error) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message:  "the lease service's awards are older than the recorded one, as if it had been restored or rebuilt: " + FaultRefusal(err).Message,
 		Detail:   "{}",
-		Hint:     `Make sure that no other lease service is in use, then run "fencepost generation bump".`,
+		Hint:     "Make sure that no other lease service is in use, then run: fencepost generation bump --database " + databaseWord(database),
 	}
 }
 
@@ -184,8 +185,19 @@ func holderText(worker string) string {
 // RestoredHint is the hint of ZF004 where a database was restored from an older state, and
 // epoch was granted before. In SQL it is fencepost.restored_hint.
 func RestoredHint(database string, epoch Epoch) string {
-	return fmt.Sprintf("When all workers of the lost epochs have stopped, run: fencepost generation bump --database %s --above %d", strconv.QuoteToASCII(database), epoch)
+	return fmt.Sprintf("When all workers of the lost epochs have stopped, run: fencepost generation bump --database %s --above %d", databaseWord(database), epoch)
 }
+
+// databaseWord names a database in a command: by its name if that means itself in every shell. In SQL it is
+// fencepost.database_word.
+func databaseWord(name string) string {
+	if plainName.MatchString(name) {
+		return name
+	}
+	return "DATABASE"
+}
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:@%+=,/][A-Za-z0-9_.:@%+=,/-]*$`)
 
 // RemovedRefusal tells a worker that has not led that an operator has removed the resource.
 func RemovedRefusal(resource, worker string) *Refusal {
@@ -258,7 +270,7 @@ func AheadRefusal(resource, worker, incarnation string, named Epoch, st *Status)
 		Message: fmt.Sprintf("worker %s has named epoch %d of resource %s, but the current epoch is %d",
 			ASCII(worker), named, ASCII(resource), st.Epoch),
 		Detail: statusDetail(resource, worker, incarnation, st),
-		Hint:   "If the worker did not invent its epoch, the database was restored from an older state: stop all workers of the lost epochs, and run fencepost generation bump.",
+		Hint:   "If the worker did not invent its epoch, the database was restored from an older state: stop all workers of the lost epochs, and run fencepost generation bump for this database.",
 	}
 }
 

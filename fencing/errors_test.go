@@ -46,7 +46,7 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		"read-only":        {ReadOnlyRefusal("rü", "wü", "inc", st), "ZF002"},
 		"start over":       {ReadOnlyRefusal("rü", "wü", "inc", leading), "ZF003"},
 		"fault":            {FaultRefusal(errors.New("dial: größer\nals")), "ZF004"},
-		"old awards":       {OldAwardsRefusal(errors.New("größer")), "ZF004"},
+		"old awards":       {OldAwardsRefusal("shop", errors.New("größer")), "ZF004"},
 		"unproven read":    {&Refusal{SQLState: StateNotLeader, Message: "m", Detail: "{}", Hint: UnprovenHint("größer", "Ask.")}, "ZF002"},
 		"startup fault":    {StartupRefusal(errors.New("dial: größer\nals")), "ZF004"},
 		"restart":          {StartupRefusal(fmt.Errorf("look: %w", stated("57P01"))), "57P01"},

@@ -167,7 +167,8 @@ BEGIN
                 fencepost.quoted(rec.resource), fencepost.quoted(worker), fencepost.quoted(source), era, index,
                 fencepost.quoted(rec.source), rec.source_generation, rec.source_index),
             DETAIL = fencepost.detail(rec.resource, worker, incarnation, 0, known, rec.worker),
-            HINT = 'If the lease service was restored or rebuilt, or another one is configured, run: fencepost generation bump';
+            HINT = format('If the lease service was restored or rebuilt, or another one is configured, run: fencepost generation bump --database %s',
+                fencepost.database_word());
     END IF;
 
     PERFORM fencepost.must_be_free(rec, worker, incarnation, known);

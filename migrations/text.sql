@@ -45,6 +45,12 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT name ~ '^[A-Za-z0-9_.:@%+=,/][A-Za-z0-9_.:@%+=,/-]*$'
 $$;
 
+-- database_word names the database in a command: by its name if that is plain.
+CREATE OR REPLACE FUNCTION fencepost.database_word() RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN fencepost.plain(current_database()) THEN current_database()::text ELSE 'DATABASE' END
+$$;
+
 -- holder names the holder of an epoch.
 CREATE OR REPLACE FUNCTION fencepost.holder(worker text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -67,5 +73,5 @@ END $$;
 CREATE OR REPLACE FUNCTION fencepost.restored_hint(epoch bigint) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT format('When all workers of the lost epochs have stopped, run: fencepost generation bump --database %s --above %s',
-        fencepost.quoted(current_database()), epoch)
+        fencepost.database_word(), epoch)
 $$;

@@ -132,7 +132,7 @@ func (w *blockers) terminate(ctx context.Context, holders []holder) (denied map[
 
 // logEnded logs that a backend was terminated.
 func (w *blockers) logEnded(b endedBackend) {
-	w.log.Info("terminated a backend that blocked a grant", zap.String("resource", w.fence.resource),
+	w.log.Warn("terminated a backend that blocked a grant", zap.String("resource", w.fence.resource),
 		zap.Int32("pid", b.PID), zap.String("user", b.User), zap.String("application", b.Application), zap.String("state", b.State))
 }
 
