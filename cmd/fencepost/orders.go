@@ -58,7 +58,8 @@ const pauseAbout = `
 Usage: fencepost pause RESOURCE [--reason TEXT] (--database NAME [--config FILE] | --dsn DSN)
 
 Takes the lead of a resource from the worker that has it, and lets nobody lead until
-fencepost resume. Workers stay connected and may read.
+fencepost resume. Workers stay connected and may read. The resource may be one for
+which no worker has connected yet.
 
 If the resource has on_stale: discard, the writes of the worker that led do not fail: on
 the connections that it has, they are discarded without an error, also after resume.
@@ -342,6 +343,13 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		o.sayGrace(t, database)
 		order, err := st.Pause(ctx, resource, o.orderer())
+		if errors.Is(err, store.ErrNoResource) && fencing.ValidName(resource) {
+			if _, err := st.Fence(ctx, resource); err != nil { // which makes it
+				return err
+			}
+			fmt.Fprintf(t.stdout, "database %s: resource %s is new: no worker has connected for it yet\n", database, dash(resource))
+			order, err = st.Pause(ctx, resource, o.orderer())
+		}
 		if err != nil {
 			return err
 		}

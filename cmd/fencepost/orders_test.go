@@ -135,6 +135,7 @@ func TestOrdersByDSN(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
+	s.Exec(t, pgtest.Superuser, db, "CREATE PUBLICATION everything FOR ALL TABLES") // every table needs a key then
 	lead(t, s, db, "a", nil)
 	dsn := s.DSN(pgtest.Superuser, db)
 	run := func(code int, want string, args ...string) {
@@ -181,7 +182,9 @@ func TestOrdersByDSN(t *testing.T) {
 	run(exitOK, "deleted 1 grants older than 90d", "ledger", "prune", "--keep", "90d")
 	run(exitOK, "resource billing is removed", "resource", "rm", "billing")
 	run(exitOK, "there is no resource billing: nothing changed", "resource", "rm", "billing")
-	run(exitFailure, `there is no such resource in database "`+db+`": "billing"`, "pause", "billing")
+	run(exitFailure, `there is no such resource in database "`+db+`": "billing"`, "evict", "billing")
+	run(exitOK, "resource billing is new: no worker has connected for it yet", "pause", "billing")
+	run(exitOK, "resource billing is paused already", "pause", "billing")
 
 	var trail, kinds string
 	row := s.Connect(t, pgtest.Superuser, db).QueryRow(context.Background(), `SELECT string_agg(kind, ' ' ORDER BY id),
@@ -189,7 +192,7 @@ func TestOrdersByDSN(t *testing.T) {
 	if err := row.Scan(&kinds, &trail); err != nil {
 		t.Fatal(err)
 	}
-	if kinds != "evict evict pause resume prune remove" || trail != "me as "+pgtest.Superuser {
+	if kinds != "evict evict pause resume prune remove pause" || trail != "me as "+pgtest.Superuser {
 		t.Errorf("the database keeps %q; the first is by %q", kinds, trail)
 	}
 }
@@ -273,6 +276,7 @@ func TestGuardCommands(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.Superuser, db, "DROP ROLE IF EXISTS migrator, b", "CREATE ROLE migrator", "CREATE ROLE b") // the test may run twice
+	s.Exec(t, pgtest.Superuser, db, "CREATE PUBLICATION everything FOR ALL TABLES")
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
 	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)", "CREATE TABLE public.late () INHERITS (public.invoices)")
 	dsn := s.DSN(pgtest.Superuser, db)

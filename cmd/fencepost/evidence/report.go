@@ -130,7 +130,11 @@ func (r *Report) Err() error {
 			names = append(names, t.Name)
 		}
 	}
-	if len(names) > 0 {
+	var rows, unstamped int64
+	for _, t := range r.Tables {
+		rows, unstamped = rows+t.Rows, unstamped+t.Unstamped
+	}
+	if len(names) > 0 || len(r.Tables) == 0 || rows > 0 && rows == unstamped {
 		return &UnverifiedError{Tables: names}
 	}
 	return nil

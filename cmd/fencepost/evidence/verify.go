@@ -31,10 +31,14 @@ func (e *FoundError) Error() string {
 	return fmt.Sprintf("%d transactions wrote rows under epochs that were not theirs: docs/evidence.md says how to look into them", e.Transactions)
 }
 
-// UnverifiedError means that nothing was found, and that rows or tables could not be verified.
+// UnverifiedError means that nothing was found, and that rows or tables could not be verified. Without tables, there
+// was nothing that could be: no table is stamped, or no row has a stamp.
 type UnverifiedError struct{ Tables []string }
 
 func (e *UnverifiedError) Error() string {
+	if len(e.Tables) == 0 {
+		return "nothing was verified: no row has the stamp of a guard"
+	}
 	return fmt.Sprintf("nothing was found, but %d tables could not be verified completely: %s", len(e.Tables), list(e.Tables))
 }
 
