@@ -132,10 +132,24 @@ BEGIN
     RETURN rec;
 END $$;
 
+-- has_row reports whether this transaction has locked a fence's row. An xmax is the number of a transaction or
+-- subtransaction, or of a set of them. Nothing says which, and only a number of an existing set may be looked up.
+CREATE OR REPLACE FUNCTION fencepost.has_row(fence integer) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM fencepost.fence f CROSS JOIN LATERAL (
+            SELECT f.xmax AS xid
+            UNION ALL SELECT m.xid FROM pg_get_multixact_members(CASE
+                WHEN mxid_age(f.xmax) BETWEEN 1 AND (SELECT max(mxid_age(d.datminmxid)) FROM pg_database d) THEN f.xmax END) m) l
+        WHERE f.id = fence AND (l.xid = pg_current_xact_id()::xid OR l.xid IN (
+            SELECT k.transactionid FROM pg_lock_status() k WHERE k.pid = pg_backend_pid() AND k.locktype = 'transactionid' AND k.granted)))
+$$;
+
 -- pass is share for a transaction that may last. Postgres grants a lock of a row past those that wait for a stronger one,
 -- so transactions that overlap could keep a grant waiting for ever. Therefore pass first locks the row in a mode that a
 -- grant in progress excludes, and gives that lock back by a subtransaction. A transaction that has the row already does
--- not do that: the grant waits for it. It returns NULL for the fence NULL.
+-- not do that: the grant waits for it. A setting says that this transaction has passed; any client could set it, so the
+-- row is looked at, too. It returns NULL for the fence NULL.
 CREATE OR REPLACE FUNCTION fencepost.pass(fence integer) RETURNS fencepost.fence
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -145,7 +159,7 @@ BEGIN
     IF fence IS NULL THEN
         RETURN NULL;
     END IF;
-    IF current_setting(passed, true) IS DISTINCT FROM pg_current_xact_id()::text THEN
+    IF current_setting(passed, true) IS DISTINCT FROM pg_current_xact_id()::text OR NOT fencepost.has_row(fence) THEN
         BEGIN
             PERFORM FROM fencepost.fence f WHERE f.id = fence FOR SHARE;
             RAISE EXCEPTION USING ERRCODE = 'ZF000';

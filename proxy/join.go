@@ -26,7 +26,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		return nil, 0, err
 	}
 	if md != passing {
-		if err := x.locate(md); err != nil {
+		if err := x.locate(); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -70,9 +70,14 @@ func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing
 	if c.Registered {
 		return st, nil
 	}
+	return st, x.makeReadOnly(c)
+}
+
+// makeReadOnly makes the session read-only. If the server refuses that, the session tries again before the first statement.
+func (x *session) makeReadOnly(c *protocol.Config) error {
 	_, failed, err := x.ask(protocol.SetupSQL)
-	c.SetUp = failed == nil // otherwise the session tries again before the first statement
-	return st, err
+	c.SetUp = failed == nil
+	return err
 }
 
 // follows makes m the core of the session. drain may look at the session already.
@@ -86,13 +91,16 @@ func (x *session) follows(m *protocol.Session) {
 func (x *session) beginReading(ctx context.Context) error {
 	c := protocol.Config{
 		Mode: protocol.ModeReadOnly, Version: x.backend.version, Cache: x.srv.analyst.cache,
-		Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters, SetUp: true,
+		Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
 	}
 	if !c.Version.KeepsReadOnly() {
 		var err error
 		if c.Catalog, err = x.openCatalog(ctx); err != nil {
 			return startupRefusal(err)
 		}
+	}
+	if err := x.makeReadOnly(&c); err != nil {
+		return err
 	}
 	x.follows(protocol.New(c))
 	return nil

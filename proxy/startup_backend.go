@@ -83,15 +83,6 @@ const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL role = none; SET L
 	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid(),` +
 	` coalesce((SELECT pg_catalog.pg_has_role(SESSION_USER, n.nspowner, 'MEMBER') FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'fencepost'), false)`
 
-// locateText is what the startup of a session of a mode sends, and locate reads the answer to.
-func locateText(md mode) string {
-	sql := locateSQL
-	if md == reading {
-		sql += ";" + protocol.SetupSQL
-	}
-	return sql
-}
-
 // askAhead sends what locate reads the answer to, as soon as the server has accepted the client: the server answers
 // that right behind its first ReadyForQuery, so that it costs no round trip.
 func (x *session) askAhead(policy SessionPolicy) error {
@@ -99,7 +90,7 @@ func (x *session) askAhead(policy SessionPolicy) error {
 	if err != nil || md == passing { // join says what is wrong
 		return nil
 	}
-	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(locateText(md)))); err != nil {
+	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(locateSQL))); err != nil {
 		return errOver
 	}
 	return nil
@@ -108,11 +99,11 @@ func (x *session) askAhead(policy SessionPolicy) error {
 // locate reads what the backend says to askAhead: when its server and the backend itself were started, and whether its
 // role is a superuser. A very short timeout of the client may end even the statement that lifts it, so it is asked a
 // few times. A backend that cannot tell could be that of a pooler, so its session is refused.
-func (x *session) locate(md mode) error {
+func (x *session) locate() error {
 	values, failed, err := x.answerOf()
 	for try := 1; try < locateTries && err == nil && failed != nil; try++ {
 		x.log().Debug("the backend did not say which it is", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
-		values, failed, err = x.ask(locateText(md))
+		values, failed, err = x.ask(locateSQL)
 	}
 	switch {
 	case err != nil:
@@ -122,7 +113,6 @@ func (x *session) locate(md mode) error {
 	case len(values) != 6:
 		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 	case values[4] != strconv.FormatUint(uint64(x.backend.pid), 10):
-		_, _, _ = x.ask("RESET default_transaction_read_only") // others may get the backend next
 		return fencing.PoolerRefusal
 	}
 	x.backend.started, x.backend.begun = values[0], values[3]

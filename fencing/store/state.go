@@ -189,10 +189,10 @@ func (r *StateReader) ask(ctx context.Context) (st ServerState, err error) {
 	// one for another second.
 	//
 	// A standby knows a new timeline at once while it receives it, and for good after its next
-	// restartpoint. received_tli is null without pg_read_all_stats.
+	// restartpoint. received_tli is null without pg_read_all_stats. As to the function, see the SQL of polls.
 	err = r.conn.QueryRow(ctx, `SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool, c.system_identifier::text,
 		CASE WHEN pg_is_in_recovery() THEN greatest((SELECT timeline_id FROM pg_control_checkpoint()),
-			(SELECT min_recovery_end_timeline FROM pg_control_recovery()), (SELECT received_tli FROM pg_stat_wal_receiver))
+			(SELECT min_recovery_end_timeline FROM pg_control_recovery()), (SELECT received_tli FROM pg_stat_get_wal_receiver()))
 		ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END,
 		concat_ws(' ', c.system_identifier, current_setting('port'), extract(epoch FROM pg_postmaster_start_time())),
 		current_setting('synchronous_standby_names') FROM pg_control_system() c`).

@@ -318,6 +318,7 @@ var TextSettings = map[string]string{
 	"standard_conforming_strings": "on",
 	"quote_all_identifiers":       "off",
 	"DateStyle":                   "ISO, MDY",
+	"TimeZone":                    "UTC", // transactions are told apart by times as text
 	"IntervalStyle":               "postgres",
 	"bytea_output":                "hex",
 }

@@ -17,13 +17,13 @@ const (
 )
 
 // holdersSQL returns the process ids of the sessions that the backend $1 waits for, and describes them. The
-// id of a prepared transaction is 0.
+// id of a prepared transaction is 0. It reads the function behind pg_stat_activity, because any role can lock the view.
 const holdersSQL = `SELECT coalesce(string_agg(b.pid::text, ',' ORDER BY b.pid), ''),
 	coalesce(string_agg(CASE WHEN b.pid = 0 THEN 'a prepared transaction (pg_prepared_xacts names it)' WHEN a.pid IS NULL THEN format('backend %s', b.pid)
-		ELSE format('backend %s of role "%s" (application "%s", %s, %s %s UTC)', b.pid, a.usename, a.application_name, coalesce(a.state, 'state unknown'),
+		ELSE format('backend %s of role "%s" (application "%s", %s, %s %s UTC)', b.pid, pg_get_userbyid(a.usesysid), a.application_name, coalesce(a.state, 'state unknown'),
 			CASE WHEN a.xact_start IS NULL THEN 'connected since' ELSE 'in a transaction since' END,
 			to_char(coalesce(a.xact_start, a.backend_start) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')) END, '; ' ORDER BY b.pid), '')
-	FROM (SELECT DISTINCT u.pid FROM unnest(pg_blocking_pids($1)) u (pid)) b LEFT JOIN pg_stat_activity a ON a.pid = b.pid`
+	FROM (SELECT DISTINCT u.pid FROM unnest(pg_blocking_pids($1)) u (pid)) b LEFT JOIN pg_stat_get_activity(NULL) a ON a.pid = b.pid`
 
 // Follow calls look about once a second, with a connection of its own, until ctx ends. It connects when look
 // is first due, and again after look has returned an error. Follow changes cfg.

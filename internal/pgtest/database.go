@@ -3,13 +3,16 @@ package pgtest
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
@@ -103,6 +106,60 @@ func (s *Server) exec(user, db string, statements ...string) error {
 func (s *Server) DrainsPatiently(t testing.TB, db string) {
 	t.Helper()
 	s.Exec(t, Superuser, "postgres", "ALTER DATABASE "+pgx.Identifier{db}.Sanitize()+" SET fencepost.drain_idle = '1min'")
+}
+
+// LockAway keeps everybody from reading relations of the system catalog in a database, as any role can, until release is
+// called. It reads them in a transaction that stays open, and a CREATE RULE of the same role waits for that: it takes the
+// lock before the rights are checked, and all who come later wait behind it.
+func (s *Server) LockAway(t testing.TB, db string, relations ...string) (release func()) {
+	t.Helper()
+	ctx := context.Background()
+	look, reader := s.Connect(t, Superuser, "postgres"), s.Connect(t, App, db)
+	fail := func(err error) {
+		if err != nil {
+			t.Fatalf("lock %v away: %v", relations, err)
+		}
+	}
+	tx, err := reader.Begin(ctx)
+	fail(err)
+	var rules []*pgx.Conn
+	var pids []int32
+	for range relations {
+		conn := s.Connect(t, App, db)
+		rules, pids = append(rules, conn), append(pids, int32(conn.PgConn().PID()))
+	}
+	waiting := func() (n int) {
+		fail(look.QueryRow(ctx, "SELECT count(DISTINCT pid) FROM pg_lock_status() WHERE NOT granted AND pid = ANY ($1)", pids).Scan(&n))
+		return n
+	}
+	waiting() // it will need nothing of the catalog any more
+	for _, relation := range relations {
+		_, err := tx.Exec(ctx, "SELECT FROM pg_catalog."+relation)
+		fail(err)
+	}
+	refused := make(chan error, len(relations))
+	for i, relation := range relations {
+		go func() {
+			_, err := rules[i].Exec(ctx, "CREATE RULE in_the_way AS ON INSERT TO pg_catalog."+relation+" DO INSTEAD NOTHING")
+			refused <- err
+		}()
+	}
+	for deadline := time.Now().Add(patience); waiting() < len(relations); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%v are not locked", relations)
+		}
+	}
+	return func() {
+		if err := tx.Rollback(ctx); err != nil {
+			t.Error(err)
+		}
+		for range relations {
+			var pg *pgconn.PgError
+			if err := <-refused; !errors.As(err, &pg) || pg.Code != "42501" {
+				t.Errorf("a rule for %v: %v", relations, err)
+			}
+		}
+	}
 }
 
 // Database creates a fresh database with the schema fencepost, and drops it when the

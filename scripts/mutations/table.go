@@ -79,9 +79,7 @@ var table = []mutation{
 		old: "return r.inBatch && r.failed && r.due.len() == 0", text: "return r.inBatch && r.failed"},
 
 	// How a session that may only read stays read-only.
-	{name: "the startup does not make the session of a reader read-only", file: "proxy/startup_backend.go", tests: "^TestSafetyWritePathsOfThoseWhoDoNotLead$/18",
-		old: "sql += \";\" + protocol.SetupSQL", text: "sql += \";SET default_transaction_read_only = off\"\n		_ = protocol.SetupSQL"},
-	{name: "the startup does not make the session of a follower read-only", file: "proxy/join.go", tests: "^TestSafetyFollowersInABlock$",
+	{name: "the startup does not make a session read-only", file: "proxy/join.go", tests: "^TestSafetyFollowersInABlock$",
 		old: "x.ask(protocol.SetupSQL)", text: "x.ask(\"SET default_transaction_read_only = off\")"},
 	{name: "a session that is not read-only is not made so", file: theExchanges, in: ofTheCore, tests: "^TestOwnExchangeThatFails$",
 		old: "	case s.txn == 'I' && !s.settings.readOnly:", text: "	case s.txn == 'I' && !s.settings.readOnly && s.asks:"},
@@ -189,6 +187,8 @@ var table = []mutation{
 		old: "IF encode(timestamptz_send(pg_postmaster_start_time()), 'hex') <> started THEN", text: "IF false THEN"},
 	{name: "a claim goes past a grant that waits", file: "migrations/fence.sql", in: ofTheFence, tests: "^TestSafetyAClaimBehindAGrantSeesItsEpoch$",
 		old: "WHERE f.id = fence FOR SHARE;", text: "WHERE f.id = fence FOR KEY SHARE;"},
+	{name: "a claim is believed that it has passed", file: "migrations/fence.sql", in: ofTheFence, tests: "^TestSafetyAClaimBehindAGrantSeesItsEpoch$",
+		old: " OR NOT fencepost.has_row(fence) THEN", text: " THEN"},
 	{name: "a registration does not lock the row", file: theRegistry, in: ofTheFence, tests: "^TestSafetyAGrantSeesARegistrationUnderWay$",
 		old: "fencepost.fence%ROWTYPE := fencepost.share(fence);", text: "fencepost.fence%ROWTYPE := (SELECT f FROM fencepost.fence f WHERE f.id = fence);"},
 	{name: "a claim does not lock the row", file: theGuards, in: ofTheFence, tests: "^TestSafetyAClaimBehindAGrantSeesItsEpoch$",
@@ -199,8 +199,6 @@ var table = []mutation{
 		old: "err == nil && len(late) > 0", text: "err == nil && len(late) > 0 && false"},
 	{name: "a connection pooler is taken for Postgres", file: "proxy/startup_backend.go", in: ofSystem, tests: "^TestAPoolerIsNotPostgres$",
 		old: "case values[4] != ", text: "case values[4] == \"\" && values[4] != "},
-	{name: "a pooler's backend is left read-only", file: "proxy/startup_backend.go", in: ofSystem, tests: "^TestAPoolerIsNotPostgres$",
-		old: "x.ask(\"RESET default_transaction_read_only\")", text: "x.ask(\"SELECT 1\")"},
 	{name: "a drain reads a view that anybody can lock", file: theRegistry, in: ofTheFence, tests: "^TestLockedSystemViewsBlockNoTakeover$",
 		old: "SELECT FROM pg_stat_get_activity(NULL) a WHERE a.pid = r.pid", text: "SELECT FROM pg_stat_activity a WHERE a.pid = r.pid"},
 	{name: "a drain ends nothing", file: theRegistry, in: ofTheFence, tests: ends,

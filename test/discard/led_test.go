@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
@@ -97,4 +98,16 @@ func TestDiscardedWritesAreAudited(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestALockedViewHoldsUpNoSession: any role can keep all others from reading pg_prepared_statements. What a leader has
+// prepared is asked for when its session is relayed no more.
+func TestALockedViewHoldsUpNoSession(t *testing.T) {
+	t.Parallel()
+	c := discarding(t, pgtest.SharedMajor(t, 18))
+	conn := c.Leader("w")
+	fixture.MustPass(t, conn, Q("prepare p as select 1"))
+	defer c.PG.LockAway(t, c.DB, "pg_prepared_statements")()
+	c.Supersede()
+	fixture.MustPass(t, conn, Q("execute p"))
 }

@@ -8,8 +8,12 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/internal/pgtest"
 )
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // TestALeaseServiceThatCannotBeWatchedIsTriedAtTheNextLook: without workers, nothing else shows that it is gone.
 func TestALeaseServiceThatCannotBeWatchedIsTriedAtTheNextLook(t *testing.T) {
@@ -36,4 +40,21 @@ func TestALeaseServiceThatCannotBeWatchedIsTriedAtTheNextLook(t *testing.T) {
 	want("soon after that", 3, 0)
 	c.leasesAt = time.Now().Add(-leaseEvery)
 	want("a minute later", 4, 0)
+}
+
+// TestADatabaseThatAnswersNothingHidesNoOther: any role of a database can keep all others from its catalog, so that who
+// logs in there waits. The others are as ready as before.
+func TestADatabaseThatAnswersNothingHidesNoOther(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	locked, free := s.Database(t), s.Database(t)
+	register := faults.NewRegister(zap.NewNop(), 0)
+	c := New(Config{Faults: register, Home: "postgres", Control: store.Config{Address: s.Addr(), User: pgtest.Control}})
+	defer s.LockAway(t, locked, "pg_proc")()
+	if !c.login(t.Context(), []string{locked, free}, nil) || !c.LoggedIn() {
+		t.Error("the control role cannot log in")
+	}
+	if found := register.Lasting(); len(found) != 0 {
+		t.Errorf("the faults are %+v", found)
+	}
 }

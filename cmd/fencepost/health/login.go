@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,20 +11,31 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
+// mostLogins is in how many databases, one after the other, a login is tried that is not answered.
+const mostLogins = 3
+
 // login logs in anew, because connections that exist outlast a changed password, and because a server
 // that answers may still let nobody log in. It uses a database that is in use, so as not to touch any
-// other, and asks there whether the idle ones still exist. If it cannot log in, it asks each of these.
+// other, and asks there whether the idle ones still exist. If it cannot log in, it asks each of these. A database in
+// which nothing is answered, because somebody has locked a catalog, says nothing of the others, so one that is not
+// answered in time is followed by the next.
 // It reports whether Postgres lets the control role log in, if perhaps not to this database.
 func (c *Checker) login(ctx context.Context, used, idle []string) bool {
-	database := c.cfg.Home
-	if len(used) > 0 {
-		database = used[0]
+	try := used
+	if !slices.Contains(used, c.cfg.Home) {
+		try = append(slices.Clip(used), c.cfg.Home)
 	}
 	var found store.Login
-	err := c.bounded(ctx, func(ctx context.Context) (err error) {
-		found, err = store.LogIn(ctx, c.control(database), idle)
-		return err
-	})
+	var err error
+	for _, database := range try[:min(len(try), mostLogins)] {
+		err = c.bounded(ctx, func(ctx context.Context) (err error) {
+			found, err = store.LogIn(ctx, c.control(database), idle)
+			return err
+		})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+	}
 	c.loginEnded(ctx, err, len(used) > 0 || c.cfg.Named)
 	if err == nil {
 		c.report(ctx, faults.InPrimary, standbyFault(found.Standby))
