@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"errors"
 	"time"
 )
 
@@ -69,9 +70,11 @@ func (s *Servers) Addresses() []string {
 	return all
 }
 
-// Reload reads the TLS files again.
-func (s *Servers) Reload() {
+// Reload reads the TLS files again. What is wrong with them is logged, and returned.
+func (s *Servers) Reload() error {
+	var errs []error
 	for _, h := range s.hosts {
-		h.TLS.Reload()
+		errs = append(errs, h.TLS.Reload())
 	}
+	return errors.Join(errs...)
 }

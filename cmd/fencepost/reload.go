@@ -23,7 +23,8 @@ Makes a running Fencepost read its configuration file again, as SIGHUP does. Pri
 each changed setting, and whether it was applied or needs a restart, or where it does
 not count yet. New connections
 get the new settings; existing ones keep theirs. If the configuration is invalid,
-nothing changes: reload prints the errors and exits with 1.`
+nothing changes: reload prints the errors and exits with 1. So it does if a
+certificate, a key or another file of TLS cannot be used; the earlier one holds then.`
 
 func runReload(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("reload", flag.ContinueOnError)
@@ -58,8 +59,12 @@ func runReload(ctx context.Context, t terminal, args []string) error {
 		}
 	}
 	if len(result.Changes) == 0 {
-		_, err := fmt.Fprintln(t.stdout, "no setting has changed")
-		return err
+		if _, err := fmt.Fprintln(t.stdout, "no setting has changed"); err != nil {
+			return err
+		}
+	}
+	if len(result.Files) > 0 {
+		return errors.New("files cannot be used, and the earlier ones hold:\n" + strings.Join(result.Files, "\n"))
 	}
 	return nil
 }
@@ -95,11 +100,9 @@ func (s *serving) noteChange(c *config.Change) {
 	}
 }
 
-// readFilesAgain reads the TLS files again.
-func (s *serving) readFilesAgain() {
-	s.tls.Reload()
-	s.adminTLS.Reload()
-	s.upstream.Reload()
+// readFilesAgain reads the TLS files again. Its error says which cannot be used.
+func (s *serving) readFilesAgain() error {
+	return errors.Join(s.tls.Reload(), s.adminTLS.Reload(), s.upstream.Reload())
 }
 
 // reloads reloads at each SIGHUP, until ctx ends. TLS files are also checked periodically;

@@ -111,7 +111,7 @@ func (s *serving) newAdmin(ctx context.Context) *admin.Server {
 		EnforceMode: func(resource string) string { return s.current().Resources[resource].EnforceMode() },
 		StaleMode:   func(resource string) string { return s.current().Resources[resource].StaleMode() },
 		FenceMode:   func(resource string) string { return s.current().Resources[resource].FenceMode() },
-		Reload:      func() (any, bool) { result := s.settings.Reload(ctx); return result, len(result.Errors) == 0 },
+		Reload:      func() (any, bool) { result := s.settings.Reload(ctx); return result, result.OK() },
 	}
 }
 

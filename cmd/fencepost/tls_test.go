@@ -108,6 +108,41 @@ func TestHangupReadsRenewedCertificates(t *testing.T) {
 	}
 }
 
+// TestReloadSaysWhichFileCannotBeUsed, as long as it cannot be.
+func TestReloadSaysWhichFileCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	s, ca, pair := pgtest.SharedTLS(t, 0)
+	own := ca.Issue(t, pgtest.Subject{Name: "first", Hosts: []string{"localhost"}})
+	r := startServing(t, s, secured(own, pair, ca))
+	key, err := os.ReadFile(own.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reload := func(code int, says string) {
+		t.Helper()
+		out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String())
+		if out.code != code || !strings.Contains(out.stdout, "no setting has changed") || !strings.Contains(out.stderr, says) {
+			t.Errorf("code %d, want %d, and %q\n%s%s", out.code, code, says, out.stdout, out.stderr)
+		}
+	}
+	write := func(text []byte) {
+		t.Helper()
+		if err := os.WriteFile(own.KeyFile, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write([]byte("no key"))
+	for range 2 {
+		reload(exitFailure, own.KeyFile)
+	}
+	write(key)
+	reload(exitOK, "")
+	if err := os.Remove(own.KeyFile); err != nil {
+		t.Fatal(err)
+	}
+	reload(exitFailure, own.KeyFile)
+}
+
 // TestServeNamesTheFileThatIsWrong checks that serve names an unusable file and does
 // not start.
 func TestServeNamesTheFileThatIsWrong(t *testing.T) {

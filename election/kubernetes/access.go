@@ -76,13 +76,13 @@ func (a *access) sending() sent {
 // renew reads all files again now, and reports whether that changes what was sent. Of many requests that were refused, one reads what is new, and it is new for all.
 func (a *access) renew(before sent) bool {
 	if a.file != nil {
-		a.file.Look()
+		_ = a.file.Look() // it is logged
 	}
 	t := a.now()
 	if t.secret != nil {
-		t.secret.Look()
+		_ = t.secret.Look() // it is logged
 	}
-	t.security.Look()
+	_ = t.security.Look() // it is logged
 	return a.sending() != before
 }
 

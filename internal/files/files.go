@@ -33,7 +33,8 @@ type Watched[T any] struct {
 		value    T
 		contents [][]byte // of which value was made, or which were refused
 		looked   time.Time
-		fault    string // that was logged last
+		refused  error // why value was not made of them, nil if it was
+		fault    error // what is wrong with the files at present, nil if nothing is
 	}
 }
 
@@ -64,31 +65,32 @@ func (w *Watched[T]) Get() T {
 	return w.mu.value
 }
 
-// Look looks at the files now.
-func (w *Watched[T]) Look() {
+// Look looks at the files now. Its error is what is wrong with them, for which the earlier ones hold.
+func (w *Watched[T]) Look() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lookLocked()
+	return w.mu.fault
 }
 
 func (w *Watched[T]) lookLocked() {
 	w.mu.looked = time.Now()
 	contents, err := w.read()
 	if err == nil {
-		if sameContents(contents, w.mu.contents) {
-			return
+		if !sameContents(contents, w.mu.contents) {
+			var value T
+			if value, w.mu.refused = w.build(contents); w.mu.refused == nil {
+				w.mu.value = value
+				w.log.Info(w.what+" read again", zap.Strings("files", w.used()))
+			}
+			w.mu.contents = contents
 		}
-		var value T
-		if value, err = w.build(contents); err == nil {
-			w.mu.value, w.mu.fault = value, ""
-			w.log.Info(w.what+" read again", zap.Strings("files", w.used()))
-		}
-		w.mu.contents = contents
+		err = w.mu.refused
 	}
-	if err != nil && err.Error() != w.mu.fault {
-		w.mu.fault = err.Error()
+	if err != nil && (w.mu.fault == nil || err.Error() != w.mu.fault.Error()) {
 		w.log.Error(w.what+" not usable, the earlier ones hold", zap.Error(err))
 	}
+	w.mu.fault = err
 }
 
 func (w *Watched[T]) read() ([][]byte, error) {

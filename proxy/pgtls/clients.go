@@ -105,11 +105,12 @@ func minVersion(v uint16) uint16 {
 }
 
 // Reload reads the files again if they changed, without waiting for the next
-// connection. What is wrong with them is logged.
-func (c *Clients) Reload() {
-	if c != nil {
-		c.files.Look()
+// connection. What is wrong with them is logged, and returned.
+func (c *Clients) Reload() error {
+	if c == nil {
+		return nil
 	}
+	return c.files.Look()
 }
 
 // Config returns a configuration for servers that speak another protocol, by its name within

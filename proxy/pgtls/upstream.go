@@ -126,11 +126,12 @@ func (u *Upstream) Config() *tls.Config {
 }
 
 // Reload reads the files again if they changed. What is wrong with them is
-// logged.
-func (u *Upstream) Reload() {
-	if u != nil {
-		u.files.Look()
+// logged, and returned.
+func (u *Upstream) Reload() error {
+	if u == nil {
+		return nil
 	}
+	return u.files.Look()
 }
 
 // ErrUpstreamCertificate says that the certificate of Postgres was not accepted.

@@ -20,13 +20,19 @@ type Result struct {
 	Changes []config.Change `json:"changes"`
 	// Errors are what is wrong with the configuration. If there are any, nothing changed.
 	Errors []string `json:"errors,omitempty"`
+	// Files are what is wrong with other files, for which the earlier ones hold. The configuration has changed all the
+	// same.
+	Files []string `json:"files,omitempty"`
 }
+
+// OK reports whether all could be read.
+func (r Result) OK() bool { return len(r.Errors) == 0 && len(r.Files) == 0 }
 
 // Reloader reloads the configuration of one proxy. Its fields are set before its first use.
 type Reloader struct {
 	// Before, if not nil, is called before each Load, in the same goroutine: for files that are read again
-	// whether or not the configuration has changed.
-	Before func()
+	// whether or not the configuration has changed. Its error says which cannot be used.
+	Before func() error
 	// Load reads and validates the configuration. It runs in a goroutine of its own, because a file may
 	// never be read to its end, such as a named pipe, or one on a server that does not answer. Nobody
 	// waits for that goroutine for longer than ReadTimeout, and there is only one at a time.
@@ -45,8 +51,9 @@ type Reloader struct {
 
 // loaded is the result of Load.
 type loaded struct {
-	cfg config.Config
-	err error
+	cfg   config.Config
+	err   error
+	files error // that of Before
 }
 
 // ReadTimeout bounds how long a reload waits for the configuration to be read.
@@ -59,18 +66,19 @@ func (r *Reloader) Start(cfg config.Config) { r.current.Store(&cfg) }
 func (r *Reloader) Current() *config.Config { return r.current.Load() }
 
 // load calls Load, and waits for its result for at most ReadTimeout, or until ctx ends.
-func (r *Reloader) load(ctx context.Context) (config.Config, error) {
+func (r *Reloader) load(ctx context.Context) loaded {
 	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
 	for stale := r.reading != nil; ; stale = false { // what was read for an earlier call does not count
 		if r.reading == nil {
 			reading := make(chan loaded, 1)
 			go func() {
+				var l loaded
 				if r.Before != nil {
-					r.Before()
+					l.files = r.Before()
 				}
-				cfg, err := r.Load()
-				reading <- loaded{cfg, err}
+				l.cfg, l.err = r.Load()
+				reading <- l
 			}()
 			r.reading = reading
 		}
@@ -78,13 +86,13 @@ func (r *Reloader) load(ctx context.Context) (config.Config, error) {
 		case l := <-r.reading:
 			r.reading = nil
 			if !stale {
-				return l.cfg, l.err
+				return l
 			}
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
-				return config.Config{}, fmt.Errorf("read the configuration: %w", ctx.Err())
+				return loaded{err: fmt.Errorf("read the configuration: %w", ctx.Err())}
 			}
-			return config.Config{}, fmt.Errorf("read the configuration: it, or a file that it names, could not be read to its end within %s", ReadTimeout)
+			return loaded{err: fmt.Errorf("read the configuration: it, or a file that it names, could not be read to its end within %s", ReadTimeout)}
 		}
 	}
 }
@@ -94,9 +102,13 @@ func (r *Reloader) load(ctx context.Context) (config.Config, error) {
 func (r *Reloader) Reload(ctx context.Context) Result {
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	next, err := r.load(ctx)
-	if err != nil {
-		result := Result{Changes: []config.Change{}, Errors: strings.Split(err.Error(), "\n")}
+	next := r.load(ctx)
+	var result Result
+	if next.files != nil {
+		result.Files = strings.Split(next.files.Error(), "\n")
+	}
+	if next.err != nil {
+		result.Changes, result.Errors = []config.Change{}, strings.Split(next.err.Error(), "\n")
 		why := "the configuration is invalid and was not reloaded: nothing has changed"
 		if ctx.Err() != nil {
 			why = "the configuration was not reloaded, because whoever asked for it has gone: nothing has changed"
@@ -104,7 +116,7 @@ func (r *Reloader) Reload(ctx context.Context) Result {
 		r.Log.Error(why, zap.Strings("errors", result.Errors))
 		return result
 	}
-	reloaded, changes := r.Current().Reload(&next)
+	reloaded, changes := r.Current().Reload(&next.cfg)
 	r.current.Store(reloaded)
 	r.Apply(reloaded)
 	applied := 0
@@ -125,5 +137,6 @@ func (r *Reloader) Reload(ctx context.Context) Result {
 		}
 	}
 	r.Log.Info("configuration reloaded", zap.Int("changed", applied), zap.Int("need_restart", len(changes)-applied))
-	return Result{Changes: append([]config.Change{}, changes...)}
+	result.Changes = append([]config.Change{}, changes...)
+	return result
 }
