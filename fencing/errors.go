@@ -131,7 +131,7 @@ func UnfencedRefusal(user string) *Refusal {
 		SQLState: StateNotLeader,
 		Message:  "this connection names no resource, so it can only read",
 		Detail:   detail(map[string]any{"user": user}),
-		Hint: "Name the resource that this worker writes, as in options='-c fencepost.resource=billing -c fencepost.worker=host-7:4242', " +
+		Hint: "Waiting does not help. Name the resource that this worker writes, as in options='-c fencepost.resource=billing -c fencepost.worker=host-7:4242', " +
 			"or add a route for it (routes in Fencepost's configuration; fencepost explain-route says why none matches), or let this user write unfenced by unfenced.users there.",
 	}
 }
