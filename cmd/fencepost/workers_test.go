@@ -101,14 +101,16 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 		var err error
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if worker, err = pgx.Connect(ctx, strings.Replace(r.dsn(db, "fencepost.resource=billing"), pgtest.App, user, 1)); err != nil {
+		if worker, err = pgx.Connect(ctx, strings.Replace(r.dsn(db, "fencepost.resource=billing"), "//"+pgtest.App+"@", "//"+user+"@", 1)); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = worker.Close(context.Background()) })
 	}
 	reconnect(pgtest.App)
 	mustWait(true)
-	reconnect(pgtest.Control)
+	other := db + "_other"
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE "+other+" LOGIN")
+	reconnect(other)
 	mustWait(false)
 }
 

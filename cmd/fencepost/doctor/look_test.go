@@ -137,7 +137,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	follow(t, s)
 	r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
 	wantIDs(t, r, "fsync-off", "full-page-writes-off", "synchronous-commit", "asynchronous-replica", "prepared-transaction-holds-fence",
-		"write-all-data", "fence-rights", "fence-rights", "way-around", "hba-invalid")
+		"write-all-data", "fence-rights", "way-around", "hba-invalid")
 	for id, wants := range map[string][]string{
 		"synchronous-commit":               {"off for role "},
 		"asynchronous-replica":             {"a_standby"},
