@@ -214,6 +214,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
+// Clients returns how many clients are connected.
+func (s *Server) Clients() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.conns)
+}
+
 // openLocked returns the sessions, and the connections of clients that have none yet.
 func (s *Server) openLocked() (sessions []*session, others []netloop.Conn) {
 	begun := map[netloop.Conn]bool{}

@@ -70,7 +70,7 @@ func logInBackground(ctx context.Context, cfg config.Config, w io.Writer) (_ con
 			cancel(fmt.Errorf("write the log: %w", err))
 		}
 	})
-	stop := context.AfterFunc(ctx, func() { out.Expire(cfg.DrainTimeout.D()) })
+	stop := context.AfterFunc(ctx, func() { out.Expire(cfg.ShutdownDelay.D() + cfg.DrainTimeout.D()) })
 	close = func() error {
 		stop()
 		defer cancel(nil)

@@ -36,8 +36,9 @@ import (
 const serveAbout = `
 Usage: fencepost serve [--config FILE]
 
-Runs the proxy until SIGTERM or SIGINT. It then accepts no new connections, lets
-running transactions end (drain_timeout), releases its leases and exits. A second
+Runs the proxy until SIGTERM or SIGINT. It then waits for its clients to leave
+(shutdown_delay), accepts no new connections, lets running transactions end
+(drain_timeout), releases its leases and exits. A second
 signal ends it at once; its leases then expire with their TTL. SIGHUP reloads the
 configuration, as fencepost reload does.
 

@@ -50,7 +50,11 @@ func (s *serving) run(ctx context.Context) error {
 	}
 	s.log.Info("serving", fields...)
 	tellSystemd(s.log, daemon.SdNotifyReady)
-	err := s.accept(ctx)
+	accepting, stopAccepting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAccepting()
+	group.Go(func() error { defer stopAccepting(); s.outlast(ctx, accepting); return nil })
+	err := s.accept(accepting)
+	stopAccepting()
 	s.draining.Store(true)
 	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
 	stopAsking() // not before: the checks notice a database that was dropped, whose leases cannot be released
@@ -58,6 +62,34 @@ func (s *serving) run(ctx context.Context) error {
 	err = errors.Join(err, s.leases.Close()) // when nobody uses the leases any more
 	s.log.Info("ended", zap.NamedError("error", err))
 	return err
+}
+
+// outlast returns when ctx has ended, and after it no client is connected or the shutdown_delay has passed, or when
+// accepting has ended.
+func (s *serving) outlast(ctx, accepting context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-accepting.Done():
+		return
+	}
+	s.draining.Store(true)
+	delay := s.current().ShutdownDelay.D()
+	if delay == 0 || s.proxy.Clients() == 0 {
+		return
+	}
+	s.log.Info("waiting for clients to leave before draining", zap.Int("clients", s.proxy.Clients()), zap.Duration("for_at_most", delay))
+	over, tick := time.NewTimer(delay), time.NewTicker(100*time.Millisecond)
+	defer over.Stop()
+	defer tick.Stop()
+	for s.proxy.Clients() > 0 {
+		select {
+		case <-tick.C:
+		case <-over.C:
+			return
+		case <-accepting.Done():
+			return
+		}
+	}
 }
 
 // accept serves the workers of all listeners until ctx ends. If one of them fails, it closes

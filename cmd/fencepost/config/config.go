@@ -30,6 +30,7 @@ type Config struct {
 	Lease          Lease               `yaml:"lease"`
 	StartupWait    Duration            `yaml:"startup_wait"`
 	StartupTimeout Duration            `yaml:"startup_timeout"`
+	ShutdownDelay  Duration            `yaml:"shutdown_delay"`
 	DrainTimeout   Duration            `yaml:"drain_timeout"`
 	Unfenced       Unfenced            `yaml:"unfenced" short:"default"`
 	Worker         Worker              `yaml:"worker"`

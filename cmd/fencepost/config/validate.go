@@ -86,6 +86,9 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 	if c.StartupTimeout < Duration(time.Millisecond) {
 		fault("startup_timeout is %s: use at least 1ms, so that silent clients are closed", c.StartupTimeout)
 	}
+	if c.ShutdownDelay < 0 {
+		fault("shutdown_delay is %s: it must not be negative", c.ShutdownDelay)
+	}
 	if c.DrainTimeout < 0 {
 		fault("drain_timeout is %s: it must not be negative", c.DrainTimeout)
 	}

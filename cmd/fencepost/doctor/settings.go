@@ -58,6 +58,8 @@ func (f *findings) settings(c *config.Config) {
 		}
 	}
 	switch drain := c.DrainTimeout.D(); {
+	case c.ShutdownDelay > 0 && c.ShutdownDelay.D()+drain >= stopTimeout:
+		f.addf(drainLong, "Lower them, or raise TimeoutStopSec or terminationGracePeriodSeconds above their sum.", "shutdown_delay is %s, and drain_timeout %s", c.ShutdownDelay, c.DrainTimeout)
 	case drain == 0:
 		f.add(drainNone, "drain_timeout is 0s", "Set drain_timeout to what an ordinary transaction takes, such as 10s.")
 	case drain >= stopTimeout:
