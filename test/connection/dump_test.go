@@ -2,17 +2,20 @@ package connection
 
 import (
 	"bytes"
+	"io"
 	"net"
 	"os"
 	osexec "os/exec"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestPgDumpNeedsNoResource: from 16 on, pg_dump reads as much without a resource as directly.
+// TestPgDumpNeedsNoResource: from 16 on, pg_dump reads as much without a resource, or as an observer of one, as directly. A
+// leader restores what it writes.
 func TestPgDumpNeedsNoResource(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.SharedMajor(t, 18)
@@ -25,13 +28,27 @@ func TestPgDumpNeedsNoResource(t *testing.T) {
 	}
 	through, direct := asVersion15(t, p.Addr), asVersion15(t, pg.Addr())
 	for _, args := range [][]string{{"pg_dump", "-n", "public", "-d", db}, {"pg_dumpall", "-l", db, "--no-role-passwords", "--exclude-database=*"}} {
-		want, err := dumped(t, direct, args)
+		want, err := dumped(t, direct, "", args)
 		if err != nil {
 			t.Fatalf("%v, directly: %v", args, err)
 		}
-		if got, err := dumped(t, through, args); err != nil || got != want {
-			t.Errorf("%v: %v\n%s\ndirectly\n%s", args, err, got, want)
+		for _, options := range []string{"", "-c fencepost.resource=r -c fencepost.worker=backup -c fencepost.campaign=off"} {
+			if got, err := dumped(t, through, options, args); err != nil || got != want {
+				t.Errorf("%v with options %q: %v\n%s\ndirectly\n%s", args, options, err, got, want)
+			}
 		}
+	}
+	text, err := dumped(t, through, "", []string{"pg_dump", "-O", "-x", "-t", "kept", "-d", db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	into := pg.Database(t)
+	leading(t, p, into)
+	if out, err := run(t, p.Addr, "-c fencepost.resource=r -c fencepost.worker=w", strings.NewReader(text), []string{"psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", into}); err != nil {
+		t.Fatalf("the leader restores: %v\n%s", err, out)
+	}
+	if n := pgtest.Ask[int](t, pg, into, "select count(*) from public.kept"); n != 2 {
+		t.Errorf("%d rows were restored", n)
 	}
 }
 
@@ -39,14 +56,21 @@ func TestPgDumpNeedsNoResource(t *testing.T) {
 var key = regexp.MustCompile(`(?m)^\\(un)?restrict .*$`)
 
 // dumped is what one of PostgreSQL's programs writes, or its error.
-func dumped(t *testing.T, address string, args []string) (string, error) {
+func dumped(t *testing.T, address, options string, args []string) (string, error) {
+	t.Helper()
+	out, err := run(t, address, options, nil, args)
+	return key.ReplaceAllString(out, ""), err
+}
+
+// run runs one of PostgreSQL's programs with this input, and returns what it writes.
+func run(t *testing.T, address, options string, input io.Reader, args []string) (string, error) {
 	t.Helper()
 	host, port, _ := net.SplitHostPort(address)
 	cmd := osexec.CommandContext(t.Context(), program(t, args[0]), append(args[1:len(args):len(args)], "-w", "-h", host, "-p", port, "-U", pgtest.App)...)
-	cmd.Env = append(os.Environ(), "PGPASSWORD="+pgtest.Password, "PGSSLMODE=disable")
-	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), "PGPASSWORD="+pgtest.Password, "PGSSLMODE=disable", "PGOPTIONS="+options)
+	cmd.Stdin, cmd.Stderr = input, os.Stderr
 	out, err := cmd.Output()
-	return key.ReplaceAllString(string(out), ""), err
+	return string(out), err
 }
 
 // asVersion15 returns an address that leads to one of a server of 18, which says there that it is 15: pg_dump refuses

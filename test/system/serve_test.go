@@ -53,6 +53,33 @@ func TestServeEndsInOrder(t *testing.T) {
 	}
 }
 
+// TestServeWaitsForItsClients: with a shutdown_delay, sessions and new connections go on after SIGTERM until the last one
+// has left, and no longer.
+func TestServeWaitsForItsClients(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", with(long, "SHUTDOWN_DELAY=10m"))
+	one := h.proxy()
+	a := h.join(one, "a", "campaign", "wait")
+	one.Signal(t, syscall.SIGTERM)
+	one.Await(t, "waiting for clients to leave before draining")
+	if code, body := one.Get(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"draining": true`) {
+		t.Errorf("/readyz of a proxy that waits: %d %s", code, body)
+	}
+	late := h.join(one, "late")
+	a.must("INSERT INTO work VALUES ('a')")
+	a.leave()
+	late.must("SELECT 1")
+	late.leave()
+	select {
+	case <-one.Done:
+	case <-time.After(process.Patience):
+		t.Fatal("the proxy does not end")
+	}
+	if one.Code != 0 {
+		t.Errorf("exit code %d", one.Code)
+	}
+}
+
 // TestLibpqGetsPastAProxyWithoutPostgres names two proxies in a DSN, of which the first cannot reach
 // Postgres, or waits for it until startup_timeout.
 func TestLibpqGetsPastAProxyWithoutPostgres(t *testing.T) {
