@@ -102,6 +102,7 @@ func commands() []command {
 		{name: "handover", args: "RESOURCE --to WORKER", summary: "let a worker of your choice lead next", run: runHandover},
 		{name: "pause", args: "RESOURCE", summary: "stop everyone from leading a resource", run: runPause},
 		{name: "resume", args: "RESOURCE", summary: "allow a paused resource to be led again", run: runResume},
+		{name: "orders", args: "[--resource NAME]", summary: "show what operators have ordered, when and why", run: runOrders},
 		{name: "ledger", args: "prune --keep 90d", summary: "delete old grants from the ledger", run: runLedger},
 		{name: "audit", args: "[--verify] --dsn DSN", summary: "show who led when and what was refused, or verify the rows of stamped tables", run: runAudit},
 		{name: "guard", args: "add | list | remove --table TABLE", summary: "let only the leader write a table, whatever path its writes take", run: runGuard},

@@ -186,6 +186,12 @@ func TestOrdersByDSN(t *testing.T) {
 	run(exitOK, "resource billing is new: no worker has connected for it yet", "pause", "billing")
 	run(exitOK, "resource billing is paused already", "pause", "billing")
 
+	run(exitOK, "pause", "orders", "--resource", "billing")
+	run(exitOK, "no order was given", "orders", "--resource", "mail")
+	out = runCommand(t, nil, "orders", "--dsn", dsn)
+	if lines := strings.Split(strings.TrimSpace(out.stdout), "\n"); out.code != exitOK || len(lines) != 8 || !strings.Contains(strings.Join(strings.Fields(lines[1]), " "), "evict billing a - 2 me "+pgtest.Superuser+" -") {
+		t.Errorf("orders: code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
 	var trail, kinds string
 	row := s.Connect(t, pgtest.Superuser, db).QueryRow(context.Background(), `SELECT string_agg(kind, ' ' ORDER BY id),
 		min(asked_by || ' as ' || role) FILTER (WHERE id = 1) FROM fencepost.orders`)

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
@@ -27,6 +31,16 @@ the ledger knew of former leaders is lost, so stop the workers first. Without --
 rm refuses a resource that is paused, whose leader has a lease (elector postgres), or
 whose leader was granted its epoch within the last hour.
 ` + connecting
+
+const ordersAbout = `
+Usage: fencepost orders [--resource NAME] (--database NAME [--config FILE] | --dsn DSN)
+
+Shows what operators have ordered in a database, the oldest first: what, for whom,
+who asked for it (--by, and the role that the server knows) and why. resource list
+shows which orders are in force.
+
+The command connects to the database as the control role: with the configuration
+and --database, or with --dsn.`
 
 const ledgerAbout = `
 Usage: fencepost ledger prune --keep DURATION (--database NAME [--config FILE] | --dsn DSN)
@@ -125,6 +139,46 @@ func barsText(bars []store.Bar) string {
 		texts = append(texts, text)
 	}
 	return strings.Join(texts, "; ")
+}
+
+func runOrders(ctx context.Context, t terminal, args []string) error {
+	var o orderOptions
+	fs := flag.NewFlagSet("orders", flag.ContinueOnError)
+	o.target(fs, t)
+	resource := fs.String("resource", "", "show only the orders about the resource of this `name`")
+	if _, err := parseOrder(t, fs, ordersAbout, "", args); err != nil {
+		return err
+	}
+	return o.run(ctx, hosts.Aim{At: o.at, Reads: true, Notes: t.stderr, Warnings: t.stderr, Out: t.stdout}, t,
+		func(ctx context.Context, t terminal, st *store.Store, database string) error {
+			all, err := st.Orders(ctx, 0)
+			if err != nil {
+				return err
+			}
+			return writeOrders(t.stdout, slices.DeleteFunc(all.Orders, func(o fencing.Order) bool { return *resource != "" && o.Resource != *resource }))
+		})
+}
+
+// writeOrders writes orders in a table.
+func writeOrders(out io.Writer, all []fencing.Order) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(out, "no order was given")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "WHEN\tORDER\tRESOURCE\tWORKER\tUNTIL\tEPOCH\tASKED BY\tROLE\tREASON")
+	for _, o := range all {
+		until, epoch := "", ""
+		if !o.Until.IsZero() {
+			until = o.Until.UTC().Format("2006-01-02 15:04:05 UTC")
+		}
+		if o.Epoch != 0 {
+			epoch = strconv.FormatInt(int64(o.Epoch), 10)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.AskedAt.UTC().Format("2006-01-02 15:04:05 UTC"), o.Kind, dash(o.Resource), dash(o.Worker),
+			dash(until), dash(epoch), dash(o.AskedBy), dash(o.Role), dash(o.Reason))
+	}
+	return w.Flush()
 }
 
 // runLedger runs ledger prune.
