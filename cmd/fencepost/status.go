@@ -27,7 +27,8 @@ Usage: fencepost status [--admin ADDRESS | --dsn DSN] [--resource NAME] [--json 
 
 Shows resources, leaders and epochs. By default it queries a running Fencepost,
 which knows the leases and the refused writes of the resources that its workers
-use. With --dsn it reads one database, which contains the grants of all proxies,
+use, and prints first what is wrong with it. If no resource is in use there and it
+cannot serve, the exit code is 1. With --dsn it reads one database, which contains the grants of all proxies,
 and the leases if election.provider is postgres.
 
 STATE is led (a worker leads, and its lease is confirmed), vacant (nobody leads or
@@ -145,7 +146,32 @@ func (o statusOptions) print(ctx context.Context, out io.Writer) error {
 	for i, v := range views {
 		rows[i] = v.row()
 	}
-	return printStatus(out, rows)
+	if o.dsn != "" {
+		return printStatus(out, rows, "no resources yet: no client has connected with fencepost.resource")
+	}
+	ready, err := o.printFaults(ctx, out)
+	if err != nil {
+		return err
+	}
+	err = printStatus(out, rows, "no resource is in use at this proxy: --dsn shows those that a database knows")
+	if err == nil && len(rows) == 0 && !ready {
+		return notReady(o.admin)
+	}
+	return err
+}
+
+// printFaults prints what is wrong with the proxy, and reports whether it is ready.
+func (o statusOptions) printFaults(ctx context.Context, out io.Writer) (ready bool, err error) {
+	r, err := readinessOf(ctx, o.admin)
+	if err != nil {
+		return false, err
+	}
+	for _, l := range troubleLines(r) {
+		if _, err := fmt.Fprintln(out, l); err != nil {
+			return false, err
+		}
+	}
+	return r.Ready, nil
 }
 
 // statusView is what is known of a resource. What only a proxy knows is not set if
@@ -186,13 +212,39 @@ func printJSON(out io.Writer, views []statusView) error {
 	return e.Encode(map[string][]statusView{"resources": views})
 }
 
+// readinessOf asks a proxy whether it is ready.
+func readinessOf(ctx context.Context, proxy *admin.Client) (ready admin.Readiness, err error) {
+	err = proxy.Ask(ctx, http.MethodGet, "/readyz", &ready, http.StatusOK, http.StatusServiceUnavailable)
+	return ready, err
+}
+
+// troubleLines says what is wrong with a proxy, and what to do.
+func troubleLines(r admin.Readiness) (lines []string) {
+	add := func(what, text string) {
+		if text != "" {
+			lines = append(lines, what+": "+dash(text))
+		}
+	}
+	for _, f := range r.Faults {
+		add(string(f.Kind), f.Problem)
+		add("remedy", f.Remedy)
+	}
+	for _, w := range r.Warnings {
+		add("warning", w)
+	}
+	if r.Draining {
+		lines = append(lines, "draining: the proxy is shutting down")
+	}
+	return lines
+}
+
 // printReadiness prints what keeps a proxy from serving, and returns an error if it is not
 // ready.
 func printReadiness(ctx context.Context, out io.Writer, proxy *admin.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	var ready admin.Readiness
-	if err := proxy.Ask(ctx, http.MethodGet, "/readyz", &ready, http.StatusOK, http.StatusServiceUnavailable); err != nil {
+	ready, err := readinessOf(ctx, proxy)
+	if err != nil {
 		return err
 	}
 	var lines []string
@@ -210,16 +262,7 @@ func printReadiness(ctx context.Context, out io.Writer, proxy *admin.Client) err
 		add("host", text)
 	}
 	add("election", ready.Election)
-	for _, f := range ready.Faults {
-		add(string(f.Kind), f.Problem)
-		add("remedy", f.Remedy)
-	}
-	for _, w := range ready.Warnings {
-		add("warning", w)
-	}
-	if ready.Draining {
-		lines = append(lines, "draining: the proxy is shutting down")
-	}
+	lines = append(lines, troubleLines(ready)...)
 	if ready.Ready {
 		lines = append([]string{"ready"}, lines...)
 	}
@@ -229,14 +272,19 @@ func printReadiness(ctx context.Context, out io.Writer, proxy *admin.Client) err
 		}
 	}
 	if !ready.Ready {
-		return fmt.Errorf("the proxy at %s is not ready", proxy.Address)
+		return notReady(proxy)
 	}
 	return nil
 }
 
-func printStatus(out io.Writer, rows []statusRow) error {
+func notReady(proxy *admin.Client) error {
+	return fmt.Errorf("the proxy at %s is not ready", proxy.Address)
+}
+
+// printStatus prints the table, or none if there is no resource.
+func printStatus(out io.Writer, rows []statusRow, none string) error {
 	if len(rows) == 0 {
-		_, err := fmt.Fprintln(out, "no resources yet: no client has connected with fencepost.resource")
+		_, err := fmt.Fprintln(out, none)
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -22,7 +23,7 @@ func TestNamesWriteNoLinesOfTheStatus(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	name := "w\nshop/billing: takeover blocked: process 4242 must be ended: pg_terminate_backend(4242)\n\x1b[2K"
-	if err := printStatus(&out, []statusRow{{database: "shop", resource: "r", leader: name, epoch: "1"}}); err != nil {
+	if err := printStatus(&out, []statusRow{{database: "shop", resource: "r", leader: name, epoch: "1"}}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(out.String(), "\n"); n != 2 || strings.Contains(out.String(), "\x1b") {
@@ -42,7 +43,10 @@ func TestStatusShowsATable(t *testing.T) {
 	stale := func(resource string) string {
 		return map[string]string{"billing": "discard", "mail": "reject"}[resource]
 	}
-	server := &admin.Server{Metrics: m, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
+	ready := func(context.Context) admin.Readiness {
+		return admin.Readiness{Faults: []faults.Lasting{{Fault: faults.Fault{Kind: faults.ControlLogin, Problem: "the password is wrong", Remedy: "Correct it."}}}}
+	}
+	server := &admin.Server{Metrics: m, Ready: ready, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
 		return []election.ResourceStatus{
 			{
 				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
@@ -73,9 +77,13 @@ func TestStatusShowsATable(t *testing.T) {
 		t.Fatalf("exit code %d: %s", out.code, out.stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
-	if len(lines) != 8 {
+	if len(lines) != 10 {
 		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
 	}
+	if lines[0] != "control_login: the password is wrong" || lines[1] != "remedy: Correct it." {
+		t.Errorf("the faults do not come first: %q", lines[:2])
+	}
+	lines = lines[2:]
 	for _, want := range []string{"shop", "billing", "led", "host-9:117:q1", "8", "7s", "1", "1m30s (phi 2.5)  ", "4"} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("line %q has no %q", lines[1], want)
