@@ -35,7 +35,7 @@ func TestAuditSaysWhatWasRefused(t *testing.T) {
 			Resource: "r", Worker: "follower", Kind: fencing.KindNotLeader,
 		}},
 		{late, "ZF003", stale, fencing.Rejection{
-			Resource: "r", Worker: "late", Kind: fencing.KindStale, Held: 2, Finding: fencing.Finding{Epoch: 2, Current: 2, Holder: "late"},
+			Resource: "r", Worker: "late", Kind: fencing.KindStartOver, Held: 2, Finding: fencing.Finding{Epoch: 2, Current: 2, Holder: "late"},
 		}},
 		{late, "ZF005", "prepare transaction 'x'", fencing.Rejection{
 			Resource: "r", Worker: "late", Kind: fencing.KindUnfenceable, Announced: 2, Held: 2, Finding: fencing.Finding{Epoch: 2, Current: 2, Holder: "late"},
