@@ -108,15 +108,15 @@ func (x *session) beginReading(ctx context.Context) error {
 
 // enter joins the candidacy and waits for the lease, and completes the configuration of the core.
 func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
+	if x.backend.controls { // before it takes a lease
+		return memberRefusal(x.start.user)
+	}
 	x.member.discards, x.member.tellEach = policy.OnStale == DiscardStale, policy.TellEach
 	cand, err := x.joinCandidacy(ctx, claim)
 	if err != nil {
 		return policy.Route.explained(startupRefusal(err))
 	}
 	x.StatusChanged() // an earlier call has done nothing
-	if x.backend.controls {
-		return memberRefusal(x.start.user)
-	}
 	if !x.backend.ordinary {
 		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
 			return startupRefusal(err)

@@ -270,6 +270,9 @@ func TestAMemberOfTheControlRoleIsNoWorker(t *testing.T) {
 		if e := fixture.FatalError(t, c.Rest()); e['C'] != fencing.StateNoFence || !strings.Contains(e['M'], "is a member of Fencepost's control role") {
 			t.Errorf("%s is refused by %v", user, e)
 		}
+		if n := s.Elector.Candidacies(); n != 0 {
+			t.Errorf("%s has become a candidate: there are %d", user, n)
+		}
 		c = wiretest.Dial(t, s.Addr)
 		c.Send(wiretest.Startup(start...))
 		c.Until('Z')

@@ -3,6 +3,7 @@ package discard
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
@@ -108,6 +109,10 @@ func TestALockedViewHoldsUpNoSession(t *testing.T) {
 	conn := c.Leader("w")
 	fixture.MustPass(t, conn, Q("prepare p as select 1"))
 	defer c.PG.LockAway(t, c.DB, "pg_prepared_statements")()
+	began := time.Now()
 	c.Supersede()
 	fixture.MustPass(t, conn, Q("execute p"))
+	if took := time.Since(began); took > 30*time.Second { // by then, the lock would still be there
+		t.Errorf("the answer took %v", took)
+	}
 }

@@ -37,13 +37,8 @@ func TestServeEndsInOrder(t *testing.T) {
 	}
 	process.Eventually(t, process.Patience, "the idle connection to be ended", func() bool { return idle.exec("SELECT 1") != nil })
 	a.must("INSERT INTO work VALUES ('a, draining')", "COMMIT")
-	select {
-	case <-one.Done:
-	case <-time.After(process.Patience):
-		t.Fatal("the proxy does not end")
-	}
-	if one.Code != 0 {
-		t.Errorf("exit code %d", one.Code)
+	if code := one.Wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 	one.Await(t, "released", "worker", "a", "reason", "left")
 	mustLead(t, b, "the successor")
@@ -70,13 +65,8 @@ func TestServeWaitsForItsClients(t *testing.T) {
 	a.leave()
 	late.must("SELECT 1")
 	late.leave()
-	select {
-	case <-one.Done:
-	case <-time.After(process.Patience):
-		t.Fatal("the proxy does not end")
-	}
-	if one.Code != 0 {
-		t.Errorf("exit code %d", one.Code)
+	if code := one.Wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }
 
