@@ -3,6 +3,7 @@ package election
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -177,21 +178,41 @@ func (r *resource) note(order int64, what func(Handovers, context.Context, int64
 	}()
 }
 
-// candidates are the candidacies that campaign for the resources of a database.
-func (e *Elections) candidates(database string) (all []fencing.Candidate) {
+// candidates are the candidacies that campaign for the resources of a database. Of those that share a token, and so an
+// incarnation, there is one, which leads if any does.
+func (e *Elections) candidates(database string) []fencing.Candidate {
+	byIncarnation := map[string]fencing.Candidate{}
 	for _, r := range e.resourcesOf(database) {
-		if r.bearers != nil { // they are elected elsewhere
-			continue
-		}
-		for _, c := range r.all() {
+		r.mu.Lock()
+		observed := r.mu.observation.State
+		all := r.mu.running()
+		r.mu.Unlock()
+		for _, c := range all {
 			c.mu.Lock()
-			if c.campaignsLocked() {
-				all = append(all, fencing.Candidate{Resource: r.key.name, Worker: c.worker, Incarnation: c.incarnation, Silent: c.mu.liveness.unresponsive})
+			if state := c.campaignLocked(observed); c.campaignsLocked() && byIncarnation[c.incarnation].State != fencing.CandidateLeading {
+				byIncarnation[c.incarnation] = fencing.Candidate{
+					Resource: r.key.name, Worker: c.worker, Incarnation: c.incarnation, Silent: c.mu.liveness.unresponsive, State: state,
+				}
 			}
 			c.mu.Unlock()
 		}
 	}
-	return all
+	return slices.Collect(maps.Values(byIncarnation))
+}
+
+// campaignLocked returns what the candidacy does for the lead, while the lease is in this state. c.mu is held.
+func (c *Candidacy) campaignLocked(observed LeaseState) fencing.CandidateState {
+	s := &c.mu.state
+	switch {
+	case s.phase == leading && s.fault == nil:
+		return fencing.CandidateLeading
+	case s.barred != nil:
+		return fencing.CandidateBarred
+	case c.eligibleLocked() && (observed != Unresponsive || s.waiters > 0 || s.asked()):
+		return fencing.CandidateWaiting
+	default:
+		return fencing.CandidateIdle
+	}
 }
 
 // campaignsLocked reports whether a connection of the candidacy campaigns, and may still lead.

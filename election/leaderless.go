@@ -3,9 +3,11 @@ package election
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/election/own"
+	"github.com/fencepost/fencepost/fencing"
 )
 
 var (
@@ -16,7 +18,7 @@ var (
 	ErrUncertainGrant = errors.New("the synchronous standbys are not known to have its newest grant, so only the proxy of the worker that was granted it knows whether it leads")
 )
 
-// State says whether anybody leads a resource, as far as this proxy knows.
+// State says whether anybody leads a resource, as far as this proxy knows. docs/observability.md has the table.
 type State uint8
 
 const (
@@ -25,19 +27,34 @@ const (
 	Unknown State = iota
 	// Led: a worker has the recorded epoch, and its lease is confirmed now.
 	Led
-	// Contested: somebody holds the lease or waits for it, but no grant is current: a grant
-	// is in progress or blocked, or the lease is about to be acquired or released.
-	Contested
-	// Vacant: nobody holds the lease, and nobody here waits for it.
-	Vacant
-	// Closed: as far as this proxy's lease service says nobody leads, and a fault keeps the
-	// workers here from leading.
-	Closed
+	// Handover: an operator has offered the lead to one worker, which has not taken it yet.
+	Handover
+	// Electing: somebody has the lease or waits for it, and no grant is current.
+	Electing
+	// Idle: nobody leads, and a worker is connected that asks for the lead with its next write.
+	Idle
+	// Paused: an operator keeps everybody from leading.
+	Paused
+	// Blocked: a fault, a grant that fails, or an order keeps the workers from leading.
+	Blocked
+	// Absent: nobody leads, and no worker is connected that could.
+	Absent
 )
 
-var stateNames = [...]string{"unknown", "led", "contested", "vacant", "closed"}
+var stateNames = [...]string{"unknown", "led", "handover", "electing", "idle", "paused", "blocked", "absent"}
 
 func (s State) String() string { return stateNames[s] }
+
+// States returns all states.
+func States() []State {
+	return []State{Unknown, Led, Handover, Electing, Idle, Paused, Blocked, Absent}
+}
+
+// StateOf returns the state of this name, and Unknown for any other.
+func StateOf(name string) State { return State(max(0, slices.Index(stateNames[:], name))) }
+
+// Rests reports whether nobody is meant to lead: nobody leads, and nobody who may asks to.
+func (s State) Rests() bool { return s == Idle || s == Paused }
 
 // leaderless tracks who leads a resource over time, as far as this proxy knows.
 type leaderless struct {
@@ -51,6 +68,16 @@ type leaderless struct {
 	// lastLed is when the last leader was last confirmed; 0 while somebody leads, and if
 	// that is not known.
 	lastLed time.Duration
+	// restedUntil is when nobody was last seen to be meant to lead; 0 if that was never so.
+	restedUntil time.Duration
+}
+
+// wantedSince returns since when somebody should lead and nobody does, 0 while somebody leads, and if that is not known.
+func (l *leaderless) wantedSince() time.Duration {
+	if l.leaderlessSince == 0 {
+		return 0
+	}
+	return max(l.leaderlessSince, l.restedUntil)
 }
 
 func (l *leaderless) follow(led bool, now time.Duration) {
@@ -158,6 +185,9 @@ func (r *resource) followLocked(now time.Duration) leader {
 type standings struct {
 	fault error // why one of them cannot lead, nil if none has such a fault
 	waits bool  // one of them waits for the lease, and no order keeps it from leading
+	idles bool  // one of them asks for the lead when its worker writes
+	// barred is the order that keeps one of them from leading, nil if none does.
+	barred error
 	// unconfirmed is since when the lease that one of them holds is no longer confirmed; 0
 	// if that is not so. why says why.
 	unconfirmed time.Duration
@@ -166,14 +196,6 @@ type standings struct {
 	unserved error
 	// ungranted says why the last grant to one of them failed, nil if somebody was granted an epoch since.
 	ungranted error
-}
-
-// ungrantedElsewhere says why nobody is granted an epoch while somebody at another proxy has the lease.
-func (s standings) ungrantedElsewhere() error {
-	if s.ungranted == nil {
-		return errUngranted
-	}
-	return fmt.Errorf("%w; %w", s.ungranted, errUngranted)
 }
 
 // servedWithin is how long the lease service may fail to serve a candidacy before the state of the resource says so.
@@ -190,11 +212,16 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 		if s.ungranted != nil && !errors.Is(s.ungranted, errUnreached) && c.livesLocked() {
 			all.ungranted = fmt.Errorf("nobody is granted an epoch: %w", s.ungranted)
 		}
-		if c.eligibleLocked() && s.barred == nil && (r.mu.observation.State != Unresponsive || s.waiters > 0 || s.asked()) {
+		switch c.campaignLocked(r.mu.observation.State) {
+		case fencing.CandidateWaiting:
 			all.waits = true
 			if t := s.trouble(r.provider.Source(), now); t != nil && s.unserved != nil && now-s.silent >= servedWithin {
 				all.unserved = fmt.Errorf("nobody is given the lease: %s", t.Problem)
 			}
+		case fencing.CandidateBarred:
+			all.barred = s.barred
+		case fencing.CandidateIdle:
+			all.idles = all.idles || c.campaignsLocked()
 		}
 		if s.held.lease != nil && s.held.granted && now >= s.held.trusted {
 			all.unconfirmed, all.why = s.held.trusted, errUnconfirmed
@@ -212,7 +239,7 @@ type reading struct {
 	state State
 	since time.Duration // when the state began; 0 if that is not known
 	until time.Duration // until when the lease is confirmed; 0 if that is not known
-	why   error         // why the state is Unknown or Closed, and in some cases why it is Contested
+	why   error         // why the state is Unknown or Blocked, and in some cases why it is Electing
 }
 
 // readLocked returns the state of the resource. r.mu is held.
@@ -224,32 +251,51 @@ func (r *resource) readLocked(now time.Duration) reading {
 	case who == leaderElsewhere:
 		return r.readElsewhere(now)
 	case r.lostLocked():
-		return reading{state: Closed, since: r.mu.leaderlessSince, why: r.mu.lost}
+		return r.notLed(Blocked, r.mu.lost)
 	case all.fault != nil:
-		return reading{state: Closed, since: r.mu.leaderlessSince, why: all.fault}
+		return r.notLed(Blocked, all.fault)
 	case r.mu.unusable != nil:
-		return reading{state: Closed, since: r.mu.leaderlessSince, why: r.mu.unusable}
+		return r.notLed(Blocked, r.mu.unusable)
+	case r.mu.inForce.Paused:
+		return r.notLed(Paused, nil)
 	case all.unconfirmed != 0:
 		return reading{state: Unknown, since: all.unconfirmed, why: all.why}
 	case r.mu.watchErr != nil:
 		return reading{state: Unknown, since: r.mu.blindSince, why: r.mu.watchErr}
 	case r.mu.unreached && len(r.mu.loops) > 0: // otherwise nobody follows whether it does
-		return reading{state: Unknown, since: r.mu.leaderlessSince, why: errUnreached}
+		return r.notLed(Unknown, errUnreached)
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
-		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}
+		return r.notLed(Unknown, ErrUncertainGrant)
+	case r.offerLocked().Lasts(now):
+		return r.notLed(Handover, nil)
+	case all.ungranted != nil && (all.waits || r.mu.holder != nil || r.mu.observation.State == Held):
+		return r.notLed(Blocked, all.ungranted)
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
-		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.ungrantedElsewhere()}
+		return r.notLed(Electing, errUngranted)
 	case r.mu.holder != nil, r.mu.observation.State == Held:
-		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.ungranted}
+		return r.notLed(Electing, nil)
 	case all.waits && all.unserved != nil:
-		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.unserved}
+		return r.notLed(Blocked, all.unserved)
 	case all.waits:
-		return reading{state: Contested, since: r.mu.leaderlessSince, why: all.ungranted}
+		return r.notLed(Electing, nil)
 	case who == leaderUnknown:
 		return reading{why: errUnseen}
+	case all.idles:
+		return r.notLed(Idle, nil)
+	case all.barred != nil:
+		return r.notLed(Blocked, all.barred)
 	default:
-		return reading{state: Vacant, since: max(r.mu.freeSince, r.mu.leaderlessSince)}
+		return reading{state: Absent, since: max(r.mu.freeSince, r.mu.leaderlessSince)}
 	}
+}
+
+// notLed is the reading of a resource that nobody leads. r.mu is held.
+func (r *resource) notLed(s State, why error) reading {
+	since := r.mu.wantedSince()
+	if s.Rests() {
+		since = r.mu.leaderlessSince
+	}
+	return reading{state: s, since: since, why: why}
 }
 
 // readElsewhere returns the state of a resource that a worker at another proxy leads.

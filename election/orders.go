@@ -27,8 +27,8 @@ const (
 // Orders returns what a database says, with the orders of operators with ids above after.
 type Orders func(ctx context.Context, after int64) (fencing.Ordered, error)
 
-// InForce returns the orders that keep workers from leading now, in words, by resource.
-type InForce func(ctx context.Context) (map[string][]string, error)
+// InForce returns the orders that keep workers from leading now, by resource.
+type InForce func(ctx context.Context) (map[string]fencing.InForce, error)
 
 // seenOrders is what this proxy has seen of the orders of a database. It outlasts the candidacies,
 // because a failover may end them all before it shows what it has lost.
@@ -253,7 +253,7 @@ func (e *Elections) followInForce(ctx context.Context, name string, barred bool)
 	if d == nil || d.InForce == nil {
 		return
 	}
-	var all map[string][]string
+	var all map[string]fencing.InForce
 	if !barred {
 		d.unread.Passed()
 	} else if in, ok := poll(ctx, d.InForce, d.unread); ok {
@@ -264,6 +264,9 @@ func (e *Elections) followInForce(ctx context.Context, name string, barred bool)
 	for _, r := range e.resourcesOf(name) {
 		r.mu.Lock()
 		r.mu.inForce = all[r.key.name]
+		if now := e.cfg.Now(); r.readLocked(now).state.Rests() { // looked at often enough for wantedSince
+			r.mu.restedUntil = now
+		}
 		r.mu.Unlock()
 	}
 }

@@ -163,12 +163,12 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 		state       State
 		why         error
 	}{
-		{"here", false, Contested, nil},
-		{"here", true, Contested, nil},
-		{"unrecorded", false, Contested, errUngranted},
+		{"here", false, Electing, nil},
+		{"here", true, Electing, nil},
+		{"unrecorded", false, Electing, errUngranted},
 		{"elsewhere", false, Led, nil},
 		{"elsewhere", true, Unknown, ErrUncertainGrant},
-		{"random.this proxy.owner", false, Contested, nil}, // it has ended, and the watch has not seen that
+		{"random.this proxy.owner", false, Electing, nil}, // it has ended, and the watch has not seen that
 		{"random.another proxy.owner", false, Led, nil},
 	} {
 		r := resource{services: services{presence: presenceAs("this proxy")}}
@@ -198,7 +198,7 @@ func TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries(t *testing.T) {
 	c.mu.ungranted = full
 	r.mu.record.Incarnation = "former"
 	r.followLocked(1)
-	if got := r.readLocked(2); got.state != Contested || !errors.Is(got.why, full) {
+	if got := r.readLocked(2); got.state != Blocked || !errors.Is(got.why, full) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -299,10 +299,10 @@ func TestAServiceThatGivesNobodyTheLeaseIsNamed(t *testing.T) {
 	r.mu.observation, r.mu.record = LeaseObservation{State: Freed}, fencing.Record{}
 	c.mu.retained = time.Hour // it campaigns
 	c.mu.heard(errors.New("403 permission denied"), now)
-	if got := r.readLocked(now + servedWithin - 1); got.state != Contested || got.why != nil {
+	if got := r.readLocked(now + servedWithin - 1); got.state != Electing || got.why != nil {
 		t.Errorf("at first: %+v", got)
 	}
-	if got := r.readLocked(now + servedWithin); got.state != Contested || got.why == nil || !strings.Contains(got.why.Error(), "Test has answered only with errors for 5s (403 permission denied)") {
+	if got := r.readLocked(now + servedWithin); got.state != Blocked || got.why == nil || !strings.Contains(got.why.Error(), "Test has answered only with errors for 5s (403 permission denied)") {
 		t.Errorf("when it lasts: %+v", got)
 	}
 	c.mu.heard(nil, now)

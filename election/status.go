@@ -17,13 +17,16 @@ type ResourceStatus struct {
 	// LeaseState is what the lease service shows.
 	LeaseState LeaseState
 	// State says whether anybody leads, since StateSince, which is zero if that is not
-	// known. Reason says why the state is Unknown or Closed, and in some cases why it is
-	// Contested. Callers may add one to others.
+	// known. Reason says why the state is Unknown or Blocked, and in some cases why it is
+	// Electing. Callers may add one to others.
 	State      State
 	StateSince time.Time
 	Reason     error
 	// Local means that a candidacy of this proxy leads.
 	Local bool
+	// Proxy is the proxy through which the worker that was granted the epoch is connected, as the database says; "" if
+	// that is not known. Elections leaves it to its caller.
+	Proxy string
 	// LeaseLeft is how much longer the leader's lease is confirmed; 0 if that is not known.
 	LeaseLeft time.Duration
 	// Holds means that a candidacy of this proxy holds the lease for its epoch, and Margin
@@ -32,7 +35,7 @@ type ResourceStatus struct {
 	Margin time.Duration
 	// Leaderless is how long no worker has been known to be able to write: since the lease
 	// was free or no longer confirmed, and until an epoch is granted. It is 0 while somebody
-	// leads.
+	// leads, and while nobody is meant to (State.Rests).
 	Leaderless time.Duration
 	// FalseAlarms counts the workers that became active again, before anybody else was
 	// granted an epoch, after their lease was released as unresponsive.
@@ -77,6 +80,8 @@ type CandidacyStatus struct {
 	// present silence, nil while the detector knows too little.
 	Heartbeat time.Duration
 	Phi       *float64
+	// Silence is for how long this worker has been inactive, as of the last look; 0 while WorkerTimeout is unlimited.
+	Silence time.Duration
 	// LongestSilence is how long this worker was inactive at most since the candidacy began; 0
 	// while WorkerTimeout is unlimited.
 	LongestSilence time.Duration
@@ -136,7 +141,7 @@ func (r *resource) standing() ResourceStatus {
 	}
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: is.state, Reason: is.why,
-		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: unusable, Orders: r.mu.inForce,
+		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: unusable, Orders: r.mu.inForce.Orders,
 		Local: r.leaderLocked() == leaderHere,
 	}
 	if is.since != 0 {
@@ -154,7 +159,9 @@ func (r *resource) standing() ResourceStatus {
 			st.Holds, st.Margin = true, max(0, term.TrustedUntil-now)
 		}
 	}
-	if since := cmp.Or(r.mu.leaderlessSince, is.since); is.state != Led && since != 0 {
+	if is.state.Rests() {
+		r.mu.restedUntil = now
+	} else if since := cmp.Or(r.mu.wantedSince(), is.since); is.state != Led && since != 0 {
 		st.Leaderless = max(now-since, time.Millisecond) // 0 would mean that somebody leads
 	}
 	return st
@@ -168,7 +175,7 @@ func (c *Candidacy) status() CandidacyStatus {
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
 		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0, Campaigns: c.campaignsLocked(),
 		WorkerTimeout: c.tolerated(now), FalseAlarms: c.extension(now).alarms,
-		LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
+		Silence: c.mu.liveness.quiet, LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
 	}
 	if phi, ok := c.mu.liveness.heartbeats.Phi(c.mu.liveness.quiet); ok {
 		st.Phi = &phi

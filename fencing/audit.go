@@ -65,6 +65,8 @@ type RejectionKind uint8
 const (
 	// KindStale: the statement belongs to an epoch that is over. Only this kind counts as a stale write.
 	KindStale RejectionKind = iota
+	// KindOrdered: an operator's order has ended the epoch of the statement, and nobody was granted one since.
+	KindOrdered
 	// KindStartOver: the worker leads, and its connection or its transaction did not know that yet.
 	KindStartOver
 	// KindNotLeader: the worker does not lead, or its lease is not confirmed.
@@ -81,11 +83,14 @@ const (
 )
 
 // KindOf returns the kind of a refusal with this SQLSTATE, on a connection for this
-// resource. The resource is empty if the connection names none.
-func KindOf(resource, sqlstate string) RejectionKind {
+// resource, whose epoch this worker holds. The resource is empty if the connection names none, and the holder if
+// nobody holds the epoch.
+func KindOf(resource, sqlstate, holder string) RejectionKind {
 	switch {
 	case resource == "":
 		return KindUnfenced
+	case sqlstate == StateSuperseded && holder == "":
+		return KindOrdered
 	case sqlstate == StateSuperseded:
 		return KindStale
 	case sqlstate == StateStartOver:
@@ -104,6 +109,8 @@ func (k RejectionKind) String() string {
 	switch k {
 	case KindStale:
 		return "stale"
+	case KindOrdered:
+		return "ordered"
 	case KindStartOver:
 		return "start_over"
 	case KindNotLeader:
@@ -129,6 +136,8 @@ func (k RejectionKind) Summary(write bool) string {
 	switch k {
 	case KindStale:
 		return "stale " + what + " rejected"
+	case KindOrdered:
+		return what + " refused: an operator's order has ended the lead of its worker"
 	case KindStartOver:
 		return what + " refused: its connection did not know that the worker leads"
 	case KindNotLeader:

@@ -10,6 +10,7 @@ func TestOnlyStaleWritesAreCalledStale(t *testing.T) {
 		label           string
 		write, read     string
 	}{
+		{"paused", "ZF001", "ordered", "write refused: an operator's order has ended the lead of its worker", "read refused: an operator's order has ended the lead of its worker"},
 		{"r", "ZF001", "stale", "stale write rejected", "stale read rejected"},
 		{"r", "ZF003", "start_over", "write refused: its connection did not know that the worker leads", "read refused: its connection did not know that the worker leads"},
 		{"r", "ZF002", "not_leader", "write refused: not the leader", "read refused: not the leader"},
@@ -18,7 +19,8 @@ func TestOnlyStaleWritesAreCalledStale(t *testing.T) {
 		{"", "ZF002", "unfenced", "write refused: unfenced", "read refused: unfenced"},
 		{"", "ZF005", "unfenced", "write refused: unfenced", "read refused: unfenced"},
 	} {
-		kind := KindOf(c.resource, c.state)
+		holder := map[string]string{"r": "other"}[c.resource]
+		kind := KindOf(c.resource, c.state, holder)
 		if kind.String() != c.label || kind.Summary(true) != c.write || kind.Summary(false) != c.read {
 			t.Errorf("%s on resource %q: %s, %q, %q; want %+v", c.state, c.resource, kind, kind.Summary(true), kind.Summary(false), c)
 		}

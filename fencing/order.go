@@ -44,6 +44,12 @@ type Ordered struct {
 	Barred bool
 }
 
+// InForce are the orders that keep workers of a resource from leading now.
+type InForce struct {
+	Orders []string // in words
+	Paused bool     // one of them keeps everybody from leading
+}
+
 // Barred is the error of a grant that an operator's order forbids.
 type Barred struct {
 	// Refusal is what clients are told: a ZF002 that names the order.
@@ -71,4 +77,20 @@ type Candidate struct {
 	Resource, Worker, Incarnation string
 	// Silent means that the worker shows no activity, so that it takes no lease.
 	Silent bool
+	// State is what it does for the lead.
+	State CandidateState
 }
+
+// CandidateState says what a candidacy does for the lead. It is a value of fencepost.candidates.state.
+type CandidateState string
+
+const (
+	// CandidateLeading may write.
+	CandidateLeading CandidateState = "leading"
+	// CandidateWaiting asks for the lease, or has it and no epoch yet.
+	CandidateWaiting CandidateState = "waiting"
+	// CandidateIdle asks for the lease only when its worker wants to write.
+	CandidateIdle CandidateState = "idle"
+	// CandidateBarred is kept from leading by an order.
+	CandidateBarred CandidateState = "barred"
+)

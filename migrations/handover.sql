@@ -19,6 +19,9 @@ CREATE TABLE fencepost.candidates (
     resource    text COLLATE "C" NOT NULL,
     worker      text COLLATE "C" NOT NULL,
     silent      boolean NOT NULL, -- it shows no activity, and would not take a lease
+    -- What its proxy last said: 'leading' (it may write), 'waiting' (for the lead), 'idle' (it would ask for the
+    -- lead with its next write) or 'barred' (by an order).
+    state       text COLLATE "C" NOT NULL CHECK (state IN ('leading', 'waiting', 'idle', 'barred')),
     PRIMARY KEY (proxy, incarnation)
 );
 CREATE INDEX candidates_resource ON fencepost.candidates (resource, worker);
@@ -31,7 +34,7 @@ COMMENT ON TABLE fencepost.candidates IS 'the candidacies of each proxy that cam
 -- It deletes the candidacies of an old proxy by itself, and does not leave that to the foreign key, which does
 -- not exist yet in a database that is being restored, and could not be created after that.
 CREATE OR REPLACE FUNCTION fencepost.note_candidates(proxy text, name text, known bigint, whole boolean,
-    incarnations text[], resources text[], workers text[], silences boolean[], gone text[])
+    incarnations text[], resources text[], workers text[], silences boolean[], states text[], gone text[])
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -54,10 +57,10 @@ BEGIN
         END IF;
         DELETE FROM fencepost.candidates c WHERE c.proxy = proxy AND c.incarnation = ANY (gone);
     END IF;
-    INSERT INTO fencepost.candidates AS c (proxy, incarnation, resource, worker, silent)
-        SELECT proxy, n.incarnation, n.resource, n.worker, n.silent
-        FROM unnest(incarnations, resources, workers, silences) n (incarnation, resource, worker, silent)
-        ON CONFLICT ON CONSTRAINT candidates_pkey DO UPDATE SET silent = excluded.silent;
+    INSERT INTO fencepost.candidates AS c (proxy, incarnation, resource, worker, silent, state)
+        SELECT proxy, n.incarnation, n.resource, n.worker, n.silent, n.state
+        FROM unnest(incarnations, resources, workers, silences, states) n (incarnation, resource, worker, silent, state)
+        ON CONFLICT ON CONSTRAINT candidates_pkey DO UPDATE SET worker = excluded.worker, silent = excluded.silent, state = excluded.state;
     RETURN revision;
 END $$;
 

@@ -32,7 +32,7 @@ func laterFiles(t *testing.T, others map[string]string) fs.FS {
 		"guards.sql": migrations.File(t, "guards.sql") + shelf + `CREATE OR REPLACE FUNCTION fencepost.place_of(fence integer) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT s.place FROM fencepost.shelf s WHERE s.fence = place_of.fence $$;
 `,
-		"status.sql":               replace("status.sql", ") AS waiting\n", ") AS waiting,\n        fencepost.place_of(s.id) AS stands\n"),
+		"status.sql":               replace("status.sql", " AS paused\n", " AS paused,\n        fencepost.place_of(s.id) AS stands\n"),
 		"upgrade_002_shelf.sql":    shelf,
 		"upgrade_003_on_shelf.sql": "INSERT INTO fencepost.shelf SELECT f.id, 'cellar' FROM fencepost.fence f;\n",
 	}

@@ -205,7 +205,7 @@ func (x *session) auditStartup(r *fencing.Refusal) {
 	own := x.start.own
 	x.audit(fencing.Rejection{
 		Time: time.Now(), Resource: own.resource, Worker: x.member.claim.Worker, Write: true, Shadow: true,
-		Kind: fencing.KindOf(own.resource, r.SQLState), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
+		Kind: fencing.KindOf(own.resource, r.SQLState, ""), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
 	})
 }
 

@@ -166,7 +166,7 @@ func TestOrdersByDSN(t *testing.T) {
 		}
 	}
 	out = runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.Control, db))
-	for _, part := range []string{"vacant", `order: paused by order of "`, `, because of "a\tdrill"`, `order: worker "a" may not campaign until 2`} {
+	for _, part := range []string{"paused", `order: paused by order of "`, `, because of "a\tdrill"`, `order: worker "a" may not campaign until 2`} {
 		if out.code != exitOK || !strings.Contains(out.stdout, part) || strings.Contains(out.stdout, "unknown") {
 			t.Errorf("status does not say %q: %s%s", part, out.stdout, out.stderr)
 		}

@@ -161,9 +161,11 @@ func (s *serving) reachUpstream(ctx context.Context) error {
 	return err
 }
 
-// resources returns what is known of every resource. None is led while Postgres does not answer.
+// resources returns what is known of every resource, by the elections and by the databases. None is led while Postgres
+// does not answer.
 func (s *serving) resources() []election.ResourceStatus {
-	return admin.Writable(s.elections.Resources(), s.faults.Lasting(), time.Now())
+	all := s.records.Merge(s.elections.Resources())
+	return admin.Writable(s.metrics.MarkBlocked(all), s.faults.Lasting(), time.Now())
 }
 
 // newHealth returns what looks for faults while s runs.
@@ -177,7 +179,11 @@ func (s *serving) newHealth() *health.Checker {
 		Leases:    s.tryLeases,
 		Watched:   func() error { return s.leases.Healthy() },
 		Resources: s.elections.Resources,
-		Dropped:   s.elections.Dropped,
+		Record:    s.records.Read,
+		Dropped: func(database string) {
+			s.elections.Dropped(database)
+			s.records.Forget(database)
+		},
 	})
 }
 

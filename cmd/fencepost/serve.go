@@ -20,6 +20,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/cmd/fencepost/health"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/cmd/fencepost/recorded"
 	"github.com/fencepost/fencepost/cmd/fencepost/reload"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/token"
@@ -113,6 +114,7 @@ type serving struct {
 	draining  atomic.Bool
 
 	faults  *faults.Register // what is wrong at present
+	records *recorded.Reader // what the databases know of resources
 	health  *health.Checker
 	fences  databases            // the databases that were opened
 	reached remembered[error]    // whether Postgres is reachable
@@ -151,7 +153,7 @@ func newServing(cfg config.Config, logs loggers, open opener) (_ *serving, err e
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{log: log, metrics: admin.NewMetrics(), faults: faults.NewRegister(log.Named("faults"), 0)}
+	s := &serving{log: log, metrics: admin.NewMetrics(), faults: faults.NewRegister(log.Named("faults"), 0), records: recorded.NewReader()}
 	s.audit = s.newAuditing(logs)
 	s.settings.Log, s.settings.Apply = log.Named("reload"), func(c *config.Config) { s.apply(c, logs) }
 	s.settings.Start(cfg)

@@ -27,14 +27,17 @@ Usage: fencepost status [--admin ADDRESS | --dsn DSN] [--resource NAME] [--json 
 
 Shows resources, leaders and epochs. By default it queries a running Fencepost,
 which knows the leases and the refused writes of the resources that its workers
-use, and prints first what is wrong with it. If no resource is in use there and it
-cannot serve, the exit code is 1. With --dsn it reads one database, which contains the grants of all proxies,
-and the leases if election.provider is postgres.
+use, and what its databases know of the others, and prints first what is wrong with it. If it
+shows no resource and cannot serve, the exit code is 1. With --dsn it reads one database, which
+contains the grants of all proxies, and what they have said of their workers.
 
-STATE is led (a worker leads, and its lease is confirmed), vacant (nobody leads or
-waits), contested (somebody holds the lease or waits for it, but no grant is
-current), unknown (the lease cannot be read) or closed (a fault keeps the workers
-from leading).
+STATE is led (a worker leads, and its lease is confirmed), idle (nobody leads, and a
+worker asks for the lead with its next write), paused (by an operator), handover (to a
+worker that has not taken the lead yet), electing (somebody has the lease or waits for
+it), blocked (a fault, a transaction or an order keeps the workers from leading), absent
+(no worker is connected that could lead) or unknown (the lease cannot be read). SILENT
+is how long the leader has been silent, of how long it may be, if it is connected to
+that Fencepost. STALE counts the writes of superseded workers that it has refused.
 
 --json prints the resources as /v1/resources returns them, or as much of that as the
 database knows.
@@ -44,15 +47,17 @@ with 1 if it cannot.`
 
 // statusRow is one line of the table. An empty field is not known from that source.
 type statusRow struct {
-	database, resource, state, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
+	database, resource, state, leader, proxy, epoch, since, leaseLeft, silent, stale string
 
+	refused   uint64   // writes, without the stale ones
+	alarms    int      // false ones
 	guards    int      // how many tables the resource guards
 	lost      []string // those that are recorded as guarded, and are not
 	shadow    bool     // nothing is refused
 	discards  bool     // its stale writes are discarded
 	discarded uint64   // how many were
 	tables    bool     // only its guards refuse those who do not lead
-	reason    string   // why the state is unknown or closed
+	reason    string   // why the state is unknown or blocked
 	blocked   []string // what blocks a takeover, or would block one
 	orders    []string // operators' orders that keep workers from leading
 	waiting   []string // workers that campaign and do not lead
@@ -153,7 +158,7 @@ func (o statusOptions) print(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = printStatus(out, rows, "no resource is in use at this proxy: --dsn shows those that a database knows")
+	err = printStatus(out, rows, "no resource yet: no worker has connected with fencepost.resource, or this proxy cannot read its databases")
 	if err == nil && len(rows) == 0 && !ready {
 		return notReady(o.admin)
 	}
@@ -183,7 +188,7 @@ type statusView struct {
 }
 
 // onlyOfProxies are the fields that a database does not know.
-var onlyOfProxies = []string{"here", "refused_writes", "discarded_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "fence", "workers"}
+var onlyOfProxies = []string{"here", "refused_writes", "discarded_writes", "stale_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "fence", "workers"}
 
 // MarshalJSON implements json.Marshaler.
 func (v statusView) MarshalJSON() ([]byte, error) {
@@ -288,10 +293,10 @@ func printStatus(out io.Writer, rows []statusRow, none string) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DATABASE\tRESOURCE\tSTATE\tLEADER\tEPOCH\tSINCE\tLEASE LEFT\tREFUSED\tWORKER TIMEOUT\tFALSE ALARMS")
+	fmt.Fprintln(w, "DATABASE\tRESOURCE\tSTATE\tLEADER\tPROXY\tEPOCH\tSINCE\tLEASE LEFT\tSILENT\tSTALE")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.state), dash(r.leader), dash(r.epoch),
-			dash(r.since), dash(r.leaseLeft), dash(r.refused), dash(r.timeout), dash(r.falseAlarms))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.state), dash(r.leader), dash(r.proxy), dash(r.epoch),
+			dash(r.since), dash(r.leaseLeft), dash(r.silent), dash(r.stale))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -307,6 +312,12 @@ func printStatus(out io.Writer, rows []statusRow, none string) error {
 // printNotes prints what does not fit into the table.
 func (r statusRow) printNotes(out io.Writer) error {
 	var notes []string
+	if r.refused > 0 {
+		notes = append(notes, fmt.Sprintf("refused %d other writes, for example of workers that do not lead", r.refused))
+	}
+	if r.alarms > 0 {
+		notes = append(notes, fmt.Sprintf("%d false alarms: workers that wrote again after their lease was released for silence (raise worker_timeout if this grows)", r.alarms))
+	}
 	if n := r.guards - len(r.lost); n > 0 {
 		notes = append(notes, fmt.Sprintf("guards %d tables", n))
 	}
@@ -387,10 +398,10 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
-	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, waiting: v.Waiting, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables"}
+	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader, proxy: v.Proxy,
+		silent: leaderSilence(v.ResourceView), blocked: v.Blocked, orders: v.Orders, waiting: v.Waiting, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables"}
 	if !v.ofDatabase {
-		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
+		row.stale, row.refused, row.alarms = strconv.FormatUint(v.Stale, 10), v.Refused-v.Stale, v.FalseAlarms
 	}
 	if v.Epoch > 0 {
 		row.epoch = strconv.FormatInt(v.Epoch, 10)
@@ -403,7 +414,7 @@ func (v statusView) row() statusRow {
 	}
 	switch {
 	case v.LeaseLeft != nil:
-		row.leaseLeft = leftText(time.Duration(*v.LeaseLeft * float64(time.Second)))
+		row.leaseLeft = leftText(seconds(*v.LeaseLeft))
 	case v.ConfirmedUntil != nil && !v.ofDatabase: // it may have been renewed since the proxy read it
 		row.leaseLeft = "≥" + leftText(time.Until(*v.ConfirmedUntil))
 	case v.ConfirmedUntil != nil:
@@ -426,17 +437,17 @@ func leftText(left time.Duration) string {
 	return max(0, left).Truncate(100 * time.Millisecond).String()
 }
 
-// leaderTimeout returns how long the leader may be silent, and phi if its heartbeats are
+// leaderSilence returns how long the leader has been silent, of how long it may be, and phi if its heartbeats are
 // judged, if it is connected to the queried proxy.
-func leaderTimeout(v admin.ResourceView) string {
+func leaderSilence(v admin.ResourceView) string {
 	for _, w := range v.Workers {
 		switch {
 		case w.Role != "leader":
 			continue
 		case w.WorkerTimeout == nil:
-			return "never"
+			return "unlimited"
 		}
-		text := time.Duration(*w.WorkerTimeout * float64(time.Second)).Round(time.Millisecond).String()
+		text := leftText(seconds(w.Silence)) + " of " + seconds(*w.WorkerTimeout).Round(time.Millisecond).String()
 		if w.Phi != nil {
 			text += fmt.Sprintf(" (phi %.1f)", *w.Phi)
 		}
@@ -444,6 +455,8 @@ func leaderTimeout(v admin.ResourceView) string {
 	}
 	return ""
 }
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
 // statusFromDatabase reads the fence table.
 func statusFromDatabase(ctx context.Context, dsn string) ([]statusView, error) {

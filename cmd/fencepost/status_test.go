@@ -49,13 +49,13 @@ func TestStatusShowsATable(t *testing.T) {
 	server := &admin.Server{Metrics: m, Ready: ready, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
 		return []election.ResourceStatus{
 			{
-				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
+				Database: "shop", Resource: "billing", State: election.Led, Local: true, Proxy: "fence-2", LeaseLeft: 7 * time.Second, FalseAlarms: 4,
 				Record: fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
-				Candidacies: []election.CandidacyStatus{{Worker: "host-9:117:q1", WorkerTimeout: 90 * time.Second, Phi: &phi,
+				Candidacies: []election.CandidacyStatus{{Worker: "host-9:117:q1", WorkerTimeout: 90 * time.Second, Silence: time.Second, Phi: &phi,
 					Status: fencing.Status{Role: fencing.Leader, Epoch: 8}}},
 			},
 			{
-				Database: "shop", Resource: "mail", State: election.Closed, StateSince: time.Now().Add(-5 * time.Second), Reason: errors.New("a fault"),
+				Database: "shop", Resource: "mail", State: election.Blocked, StateSince: time.Now().Add(-5 * time.Second), Reason: errors.New("a fault"),
 				Leaderless: 5 * time.Second, Record: fencing.Record{Epoch: 3, Worker: "gone", GrantedAt: time.Now().Add(-time.Minute)},
 				Candidacies: []election.CandidacyStatus{{Worker: "next"}},
 			},
@@ -77,21 +77,25 @@ func TestStatusShowsATable(t *testing.T) {
 		t.Fatalf("exit code %d: %s", out.code, out.stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
-	if len(lines) != 10 {
+	if len(lines) != 11 {
 		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
 	}
 	if lines[0] != "control_login: the password is wrong" || lines[1] != "remedy: Correct it." {
 		t.Errorf("the faults do not come first: %q", lines[:2])
 	}
 	lines = lines[2:]
-	for _, want := range []string{"shop", "billing", "led", "host-9:117:q1", "8", "7s", "1", "1m30s (phi 2.5)  ", "4"} {
+	for _, want := range []string{"shop", "billing", "led", "host-9:117:q1", "fence-2", "8", "7s", "1s of 1m30s (phi 2.5)  1"} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("line %q has no %q", lines[1], want)
 		}
 	}
-	if !strings.Contains(lines[2], "none") || !strings.Contains(lines[2], "closed for 5s") || strings.Contains(lines[2], "gone") {
+	if !strings.Contains(lines[2], "none") || !strings.Contains(lines[2], "blocked for 5s") || strings.Contains(lines[2], "gone") {
 		t.Errorf("line %q does not say that nobody leads", lines[2])
 	}
+	if !strings.HasPrefix(lines[3], "shop/billing: 4 false alarms") {
+		t.Errorf("line %q does not say how many false alarms there were", lines[3])
+	}
+	lines = lines[1:]
 	if lines[3] != "shop/billing: discards stale writes: 2 so far" {
 		t.Errorf("line %q does not say how many stale writes were discarded", lines[3])
 	}
@@ -101,7 +105,7 @@ func TestStatusShowsATable(t *testing.T) {
 	if lines[5] != "shop/mail: fence: tables: workers that do not lead may write what is not guarded" {
 		t.Errorf("line %q does not say what refuses", lines[5])
 	}
-	if lines[6] != "shop/mail: closed: a fault" || lines[7] != "shop/mail: takeover blocked: something" {
+	if lines[6] != "shop/mail: blocked: a fault" || lines[7] != "shop/mail: takeover blocked: something" {
 		t.Errorf("lines %q do not say what keeps the workers from leading", lines[6:])
 	}
 }

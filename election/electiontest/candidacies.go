@@ -383,7 +383,7 @@ var candidacyCases = []testCase{
 		eventually(w.T, "the leader stops", soon, func() bool { return !a.leads() && a.Status().Fault != nil })
 		eventually(w.T, "the resource is closed by the fault", soon, func() bool {
 			r := p.Resources()[0]
-			return r.State == election.Closed && r.Reason != nil
+			return r.State == election.Blocked && r.Reason != nil
 		})
 		_, err = p.tryJoin("b")
 		w.mustRefuse(err, fencing.StateNoFence)

@@ -90,17 +90,17 @@ var errRevision = errors.New("the recorded candidacies are not those of the last
 
 func (t *Table) write(ctx context.Context, whole bool, changed []fencing.Candidate, gone []string) (int64, error) {
 	incarnations, resources := make([]string, 0, len(changed)), make([]string, 0, len(changed))
-	workers, silences := make([]string, 0, len(changed)), make([]bool, 0, len(changed))
+	workers, silences, states := make([]string, 0, len(changed)), make([]bool, 0, len(changed)), make([]string, 0, len(changed))
 	for _, c := range changed {
 		incarnations, resources = append(incarnations, c.Incarnation), append(resources, c.Resource)
-		workers, silences = append(workers, c.Worker), append(silences, c.Silent)
+		workers, silences, states = append(workers, c.Worker), append(silences, c.Silent), append(states, string(c.State))
 	}
 	if gone == nil {
 		gone = []string{}
 	}
 	var revision *int64
-	err := t.pool.QueryRow(ctx, "SELECT fencepost.note_candidates($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-		t.id, t.name, t.revision, whole, incarnations, resources, workers, silences, gone).Scan(&revision)
+	err := t.pool.QueryRow(ctx, "SELECT fencepost.note_candidates($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+		t.id, t.name, t.revision, whole, incarnations, resources, workers, silences, states, gone).Scan(&revision)
 	switch {
 	case err != nil:
 		return 0, err

@@ -83,7 +83,7 @@ func (d *database) record(p *handover.Table, all ...fencing.Candidate) {
 
 func candidates(workers ...string) (all []fencing.Candidate) {
 	for _, w := range workers {
-		all = append(all, fencing.Candidate{Resource: resource, Worker: w, Incarnation: "of-" + w})
+		all = append(all, fencing.Candidate{Resource: resource, Worker: w, Incarnation: "of-" + w, State: fencing.CandidateWaiting})
 	}
 	return all
 }
@@ -166,7 +166,7 @@ func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
 		t.Errorf("the next leader has epoch %d", epoch)
 	}
 
-	d.record(p, fencing.Candidate{Resource: resource, Worker: "b", Incarnation: "second-of-b"})
+	d.record(p, fencing.Candidate{Resource: resource, Worker: "b", Incarnation: "second-of-b", State: fencing.CandidateWaiting})
 	d.offer("b", 5*time.Second) // and the delay
 	d.barred("a")
 	var left time.Duration
@@ -193,7 +193,7 @@ func TestAHandoverIsRefusedAtOnce(t *testing.T) {
 	d.refused("b", `worker "b" does not campaign for it through any proxy`, "No other worker campaigns")
 	d.lead("a")
 	p := d.proxy("p", "a", "b", "c")
-	d.record(p, append(candidates("a", "b", "c"), fencing.Candidate{Resource: resource, Worker: "s", Incarnation: "of-s", Silent: true})...)
+	d.record(p, append(candidates("a", "b", "c"), fencing.Candidate{Resource: resource, Worker: "s", Incarnation: "of-s", Silent: true, State: fencing.CandidateIdle})...)
 	d.refused("d", `worker "d" does not campaign`, `These could lead: "b", "c".`)
 	d.refused("s", `worker "s" campaigns, but it is silent`, `"b", "c"`)
 	if order, err := d.store.Handover(t.Context(), resource, "a", 0, operator); order != nil || err != nil {
@@ -296,7 +296,7 @@ func TestALeaderThatIsGoneDoesNotLead(t *testing.T) {
 	if order, err := d.store.Handover(t.Context(), resource, "a", time.Minute, operator); order != nil || err != nil {
 		t.Errorf("to the leader: order %v, %v", order, err)
 	}
-	d.record(p, fencing.Candidate{Resource: resource, Worker: "a", Incarnation: "of-a", Silent: true}, candidates("b")[0])
+	d.record(p, fencing.Candidate{Resource: resource, Worker: "a", Incarnation: "of-a", Silent: true, State: fencing.CandidateIdle}, candidates("b")[0])
 	d.refused("a", "it is silent")
 	d.record(p, candidates("b")...)
 	d.refused("a", `worker "a" does not campaign for it`)
@@ -310,7 +310,7 @@ func TestASupersededCandidacyIsNotChosen(t *testing.T) {
 	d.lead("b")
 	p := d.proxy("p", "a", "b", "c")
 	d.refused("a", `worker "a" does not campaign for it`, `These could lead: "c".`)
-	d.record(p, append(candidates("a", "b", "c"), fencing.Candidate{Resource: resource, Worker: "a", Incarnation: "next-of-a"})...)
+	d.record(p, append(candidates("a", "b", "c"), fencing.Candidate{Resource: resource, Worker: "a", Incarnation: "next-of-a", State: fencing.CandidateWaiting})...)
 	d.offer("a", time.Hour)
 }
 
@@ -349,7 +349,7 @@ func TestTheForeignKeyOfARestoredDatabaseIsCreated(t *testing.T) {
 	d := newDatabase(t)
 	d.server.Exec(t, pgtest.Control, d.db, "ALTER TABLE fencepost.candidates DROP CONSTRAINT candidates_proxy_fkey",
 		"INSERT INTO fencepost.proxies (id, name, revision, seen) VALUES ('dumped', 'd', 1, now() - interval '1 hour')",
-		"INSERT INTO fencepost.candidates (proxy, incarnation, resource, worker, silent) VALUES ('dumped', 'of-d', 'billing', 'd', false)")
+		"INSERT INTO fencepost.candidates (proxy, incarnation, resource, worker, silent, state) VALUES ('dumped', 'of-d', 'billing', 'd', false, 'waiting')")
 	p, q := d.proxy("p", "a"), d.proxy("q", "b")
 	d.record(q)
 	d.server.Exec(t, pgtest.Control, d.db, `ALTER TABLE ONLY fencepost.candidates ADD CONSTRAINT candidates_proxy_fkey
@@ -377,7 +377,7 @@ func TestManyCandidatesCostOneStatement(t *testing.T) {
 	var all []fencing.Candidate
 	for r := range 200 {
 		for w := range 50 {
-			all = append(all, fencing.Candidate{Resource: fmt.Sprintf("r%d", r), Worker: fmt.Sprintf("w%d", w), Incarnation: fmt.Sprintf("%d-%d", r, w)})
+			all = append(all, fencing.Candidate{Resource: fmt.Sprintf("r%d", r), Worker: fmt.Sprintf("w%d", w), Incarnation: fmt.Sprintf("%d-%d", r, w), State: fencing.CandidateWaiting})
 		}
 	}
 	statements := func() (n int64) {

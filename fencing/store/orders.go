@@ -213,16 +213,16 @@ func (s *Store) orders(ctx context.Context, after int64) (all fencing.Ordered, e
 
 // InForce returns the orders that keep workers from leading now, in the words of the view status, by
 // resource.
-func (s *Store) InForce(ctx context.Context) (map[string][]string, error) {
-	rows, err := s.free.Query(ctx, `SELECT s.resource, s.orders FROM fencepost.status s
+func (s *Store) InForce(ctx context.Context) (map[string]fencing.InForce, error) {
+	rows, err := s.free.Query(ctx, `SELECT s.resource, s.orders, s.paused FROM fencepost.status s
 		WHERE s.resource IN (SELECT f.resource FROM fencepost.bars b JOIN fencepost.fence f ON f.id = b.fence)`)
-	if err != nil {
-		return nil, fmt.Errorf("read the orders that are in force in database %q: %w", s.cfg.Database, s.explain(err))
+	all := make(map[string]fencing.InForce)
+	if err == nil {
+		var resource string
+		var in fencing.InForce
+		_, err = pgx.ForEachRow(rows, []any{&resource, &in.Orders, &in.Paused}, func() error { all[resource], in.Orders = in, nil; return nil })
 	}
-	all := make(map[string][]string)
-	var resource string
-	var orders []string
-	if _, err := pgx.ForEachRow(rows, []any{&resource, &orders}, func() error { all[resource], orders = orders, nil; return nil }); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("read the orders that are in force in database %q: %w", s.cfg.Database, s.explain(err))
 	}
 	return all, nil

@@ -250,7 +250,7 @@ func (w *Watch) tell(st *fencing.Status, r *fencing.Refusal, text []byte, write 
 		Resource: c.Resource, Worker: c.Worker, Incarnation: c.Incarnation,
 		Announced: w.txn.announced, Held: st.Epoch,
 		Finding: fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker},
-		Kind:    fencing.KindOf(c.Resource, r.SQLState), SQLState: r.SQLState, Message: r.Message,
+		Kind:    fencing.KindOf(c.Resource, r.SQLState, st.Holder.Worker), SQLState: r.SQLState, Message: r.Message,
 		Statement: string(text[:min(len(text), maxText)]), Write: write, Shadow: true,
 	})
 }

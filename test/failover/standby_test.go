@@ -53,7 +53,7 @@ func TestTheSynchronousStandbyIsAway(t *testing.T) {
 	const says = "no standby of synchronous_standby_names = 'standby' confirms the grant"
 	reported := func() bool {
 		_, out := h.command("status", "--admin", p.Admin)
-		return strings.Contains(out, "contested") && strings.Contains(out, "takeover blocked: "+says)
+		return strings.Contains(out, "blocked") && strings.Contains(out, "takeover blocked: "+says)
 	}
 	process.Eventually(t, process.Patience, "status to say what the takeover waits for", reported)
 	if _, metrics := p.Get(t, "/metrics"); !strings.Contains(metrics, `fencepost_grant_blocked{database="`+h.db+`",resource="billing"} 1`) {
@@ -73,7 +73,7 @@ func TestTheSynchronousStandbyIsAway(t *testing.T) {
 	process.Eventually(t, process.Patience, "the epoch that was not granted to be recorded", func() bool {
 		return ask[int](h, h.a, "SELECT max(epoch) FROM fencepost.grants") == 2
 	})
-	process.Always(t, 3*time.Second, "contested, and the reason", reported)
+	process.Always(t, 3*time.Second, "blocked, and the reason", reported)
 
 	h.b.Thaw(t)
 	if err := <-led; err != nil {

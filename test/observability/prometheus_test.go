@@ -40,10 +40,10 @@ scrape_configs:
       - targets: %s
 `
 
-func startPrometheus(t *testing.T, targets ...string) *prometheus {
+func startPrometheus(t *testing.T, rules string, targets ...string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
-	ruleFile, err := filepath.Abs(rulesFile)
+	ruleFile, err := filepath.Abs(rules)
 	if err != nil {
 		t.Fatal(err)
 	}

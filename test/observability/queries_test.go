@@ -26,7 +26,7 @@ func TestQueriesReturnSeries(t *testing.T) {
 	p.proxy = process.Serve(t, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_UPSTREAM_ADDRESS="+hosts,
 		"FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_TTL=2s", "FENCEPOST_LEASE_GRACE=200ms",
 		"FENCEPOST_STARTUP_WAIT=500ms", "FENCEPOST_DRAIN_TIMEOUT=1s", "FENCEPOST_LIMITS_RESOURCE_IDLE=1s")
-	p.prometheus = startPrometheus(t, p.proxy.Admin, nobody(t))
+	p.prometheus = startPrometheus(t, rulesFile, p.proxy.Admin, nobody(t))
 	p.missing = map[string]string{}
 	for _, q := range queries(t) {
 		p.missing[q.expr] = q.name
@@ -116,7 +116,7 @@ func (p *played) play() {
 	p.await("FencepostTakeoverBlocked")
 	p.pg.Exec(p.t, pgtest.Superuser, p.db, "ROLLBACK PREPARED '"+p.db+"'")
 	p.leave(second)
-	p.await("FencepostResourceAbandoned")
+	p.await("FencepostNoWorkers")
 
 	p.pg.Stop(p.t, pgtest.Fast)
 	p.await(slices.Collect(maps.Values(p.missing))...)

@@ -156,7 +156,7 @@ func TestConsulIsAway(t *testing.T) {
 	}
 	h.awaitState("unknown", "", p, q)
 	agent.Continue(t)
-	h.awaitState("vacant", "", p, q)
+	h.awaitState("absent", "", p, q)
 }
 
 // TestConsulIsRebuiltFromAnOldSnapshot: the order of awards has gone back, so nobody is

@@ -158,7 +158,7 @@ func TestNobodyLeadsAPausedResource(t *testing.T) {
 	wantFailure(t, "a follower's write", follower.refusal("paused the resource"), fencing.StateNotLeader, `"ops" paused the resource at`, "drill", lift)
 	follower.must("SELECT * FROM work") // reads go on
 	one.Await(t, "kept from leading by an operator's order", "worker", "follower")
-	h.awaitState("vacant", "", one) // no grant is in progress, although a worker would like to lead
+	h.awaitState("paused", "", one)
 	process.Eventually(t, process.Patience, "fencepost status to show the pause", func() bool {
 		_, shown := h.command("status", "--admin", one.Admin)
 		return strings.Contains(shown, `billing: order: paused by order of "ops"`)

@@ -53,7 +53,7 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	awaitFault(t, p, faults.Fence, "fencepost generation bump")
 	process.Eventually(t, process.Patience, "fencepost status to show that the database was restored", func() bool { // a's restored lease may have to expire
 		_, shown := h.command("status", "--admin", p.Admin)
-		return strings.Contains(shown, "closed") && strings.Contains(shown, "restored from an older state")
+		return strings.Contains(shown, "blocked") && strings.Contains(shown, "restored from an older state")
 	})
 	if code, out := h.command("generation", "bump", "--database", h.db, "--above", "3"); code != 0 || !strings.Contains(out, "epoch 4") {
 		t.Fatalf("generation bump: code %d: %s", code, out)

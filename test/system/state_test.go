@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,17 +52,20 @@ func (h *cluster) awaitState(state, leader string, at ...*process.Server) {
 	}
 }
 
+// leaderless reports whether somebody should lead a resource in this state, and nobody does.
+func leaderless(state string) bool { return !slices.Contains([]string{"led", "idle", "paused"}, state) }
+
 // differs says where a proxy shows something else than this state and leader, "" if it does not.
 func (h *cluster) differs(p *process.Server, state, leader string) string {
 	h.t.Helper()
 	s := h.shown(p)
-	if s.State != state || s.Leader != leader || (s.Leaderless > 0) != (leader == "") {
+	if s.State != state || s.Leader != leader || (s.Leaderless > 0) != leaderless(state) {
 		return fmt.Sprintf("it shows %+v; want %s with leader %q", s, state, leader)
 	}
 	if state == "unknown" && s.Reason == "" {
 		return fmt.Sprintf("it does not say why: %+v", s)
 	}
-	if seconds, ok := h.metric(p, "fencepost_leaderless_seconds"); !ok || (seconds > 0) != (leader == "") {
+	if seconds, ok := h.metric(p, "fencepost_leaderless_seconds"); !ok || (seconds > 0) != leaderless(state) {
 		return fmt.Sprintf("leaderless_seconds is %v; the resource is %s", seconds, state)
 	}
 	_, table := h.command("status", "--admin", p.Admin)
@@ -140,8 +144,8 @@ func TestAResourceThatNobodyLeadsIsNotShownAsLed(t *testing.T) {
 	h.mustShowInDatabase("led", "first")
 	first.vanish()
 	observer.vanish()
-	h.awaitState("vacant", "", one, two)
-	h.mustShowInDatabase("vacant", "")
+	h.awaitState("absent", "", one, two)
+	h.mustShowInDatabase("absent", "")
 	if s := h.shown(one); s.GrantedTo != "first" || s.StateSince == nil || s.Here {
 		t.Errorf("the proxy of the last leader shows %+v", s)
 	}
@@ -149,7 +153,7 @@ func TestAResourceThatNobodyLeadsIsNotShownAsLed(t *testing.T) {
 	h.awaitState("led", "second", two, one) // although the other one has no worker
 	h.mustShowInDatabase("led", "second")
 	second.vanish()
-	h.awaitState("vacant", "", two, one)
+	h.awaitState("absent", "", two, one)
 }
 
 // TestATakeoverCountsFromTheLeadersLastSign freezes a leader, or kills its proxy, while
@@ -241,7 +245,7 @@ func TestAGrantThatFailsIsShown(t *testing.T) {
 	h.join(p, "next")
 	process.Eventually(t, process.Patience, "the reason why nobody leads", func() bool {
 		s := h.shown(p)
-		return s.State == "contested" && strings.Contains(s.Reason, says)
+		return s.State == "blocked" && strings.Contains(s.Reason, says)
 	})
 	if _, table := h.command("status", "--admin", p.Admin); !strings.Contains(table, says) {
 		t.Errorf("fencepost status does not say why nobody leads:\n%s", table)

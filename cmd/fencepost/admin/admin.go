@@ -28,9 +28,8 @@ import (
 type ResourceView struct {
 	Database string `json:"database"`
 	Resource string `json:"resource"`
-	// State says whether anybody leads, as far as this proxy knows: "led", "vacant",
-	// "contested", "unknown" or "closed", since StateSince. StateReason says why it is
-	// unknown or closed. "led" means that writes can be admitted: the leader's lease is
+	// State says whether anybody leads, as far as this proxy knows: one of election.States, since
+	// StateSince. StateReason says why it is unknown or blocked. "led" means that writes can be admitted: the leader's lease is
 	// confirmed, and Postgres answers.
 	State       string     `json:"state"`
 	StateSince  *time.Time `json:"state_since,omitempty"`
@@ -42,6 +41,9 @@ type ResourceView struct {
 	// that was granted Epoch, at Since, whether it still leads or not.
 	Leader    string `json:"leader"`
 	GrantedTo string `json:"granted_to"`
+	// Proxy is the proxy through which GrantedTo is connected, as the database said up to some seconds ago; "" if it is
+	// not, or if that is not known.
+	Proxy string `json:"proxy"`
 	// Here means that the leader is connected to this proxy and that its lease is
 	// confirmed.
 	Here  bool       `json:"here"`
@@ -60,11 +62,13 @@ type ResourceView struct {
 	Fence string `json:"fence,omitempty"`
 	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
+	// Stale is how many of these were stale: their worker had been superseded.
+	Stale uint64 `json:"stale_writes"`
 	// Discarded is the number of stale writes that this proxy has discarded since it started.
 	Discarded uint64 `json:"discarded_writes"`
 	// Leaderless is how many seconds no worker has been known to be able to write: since the
 	// lease was free or no longer confirmed, and until an epoch is granted. It is 0 while
-	// somebody leads.
+	// somebody leads, and while nobody is meant to: in the states "idle" and "paused".
 	Leaderless float64 `json:"leaderless_seconds"`
 	// FalseAlarms counts the workers that became active again, before anybody else was
 	// granted an epoch, after their lease was released for silence.
@@ -98,6 +102,8 @@ type WorkerView struct {
 	Epoch        int64  `json:"epoch"`
 	Connections  int    `json:"connections"`
 	Unresponsive bool   `json:"silent,omitempty"`
+	// Silence is for how many seconds the worker has been silent; 0 if nothing watches that.
+	Silence float64 `json:"silence_seconds"`
 	// Observes means that none of its connections campaigns.
 	Observes bool `json:"observes,omitempty"`
 	// WorkerTimeout is how many seconds the worker may currently be silent; null means
@@ -233,7 +239,7 @@ func (a *Server) oneResource(w http.ResponseWriter, r *http.Request, status func
 		}
 	}
 	writeJSON(w, http.StatusNotFound, map[string]string{
-		"error": fmt.Sprintf("unknown resource %q in database %q: no worker has connected for it through this proxy", resource, database),
+		"error": fmt.Sprintf("unknown resource %q in database %q: no worker uses it through this proxy, and none has led it", resource, database),
 	})
 }
 

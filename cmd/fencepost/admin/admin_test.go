@@ -26,7 +26,7 @@ func someResources() []election.ResourceStatus {
 				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2, LongestSilence: 75 * time.Second, Heartbeat: time.Second, Phi: &phi}},
 		},
 		{
-			Database: "shop", Resource: "mail", State: election.Contested, Leaderless: 5 * time.Second,
+			Database: "shop", Resource: "mail", State: election.Electing, Leaderless: 5 * time.Second,
 			Record:      fencing.Record{Epoch: 3, Worker: "gone", GrantedAt: time.Now().Add(-time.Minute)},
 			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "next"}},
 		},
@@ -46,7 +46,7 @@ func testServer(ready *Readiness) *Server {
 // refuse counts a refused statement of the resource billing.
 func refuse(m *Metrics, sqlstate string, write bool) {
 	m.Audit(fencing.Rejection{
-		Database: "shop", Resource: "billing", SQLState: sqlstate, Kind: fencing.KindOf("billing", sqlstate), Write: write,
+		Database: "shop", Resource: "billing", SQLState: sqlstate, Kind: fencing.KindOf("billing", sqlstate, "other"), Write: write,
 	})
 }
 
@@ -83,11 +83,11 @@ func TestAdminAnswers(t *testing.T) {
 		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
 			`"refused_writes": 2`, `"discarded_writes": 1`, `"on_stale": "discard"`, `"enforce": "shadow"`, `"fence": "tables"`, `"longest_silence_seconds": 75`, `"connections": 3`, `"leaderless_seconds": 5`,
-			`"state": "led"`, `"state_since": "`, `"confirmed_until": "`, `"state": "contested"`, `"leader": ""`, `"granted_to": "gone"`,
+			`"state": "led"`, `"state_since": "`, `"confirmed_until": "`, `"state": "electing"`, `"leader": ""`, `"granted_to": "gone"`,
 			`"worker_timeout_seconds": 90`, `"heartbeat_seconds": 1`, `"phi": 2.5`, `"false_alarms": 2`, `"false_alarms": 4`, `"guarded_tables": 6`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
 		{"/v1/resources/shop/billing/leader", 200, []string{`"leader": "host-9:117:q1"`}},
-		{"/v1/resources/shop/mail/leader", 503, []string{`"state": "contested"`}},
+		{"/v1/resources/shop/mail/leader", 503, []string{`"state": "electing"`}},
 		{"/v1/resources/shop/nothing/leader", 404, []string{"unknown resource"}},
 		{"/v1/resources/shop/nothing", 404, []string{"unknown resource"}},
 		{"/debug/pprof/", 404, nil},

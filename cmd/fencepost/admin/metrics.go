@@ -43,7 +43,7 @@ type Metrics struct {
 }
 
 // stopped counts the writes of a resource that were not executed.
-type stopped struct{ refused, discarded uint64 }
+type stopped struct{ refused, stale, discarded uint64 } // the stale ones are refused, too
 
 var (
 	_ proxy.Metrics   = (*Metrics)(nil)
@@ -123,11 +123,13 @@ func (m *Metrics) Audit(r fencing.Rejection) {
 		m.count(r, stopped{discarded: 1})
 		return
 	}
+	more := stopped{refused: 1}
 	if r.Kind == fencing.KindStale {
+		more.stale = 1
 		m.stale.WithLabelValues(database, resource, r.SQLState).Inc()
 	}
 	m.refused.WithLabelValues(database, resource, r.Kind.String(), r.SQLState).Inc()
-	m.count(r, stopped{refused: 1})
+	m.count(r, more)
 }
 
 // count adds to what StoppedSoFar returns.
@@ -136,15 +138,16 @@ func (m *Metrics) count(r fencing.Rejection, more stopped) {
 	defer m.mu.Unlock()
 	key := [2]string{r.Database, r.Resource}
 	sum := m.mu.stopped[key]
-	m.mu.stopped[key] = stopped{sum.refused + more.refused, sum.discarded + more.discarded}
+	m.mu.stopped[key] = stopped{sum.refused + more.refused, sum.stale + more.stale, sum.discarded + more.discarded}
 }
 
-// StoppedSoFar returns how many writes of a resource have been refused, and how many discarded.
-func (m *Metrics) StoppedSoFar(database, resource string) (refused, discarded uint64) {
+// StoppedSoFar returns how many writes of a resource have been refused, how many of these because they were stale, and
+// how many discarded.
+func (m *Metrics) StoppedSoFar(database, resource string) (refused, stale, discarded uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sum := m.mu.stopped[[2]string{database, resource}]
-	return sum.refused, sum.discarded
+	return sum.refused, sum.stale, sum.discarded
 }
 
 // Blocked records what blocks the takeover of a resource and cannot be ended; an empty
@@ -164,6 +167,16 @@ func (m *Metrics) BlockedBy(database, resource string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.blocked[[2]string{database, resource}]
+}
+
+// MarkBlocked gives the state Blocked to the resources whose takeover waits for something that cannot be ended.
+func (m *Metrics) MarkBlocked(all []election.ResourceStatus) []election.ResourceStatus {
+	for i := range all {
+		if s := &all[i]; s.State == election.Electing && waits(*s) && len(m.BlockedBy(s.Database, s.Resource)) > 0 {
+			s.State = election.Blocked
+		}
+	}
+	return all
 }
 
 // label returns a name as the value of a label. Prometheus accepts only UTF-8 and
@@ -214,7 +227,9 @@ var (
 	epochDesc = prometheus.NewDesc("fencepost_epoch",
 		"The highest epoch that this proxy knows of.", []string{"database", "resource"}, nil)
 	leaderlessDesc = prometheus.NewDesc("fencepost_leaderless_seconds",
-		"How long no worker has been known to be able to write; 0 while somebody leads.", []string{"database", "resource"}, nil)
+		"How long no worker has been known to be able to write; 0 while somebody leads, and while nobody is meant to.", []string{"database", "resource"}, nil)
+	stateDesc = prometheus.NewDesc("fencepost_resource_state",
+		"1 for the state that the resource has, 0 for the others.", []string{"database", "resource", "state"}, nil)
 	marginDesc = prometheus.NewDesc("fencepost_lease_margin_seconds",
 		"How much longer the lease that a worker here holds is trusted unless it is renewed.", []string{"database", "resource"}, nil)
 	timeoutDesc = prometheus.NewDesc("fencepost_worker_timeout_seconds",
@@ -241,6 +256,7 @@ type scrape struct {
 func (s scrape) Describe(ch chan<- *prometheus.Desc) {
 	ch <- epochDesc
 	ch <- leaderlessDesc
+	ch <- stateDesc
 	ch <- marginDesc
 	ch <- timeoutDesc
 	ch <- phiDesc
@@ -253,6 +269,13 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 		database, resource := label(r.Database), label(r.Resource)
 		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), database, resource)
 		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), database, resource)
+		for _, state := range election.States() {
+			is := 0.0
+			if state == r.State {
+				is = 1
+			}
+			ch <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, is, database, resource, state.String())
+		}
 		if r.Holds {
 			ch <- prometheus.MustNewConstMetric(marginDesc, prometheus.GaugeValue, r.Margin.Seconds(), database, resource)
 		}

@@ -19,6 +19,7 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			Resource:   s.Resource,
 			State:      s.State.String(),
 			GrantedTo:  s.Record.Worker,
+			Proxy:      s.Proxy,
 			Here:       s.Local,
 			Epoch:      int64(s.Record.Epoch),
 			Leaderless: s.Leaderless.Seconds(),
@@ -28,7 +29,7 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			Orders:        orders(s),
 			Workers:       []WorkerView{},
 		}
-		v.Refused, v.Discarded = m.StoppedSoFar(s.Database, s.Resource)
+		v.Refused, v.Stale, v.Discarded = m.StoppedSoFar(s.Database, s.Resource)
 		if !s.Record.GrantedAt.IsZero() { // an epoch may have been raised without a grant
 			since := s.Record.GrantedAt.UTC().Truncate(time.Millisecond)
 			v.Since = &since
@@ -94,6 +95,7 @@ func workerView(c election.CandidacyStatus) WorkerView {
 		Epoch:          int64(c.Status.Epoch),
 		Connections:    c.Members,
 		Unresponsive:   c.Unresponsive,
+		Silence:        c.Silence.Seconds(),
 		Observes:       c.Observes,
 		FalseAlarms:    c.FalseAlarms,
 		LongestSilence: c.LongestSilence.Seconds(),

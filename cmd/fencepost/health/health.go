@@ -14,6 +14,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -32,6 +35,10 @@ const (
 	lookTimeout = 5 * time.Second
 	// surveyed bounds how many databases are examined at the start.
 	surveyed = 16
+	// recordEvery is how often a database without workers is asked what it knows of its resources, and mostRecords how many
+	// of these are asked in one look, because each costs a connection.
+	recordEvery = 30 * time.Second
+	mostRecords = 16
 )
 
 // The places of faults that only this package reports.
@@ -62,6 +69,8 @@ type Config struct {
 	// Dropped is told, again and again, of each database of a resource that the server does
 	// not have any more.
 	Dropped func(database string)
+	// Record reads what a database knows of its resources, and reports whether it knows any.
+	Record func(ctx context.Context, database string, conn *pgx.Conn) (any bool, err error)
 }
 
 // Checker looks after one proxy. Its fields belong to the goroutine that runs Run.
@@ -70,14 +79,15 @@ type Checker struct {
 	wake chan struct{} // cap 1; an early look is wanted
 
 	surveyDone bool
-	leasesAt   time.Time // when the lease service was last tried
+	fenced     map[string]time.Time // databases that know resources, by when they were last asked for them
+	leasesAt   time.Time            // when the lease service was last tried
 	loggedIn   chan struct{}
 	shut       bool // Postgres lets nobody log in, as far as the last login has shown
 }
 
 // New returns a Checker, which Run starts.
 func New(cfg Config) *Checker {
-	return &Checker{cfg: cfg, wake: make(chan struct{}, 1), loggedIn: make(chan struct{})}
+	return &Checker{cfg: cfg, wake: make(chan struct{}, 1), loggedIn: make(chan struct{}), fenced: map[string]time.Time{}}
 }
 
 // Observe is told of what happens in the elections. It does not block.
@@ -195,6 +205,48 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 	maps.DeleteFunc(idle, func(name string, _ bool) bool { return looked[name] })
 	if c.login(ctx, slices.Sorted(maps.Keys(looked)), slices.Sorted(maps.Keys(idle))) && !c.surveyDone {
 		c.surveyDone = c.survey(ctx)
+	}
+	c.record(ctx, open)
+}
+
+// record asks the databases what they know of their resources: those that are open in each look, and others from time to time.
+func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
+	for name, st := range open {
+		c.recorded(name, c.bounded(ctx, func(ctx context.Context) error {
+			return st.Pool().AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return c.ask(ctx, name, conn.Conn()) })
+		}))
+	}
+	due := slices.DeleteFunc(slices.Collect(maps.Keys(c.fenced)), func(name string) bool {
+		return open[name] != nil || time.Since(c.fenced[name]) < recordEvery
+	})
+	slices.SortFunc(due, func(a, b string) int { return c.fenced[a].Compare(c.fenced[b]) })
+	for _, name := range due[:min(len(due), mostRecords)] {
+		c.recorded(name, c.bounded(ctx, func(ctx context.Context) error {
+			return store.Look(ctx, c.control(name), func(conn *pgx.Conn) error { return c.ask(ctx, name, conn) })
+		}))
+	}
+}
+
+func (c *Checker) ask(ctx context.Context, database string, conn *pgx.Conn) error {
+	known, err := c.cfg.Record(ctx, database, conn)
+	if err == nil {
+		c.fenced[database] = time.Now()
+		if !known {
+			delete(c.fenced, database)
+		}
+	}
+	return err
+}
+
+// recorded is told how asking a database has ended. What keeps a database from answering is reported by the
+// other looks at it; what it has said before stays.
+func (c *Checker) recorded(database string, err error) {
+	switch {
+	case store.Gone(err):
+		delete(c.fenced, database)
+		c.cfg.Dropped(database)
+	case err != nil && !c.fenced[database].IsZero():
+		c.fenced[database] = time.Now()
 	}
 }
 

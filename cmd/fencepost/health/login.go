@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -88,6 +89,7 @@ func (c *Checker) survey(ctx context.Context) (done bool) {
 		}
 		c.report(ctx, placeSchema, nil)
 		c.examined(ctx, c.cfg.Home, err)
+		c.fenced[c.cfg.Home] = time.Time{}
 		return true // a fault is looked at again
 	}
 	var names []string
@@ -110,6 +112,7 @@ func (c *Checker) survey(ctx context.Context) (done bool) {
 		default:
 			perhaps = true
 			c.examined(ctx, name, err)
+			c.fenced[name] = time.Time{}
 		}
 	}
 	if perhaps {

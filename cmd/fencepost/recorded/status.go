@@ -2,7 +2,6 @@
 package recorded
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/owner"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/lockwait"
@@ -24,57 +22,105 @@ import (
 // patience is how long Status waits for the synchronous standbys.
 const patience = time.Second
 
+// Row is what a database knows of one resource.
+type Row struct {
+	Database, Resource string
+	State              election.State
+	StateSince         *time.Time // nil: not known
+	Worker             string     // that was granted Epoch, at GrantedAt
+	Proxy              string     // through which that worker is connected, "" if it is not
+	Epoch              int64      // 0: nobody ever led
+	GrantedAt          *time.Time
+	LeaseLeft          *time.Duration // of a lease that is in the database
+	Guards             int            // how many tables it guards
+	Blocked            []string       // the prepared transactions that block every takeover
+	Orders             []string       // those in force, in words
+	Waiting            []string       // the workers that campaign and were not granted Epoch
+	// Uncertain means that it is led only if the synchronous standbys have the grant, and that its proxy
+	// has not said that they do.
+	Uncertain bool
+}
+
+// rowsSQL reads the view of the status, and the prepared transactions that
+// have locked the row of the fence, which block every takeover.
+var rowsSQL = `SELECT pg_catalog.current_database()::text, s.resource, s.state, s.state_since, coalesce(s.worker, ''), coalesce(s.proxy, ''), s.epoch, s.granted_at,
+	s.confirmed_until - pg_catalog.clock_timestamp(), s.guarded_tables,
+	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, pg_catalog.pg_get_userbyid(p.ownerid)) ORDER BY p.prepared)
+		FROM pg_catalog.pg_prepared_xact() p
+		WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + store.HasLocked("s.lockers") + `), '{}'), s.orders, s.waiting,
+	s.state = 'led' AND NOT s.says_led AND pg_catalog.current_setting('synchronous_standby_names') <> ''
+	FROM fencepost.status s`
+
+// read reads rows; where follows FROM.
+func read(ctx context.Context, conn *pgx.Conn, where string, args ...any) ([]Row, error) {
+	rows, err := conn.Query(ctx, rowsSQL+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Row, err error) {
+		var state string
+		err = row.Scan(&r.Database, &r.Resource, &state, &r.StateSince, &r.Worker, &r.Proxy, &r.Epoch, &r.GrantedAt, &r.LeaseLeft, &r.Guards, &r.Blocked, &r.Orders, &r.Waiting, &r.Uncertain)
+		if r.State = election.StateOf(state); r.State == election.Electing && len(r.Blocked) > 0 {
+			r.State = election.Blocked
+		}
+		return r, err
+	})
+}
+
 // Resource is what a database knows of one resource. What only a proxy knows is not set.
 type Resource struct {
 	admin.ResourceView
 	Lost []string // tables that are recorded as guarded, and are not, if the role may see them
-
-	synchronous bool // it is led, if the synchronous standbys have the grant
 }
 
-// statusSQL reads the view of the status, and the prepared transactions that
-// have locked the row of the fence, which block every takeover.
-var statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesce(s.worker, ''), s.epoch, s.granted_at,
-	s.state, s.state_since, s.confirmed_until - pg_catalog.clock_timestamp(), coalesce(s.source, ''),
-	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, p.owner) ORDER BY p.prepared)
-		FROM pg_catalog.pg_prepared_xacts p
-		WHERE p.database = pg_catalog.current_database() AND ` + store.HasLocked("s.lockers") + `), '{}'), s.guarded_tables, s.orders,
-	coalesce((SELECT array_agg(w) FROM jsonb_array_elements_text(to_jsonb(s) -> 'waiting') w), '{}'),
-	s.state = 'led' AND pg_catalog.current_setting('synchronous_standby_names') <> ''
-	FROM fencepost.status s ORDER BY s.resource`
-
 // Status reads the resources of the database to which conn is connected, ordered by name. Where a
-// worker leads and there are synchronous standbys, it waits up to a second for them, because a grant
-// that they have not confirmed makes no leader.
+// worker leads and there are synchronous standbys, and its proxy has not said that they have its grant, it waits up to a
+// second for them, because a grant that they have not confirmed makes no leader.
 func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
 	if _, err := owner.Of(ctx, conn); err != nil {
 		return nil, err
 	}
-	var all []Resource
+	var rows []Row
 	waits := lockwait.New(func(string) {})
-	err := waits.During(ctx, conn, func() error {
-		rows, err := conn.Query(ctx, statusSQL)
-		if err == nil {
-			all, err = pgx.CollectRows(rows, scan)
-		}
+	err := waits.During(ctx, conn, func() (err error) {
+		rows, err = read(ctx, conn, " ORDER BY s.resource")
 		return err
 	})
 	if err != nil {
 		return nil, unread(err, waits.Last())
 	}
-	if slices.ContainsFunc(all, func(r Resource) bool { return r.synchronous }) {
-		if err := awaitStandbys(ctx, conn); err != nil {
-			doubt(all, err)
-		}
+	var uncertain error
+	if slices.ContainsFunc(rows, func(r Row) bool { return r.Uncertain }) {
+		uncertain = awaitStandbys(ctx, conn)
 	}
 	lost, err := guard.Lost(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
-	for i := range all {
-		all[i].Lost = lost[all[i].Resource]
+	all := make([]Resource, len(rows))
+	for i, r := range rows {
+		all[i] = Resource{r.view(uncertain), lost[r.Resource]}
 	}
 	return all, nil
+}
+
+// view returns the row as the admin address would. uncertain is why the standbys may not have a grant, nil if they have.
+func (r Row) view(uncertain error) admin.ResourceView {
+	v := admin.ResourceView{
+		Database: r.Database, Resource: r.Resource, State: r.State.String(), StateSince: r.StateSince, GrantedTo: r.Worker, Proxy: r.Proxy, Epoch: r.Epoch,
+		Since: r.GrantedAt, Blocked: r.Blocked, GuardedTables: r.Guards, Orders: r.Orders, Waiting: r.Waiting,
+	}
+	switch {
+	case r.Uncertain && uncertain != nil:
+		v.State, v.StateReason = election.Unknown.String(), uncertain.Error()
+	case r.State == election.Led:
+		v.Leader = r.Worker
+	}
+	if r.LeaseLeft != nil {
+		until := time.Now().Add(*r.LeaseLeft)
+		v.ConfirmedUntil = &until
+	}
+	return v
 }
 
 // unread returns the error of reading the status, which has waited for who, "" for nobody.
@@ -92,35 +138,6 @@ func unread(err error, who string) error {
 	}
 }
 
-func scan(row pgx.CollectableRow) (r Resource, err error) {
-	var left *time.Duration
-	var source string
-	err = row.Scan(&r.Database, &r.Resource, &r.GrantedTo, &r.Epoch, &r.Since, &r.State, &r.StateSince, &left, &source, &r.Blocked, &r.GuardedTables, &r.Orders, &r.Waiting, &r.synchronous)
-	switch r.State {
-	case "led":
-		r.Leader = r.GrantedTo
-	case "unknown":
-		r.StateReason = elsewhere(source)
-	}
-	if left != nil {
-		until := time.Now().Add(*left)
-		r.ConfirmedUntil = &until
-	}
-	return r, err
-}
-
-// elsewhere says why the database does not know who leads, given the source of the last grant.
-func elsewhere(source string) string {
-	where := "the lease is in " + cmp.Or(source, "another lease service")
-	switch source {
-	case fencing.SourceToken:
-		return "its leader is elected by the application, which alone knows who that is now"
-	case fencing.SourceOperator: // an order ended the last lead
-		where = "who leads next is decided by a lease service, or by the application's tokens"
-	}
-	return where + ", and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)"
-}
-
 // awaitStandbys returns nil if the synchronous standbys have confirmed what conn has read.
 func awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -133,13 +150,4 @@ func awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("%w (they could not be asked: %w)", election.ErrUncertainGrant, err)
 	}
 	return nil
-}
-
-// doubt has nobody lead whose grant the standbys may not have.
-func doubt(all []Resource, why error) {
-	for i := range all {
-		if r := &all[i]; r.synchronous {
-			r.State, r.StateReason, r.Leader = election.Unknown.String(), why.Error(), ""
-		}
-	}
 }
