@@ -259,15 +259,18 @@ func clearUnused(ctx context.Context, tx pgx.Tx) error {
 	if holdsRows == nil { // there is no fence
 		return nil
 	}
-	if _, err := tx.Exec(ctx, "LOCK TABLE "+*tables+" IN ACCESS EXCLUSIVE MODE"); err != nil {
-		return fmt.Errorf("lock the tables of the schema fencepost: %w", err)
-	}
-	var used bool // a sequence tells it, if somebody has deleted the rows
-	if err := tx.QueryRow(ctx, "SELECT "+*holdsRows+" OR EXISTS (SELECT FROM pg_catalog.pg_sequences s WHERE s.schemaname = 'fencepost' AND s.last_value IS NOT NULL)").Scan(&used); err != nil {
-		return fmt.Errorf("find out whether the schema fencepost was used: %w", err)
-	}
-	if used {
-		return &IncompleteError{missing: []object{{kind: "table", name: "fencepost.schema_version with its rows"}}}
+	used := "SELECT " + *holdsRows + " OR EXISTS (SELECT FROM pg_catalog.pg_sequences s WHERE s.schemaname = 'fencepost' AND s.last_value IS NOT NULL)"
+	for _, mode := range []string{"ACCESS SHARE", "ACCESS EXCLUSIVE"} { // nobody who uses the schema has to wait for the first look
+		if _, err := tx.Exec(ctx, "LOCK TABLE "+*tables+" IN "+mode+" MODE"); err != nil {
+			return fmt.Errorf("lock the tables of the schema fencepost: %w", err)
+		}
+		var is bool // a sequence tells it, if somebody has deleted the rows
+		if err := tx.QueryRow(ctx, used).Scan(&is); err != nil {
+			return fmt.Errorf("find out whether the schema fencepost was used: %w", err)
+		}
+		if is {
+			return &IncompleteError{missing: []object{{kind: "table", name: "fencepost.schema_version with its rows"}}}
+		}
 	}
 	for _, drop := range []struct {
 		kind  string
