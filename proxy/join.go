@@ -350,6 +350,8 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	defer stop()
 	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)
 	defer stopServer()
+	ctx, leave := x.srv.waiting.enter(ctx, x.member.claim)
+	defer leave()
 	led := make(chan error, 1)
 	go func() { led <- x.member.candidacy().AwaitLeader(ctx) }()
 	err := x.tellWaiting(led)
@@ -364,6 +366,8 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 		return errOver
 	case errors.Is(context.Cause(ctx), errServerGone):
 		return nil // the next use of the server connection fails with the reason
+	case err != nil && errors.Is(context.Cause(ctx), errNewerWait):
+		return tooManyWait
 	case err != nil:
 		return startupRefusal(err)
 	}

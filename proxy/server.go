@@ -39,6 +39,7 @@ type Server struct {
 	slots    slots.Slots // one is taken by each client, at most MaxConnections
 	overflow slots.Slots // the same for clients beyond MaxConnections
 	failing  failures
+	waiting  waiting
 
 	mu struct {
 		sync.Mutex
