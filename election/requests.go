@@ -105,7 +105,9 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	}
 	silence := max(now-a.silent, 0).Round(time.Second)
 	switch {
-	case errors.As(a.unserved, &denied):
+	case errors.As(a.unserved, &denied) && denied.Answer == "":
+		return &fencing.Trouble{Problem: denied.Error(), Remedy: denied.Remedy}
+	case denied != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("the lease service refuses Fencepost (%s)", denied.Answer), Remedy: denied.Remedy}
 	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network) && (network.Timeout() || cut(network)):
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v", service, silence)}

@@ -69,14 +69,19 @@ INSERT INTO fencepost.identity (id, database)
     SELECT pg_catalog.gen_random_uuid(), d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
 COMMENT ON TABLE fencepost.identity IS 'by what Fencepost tells this database from an earlier one of its name';
 
+-- here returns the number of this database. It reads no catalog: any role can lock one away from all others, pg_database even
+-- from another database.
+CREATE OR REPLACE FUNCTION fencepost.here() RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT a.datid FROM pg_stat_get_activity(pg_backend_pid()) a $$;
+
 -- identify gives a database an identity of its own if it was created from a template and nothing was granted
 -- in it yet. Otherwise it could be taken for an older state of a database that had its name before. A
 -- restored dump that contains grants keeps the identity of the original.
 CREATE OR REPLACE FUNCTION fencepost.identify() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    UPDATE fencepost.identity i SET id = gen_random_uuid(), database = d.oid
-        FROM pg_database d WHERE d.datname = current_database() AND i.database IS DISTINCT FROM d.oid
+    UPDATE fencepost.identity i SET id = gen_random_uuid(), database = fencepost.here()
+        WHERE i.database IS DISTINCT FROM fencepost.here()
             AND NOT EXISTS (SELECT FROM fencepost.fence) AND NOT EXISTS (SELECT FROM fencepost.grants)
             AND NOT EXISTS (SELECT FROM fencepost.floor f WHERE f.epoch > 0);
 END $$;

@@ -51,7 +51,8 @@ COMMENT ON VIEW fencepost.guards IS 'the guarded tables with their partitions an
 -- refuse, for the trigger of a guarded table whose session's backend is not registered. options are the trigger's
 -- arguments: at 0 'refuse' or 'warn', then the roles that are let pass by the name under which they have logged in:
 -- functions of others and foreign keys run under other names. If the write may pass, refuse says so in the server's
--- log, and returns.
+-- log, and returns. A fence that is not there was lost with the rows of the schema, as in a database that was made from a
+-- dump without data: nobody can be registered for it.
 CREATE OR REPLACE FUNCTION fencepost.refuse(fence integer, options text[], target oid) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -64,6 +65,10 @@ BEGIN
     IF options[0] = 'warn' OR session_user = ANY (options[1:]) THEN
         RAISE LOG USING MESSAGE = format('fencepost: a write of role %s is let pass: %s', fencepost.quoted(session_user), what);
         RETURN;
+    END IF;
+    IF rec.id IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('table %s has a guard whose resource is not in the schema fencepost', fencepost.quoted(target::regclass::text)),
+            HINT = 'Guard the table again: fencepost guard add.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'ZF002', MESSAGE = what, HINT = 'This table is guarded: write through Fencepost as the leader, or call fencepost.claim.',
         DETAIL = fencepost.detail(rec.resource, NULL, NULL, NULL, rec.epoch, rec.worker);

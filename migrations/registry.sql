@@ -143,7 +143,7 @@ BEGIN
         RETURN; -- never: refuse has raised an error
     END IF;
     SELECT a.backend_start INTO since FROM pg_stat_get_activity(pid) a
-        WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND encode(timestamptz_send(a.backend_start), 'hex') = begun;
+        WHERE a.datid = fencepost.here() AND encode(timestamptz_send(a.backend_start), 'hex') = begun;
     IF since IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('backend %s of this session cannot be seen in this database', pid),
             HINT = 'If the session has not ended, the control role needs pg_read_all_stats.';
@@ -194,7 +194,7 @@ CREATE OR REPLACE FUNCTION fencepost.drain(fence integer, since timestamptz, gra
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    here  oid := (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
+    here  oid := fencepost.here();
     super boolean := has_table_privilege('pg_authid'::regclass, 'UPDATE'); -- which no right gives to others, see polls.go
     signals boolean := pg_has_role('pg_signal_backend', 'USAGE');
     began timestamptz; -- when the proxies were told
@@ -257,7 +257,7 @@ BEGIN
     DELETE FROM fencepost.running r WHERE (r.fence, r.pid, r.note) IN (
         SELECT old.fence, old.pid, old.note FROM fencepost.running old
         WHERE NOT EXISTS (SELECT FROM pg_stat_get_activity(old.pid) a
-            WHERE a.pid = old.pid AND a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+            WHERE a.pid = old.pid AND a.datid = fencepost.here()
                 AND coalesce(a.backend_start = old.backend_start, true))
         FOR UPDATE SKIP LOCKED);
 END $$;

@@ -17,7 +17,30 @@ BEGIN
     EXECUTE format('GRANT SELECT ON fencepost.status TO %I', role);
 END $$;
 
--- seal sets the privileges of PUBLIC, so that it also corrects what an upgrade or a default privilege added, and what a
+-- unreplicated is the trigger that keeps logical replication from writing the tables of the schema. A row of another
+-- database's fence could make an epoch valid again that has ended here, and where both databases have a row under one key,
+-- replication would stop. The trigger fires only with session_replication_role = replica, and lets a client pass, which may
+-- restore a backup in that way.
+CREATE OR REPLACE FUNCTION fencepost.unreplicated() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF (SELECT a.backend_type FROM pg_stat_get_activity(pg_backend_pid()) a) IS DISTINCT FROM 'client backend' THEN
+        RETURN NULL;
+    ELSIF TG_OP = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    RETURN NEW;
+END $$;
+
+-- replicable returns the tables that logical replication could write, because they lack that trigger, or it is disabled.
+-- An unlogged table is not replicated.
+CREATE OR REPLACE FUNCTION fencepost.replicable() RETURNS SETOF regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace = 'fencepost'::regnamespace AND c.relkind = 'r' AND c.relpersistence = 'p'
+        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'unreplicated' AND t.tgenabled IN ('R', 'A')) ORDER BY 1
+$$;
+
+-- seal makes the triggers that keep out logical replication, and sets the privileges of PUBLIC, so that it also corrects what an upgrade or a default privilege added, and what a
 -- restore lost. Everybody may use the functions of guards, but not name them: whoever makes or attaches a partition makes
 -- its triggers.
 CREATE OR REPLACE FUNCTION fencepost.seal() RETURNS void
@@ -25,7 +48,12 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     gate regprocedure;
+    open regclass;
 BEGIN
+    FOR open IN SELECT fencepost.replicable() LOOP
+        EXECUTE format('CREATE OR REPLACE TRIGGER unreplicated BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION fencepost.unreplicated()', open);
+        EXECUTE format('ALTER TABLE %s ENABLE REPLICA TRIGGER unreplicated', open);
+    END LOOP;
     REVOKE ALL ON SCHEMA fencepost FROM PUBLIC;
     REVOKE ALL ON ALL ROUTINES IN SCHEMA fencepost FROM PUBLIC;
     REVOKE ALL ON ALL TABLES IN SCHEMA fencepost FROM PUBLIC;

@@ -126,7 +126,12 @@ func prepareSchema(ctx context.Context, tx pgx.Tx, me, control string) error {
 			return fmt.Errorf("continue as role %q: %w", control, err)
 		}
 	}
-	_, err = tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS fencepost.schema_version (
+	return makeVersions(ctx, tx)
+}
+
+// makeVersions makes the table of versions, if there is none.
+func makeVersions(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS fencepost.schema_version (
 		version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT pg_catalog.now())`)
 	if err != nil {
 		return fmt.Errorf("create fencepost.schema_version: %w", err)

@@ -248,17 +248,66 @@ func (r *release) complete(ctx context.Context, tx pgx.Tx, all bool) (lacked []o
 	return lacked, nil
 }
 
-// unversioned returns an *IncompleteError if the schema, which has no version, is not empty: its table of versions
-// was lost.
-func unversioned(ctx context.Context, tx pgx.Tx) error {
-	var empty bool
-	err := tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_class c
-		WHERE c.relnamespace = 'fencepost'::regnamespace AND c.relname = 'fence' AND c.relkind = 'r')`).Scan(&empty)
-	switch {
-	case err != nil:
-		return fmt.Errorf("look for tables of the schema fencepost: %w", err)
-	case !empty:
-		return &IncompleteError{missing: []object{{kind: "table", name: "fencepost.schema_version"}}}
+// clearUnused makes room for the schema where there is one without a version. If it never had a row, as after
+// pg_dump --schema-only, it drops all of it but the functions of triggers: those of guards are on tables of the
+// application. Otherwise its table of versions was lost, and it returns an *IncompleteError.
+func clearUnused(ctx context.Context, tx pgx.Tx) error {
+	var views, routines, tables, sequences, holdsRows *string
+	if err := tx.QueryRow(ctx, contentsSQL).Scan(&views, &routines, &tables, &sequences, &holdsRows); err != nil {
+		return fmt.Errorf("look for what is in the schema fencepost: %w", err)
 	}
-	return nil
+	if holdsRows == nil { // there is no fence
+		return nil
+	}
+	used := "SELECT " + *holdsRows + " OR EXISTS (SELECT FROM pg_catalog.pg_sequences s WHERE s.schemaname = 'fencepost' AND s.last_value IS NOT NULL)"
+	for _, mode := range []string{"ACCESS SHARE", "ACCESS EXCLUSIVE"} { // nobody who uses the schema has to wait for the first look
+		if _, err := tx.Exec(ctx, "LOCK TABLE "+*tables+" IN "+mode+" MODE"); err != nil {
+			return fmt.Errorf("lock the tables of the schema fencepost: %w", err)
+		}
+		var is bool // a sequence tells it, if somebody has deleted the rows
+		if err := tx.QueryRow(ctx, used).Scan(&is); err != nil {
+			return fmt.Errorf("find out whether the schema fencepost was used: %w", err)
+		}
+		if is {
+			return &IncompleteError{missing: []object{{kind: "table", name: "fencepost.schema_version with its rows"}}}
+		}
+	}
+	for _, drop := range []struct {
+		kind  string
+		names *string
+	}{{"VIEW", views}, {"ROUTINE", routines}, {"TABLE", tables}, {"SEQUENCE", sequences}} {
+		if drop.names == nil {
+			continue
+		}
+		if _, err := tx.Exec(ctx, "DROP "+drop.kind+" "+*drop.names); err != nil {
+			return fmt.Errorf("drop what a dump without data has left of the schema fencepost: %w", explain(err))
+		}
+	}
+	return makeVersions(ctx, tx)
+}
+
+// contentsSQL lists what is in the schema, without the functions of triggers and the sequences that belong to tables. The
+// last column is a condition, whether a table has a row.
+const contentsSQL = `WITH relations AS (SELECT c.oid::regclass::text AS name, c.relkind, c.relname FROM pg_catalog.pg_class c
+		WHERE c.relnamespace = 'fencepost'::regnamespace AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+			WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND c.relkind = 'S' AND d.deptype = 'i'))
+	SELECT string_agg(name, ', ') FILTER (WHERE relkind = 'v'),
+		(SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'fencepost'::regnamespace AND p.prorettype <> 'trigger'::regtype),
+		string_agg(name, ', ') FILTER (WHERE relkind = 'r'),
+		string_agg(name, ', ') FILTER (WHERE relkind = 'S'),
+		CASE WHEN bool_or(relname = 'fence' AND relkind = 'r') THEN string_agg(format('EXISTS (SELECT FROM %s)', name), ' OR ') FILTER (WHERE relkind = 'r') END
+	FROM relations`
+
+// orphans returns the tables whose guards have no fence, because the schema was made anew: they refuse every write.
+func orphans(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	rows, err := tx.Query(ctx, `SELECT DISTINCT t.tgrelid::regclass::text FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+		WHERE t.tgparentid = 0 AND p.pronamespace = 'fencepost'::regnamespace AND p.proname ~ '^guard_[0-9]+(_|$)' ORDER BY 1`)
+	if err != nil {
+		return nil, fmt.Errorf("look for guards of an earlier schema: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for guards of an earlier schema: %w", err)
+	}
+	return names, nil
 }

@@ -16,6 +16,7 @@ type Migrated struct {
 	State             // now
 	From     int      // the version before, 0 if the schema was missing
 	Repaired []string // the functions and views that were missing and were made again
+	Orphans  []string // if the schema was missing: tables with guards of an earlier one, which refuse every write
 }
 
 // Up makes or upgrades the schema of the database that conn is connected to, to this binary's version. It is one
@@ -44,6 +45,11 @@ func (r *release) up(ctx context.Context, conn *pgx.Conn, opts Options) (done Mi
 		}
 		if err := grants(ctx, tx, opts.ClaimRoles); err != nil {
 			return err
+		}
+		if done.From == 0 {
+			if done.Orphans, err = orphans(ctx, tx); err != nil {
+				return err
+			}
 		}
 		done.State, err = r.status(ctx, tx.Conn())
 		return err
@@ -119,7 +125,7 @@ func (r *release) migrate(ctx context.Context, tx pgx.Tx, from int) (repaired []
 	case from > r.version():
 		return nil, fmt.Errorf("%w: it is at version %d, but this binary knows %d; use a newer Fencepost", ErrNewer, from, r.version())
 	case from == 0:
-		if err := unversioned(ctx, tx); err != nil {
+		if err := clearUnused(ctx, tx); err != nil {
 			return nil, err
 		}
 		if _, err := tx.Exec(ctx, r.sql); err != nil {

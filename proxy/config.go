@@ -40,8 +40,11 @@ func RefusalReasons() []string {
 
 // reasonOfRefusal returns why a connection is refused.
 func reasonOfRefusal(r *fencing.Refusal) string {
-	if r == shuttingDown {
+	switch r {
+	case shuttingDown:
 		return refusedShutdown
+	case tooManyWait:
+		return refusedLimit
 	}
 	return reasonOf(r.SQLState, false)
 }

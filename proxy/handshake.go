@@ -51,7 +51,7 @@ func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, cl
 	defer guard.stop()
 	server, primary, err := s.dialPrimary(guard, socketBelow(client).Loop())
 	if err != nil {
-		s.refuseUndialled(guard, client, err)
+		s.refuseUndialled(guard, client, start, err)
 		return nil
 	}
 	s.failing.dial.Passed()
@@ -59,7 +59,7 @@ func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, cl
 	x := newSession(s, client, server, start)
 	x.cancel, x.backend.server = cancel, primary
 	if s.register(x) {
-		s.turnAway(client, shuttingDown)
+		s.turnAway(client, start, shuttingDown)
 		x.close()
 		return nil
 	}
@@ -80,17 +80,16 @@ func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, cl
 }
 
 // refuseUndialled refuses a client because Postgres could not be reached.
-func (s *Server) refuseUndialled(guard context.Context, client link, err error) {
+func (s *Server) refuseUndialled(guard context.Context, client link, start *startup, err error) {
 	if errors.Is(context.Cause(guard), errClientGone) {
 		return
 	}
-	failing, reason := s.failing.dial, refusedUpstream
+	failing := s.failing.dial
 	if noDescriptor(err) {
-		failing, reason = s.failing.descriptors, refusedLimit
+		failing = s.failing.descriptors
 	}
 	failing.Failed(zap.Error(err))
-	s.cfg.Metrics.Refused(reason)
-	refuse(client, unreachable(err))
+	s.turnAway(client, start, unreachable(err))
 }
 
 // refuse ends a session during its startup, and tells the client why unless err is errOver.
@@ -103,7 +102,7 @@ func (x *session) refuse(err error) {
 	x.member.joinedTo.Load().leavesSuperseded()
 	x.end(err)
 	linger(x.client)
-	x.srv.countRefusal(err)
+	x.srv.refused(err, x.start, x.client.RemoteAddr())
 	if errors.Is(err, serverLate) {
 		x.srv.failing.answer.Failed()
 		return
@@ -277,7 +276,7 @@ func (x *session) settle() error {
 	}
 }
 
-// refusedByServer relays the error with which the server refuses the connection, and counts
+// refusedByServer relays the error with which the server refuses the connection, and counts and logs
 // it. A server that refuses Fencepost's own parameters is not Postgres; the error returned
 // says so then.
 func (x *session) refusedByServer(msg []byte) error {
@@ -285,7 +284,7 @@ func (x *session) refusedByServer(msg []byte) error {
 	if e.Code == "08P01" && x.start.own.resource != "" && strings.Contains(e.Message, placeholders[0]) {
 		return fencing.PoolerRefusal
 	}
-	x.srv.cfg.Metrics.Refused(reasonOf(e.Code, true))
+	x.srv.refusedByPostgres(e, x.start, x.client.RemoteAddr())
 	_, _ = x.handshake.toClient.Write(msg) // the connection ends either way
 	_ = x.handshake.toClient.Flush()
 	return errOver

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -265,9 +266,39 @@ func (x *session) decide() (SessionPolicy, error) {
 	if policy.Refusal != nil {
 		return policy, policy.Refusal
 	}
+	x.unfenced = policy.Unfenced
 	x.start.own.follow(policy.Route)
 	return policy, x.start.own.complete()
 }
+
+// renamed notes that the client of a connection without a resource has set its application_name. If a route would have
+// matched that name at the startup, the connection is not what the operator takes it for: its writes would pass
+// unfenced, so renamed returns why it ends.
+func (x *session) renamed(name string) *fencing.Refusal {
+	if x.start.own.resource != "" {
+		return nil
+	}
+	request := x.joinRequest()
+	request.ApplicationName = name
+	policy := x.srv.cfg.Policy(request)
+	if policy.Route.Name == "" {
+		return nil
+	}
+	x.srv.failing.renamed.Failed(zap.String("route", policy.Route.Name), zap.String("resource", policy.Route.Resource), zap.String("application_name", name),
+		zap.String("user", x.start.user), zap.String("database", x.start.database), zap.Stringer("client", x.client.RemoteAddr()), zap.String("remedy", renamedHint))
+	if x.unfenced != UnfencedAllow {
+		return nil
+	}
+	return &fencing.Refusal{
+		SQLState: "22023",
+		Message: fmt.Sprintf("application_name %q was set after connecting, too late for %s, which gives such connections resource %q: the writes of this one would pass unfenced",
+			fencing.ASCII(name), policy.Route.Name, policy.Route.Resource),
+		Hint: renamedHint,
+	}
+}
+
+// renamedHint says how a client sends its application_name in time.
+const renamedHint = "Let the driver send application_name when it connects (pgjdbc: assumeMinServerVersion=9.0 in the URL), or name the resource by fencepost.resource."
 
 // explained returns the refusal of a resource. If the client has not named that resource, it
 // says who has.
@@ -350,6 +381,8 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	defer stop()
 	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)
 	defer stopServer()
+	ctx, leave := x.srv.waiting.enter(ctx, x.member.claim)
+	defer leave()
 	led := make(chan error, 1)
 	go func() { led <- x.member.candidacy().AwaitLeader(ctx) }()
 	err := x.tellWaiting(led)
@@ -364,6 +397,8 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 		return errOver
 	case errors.Is(context.Cause(ctx), errServerGone):
 		return nil // the next use of the server connection fails with the reason
+	case err != nil && errors.Is(context.Cause(ctx), errNewerWait):
+		return tooManyWait
 	case err != nil:
 		return startupRefusal(err)
 	}

@@ -147,10 +147,13 @@ func (d *downPump) process(ctx context.Context) bool {
 	err := d.relay(ctx)
 	d.audit()
 	if err != nil {
+		var refusal *fencing.Refusal
 		if !closedByPeer(err) {
 			d.x.log().Info("session closed", zap.Error(err))
 		}
 		switch {
+		case errors.As(err, &refusal):
+			d.x.endAtOnce(refusal)
 		case errors.Is(err, protocol.ErrSurprise):
 			d.x.endAtOnce(surpriseRefusal)
 		case errors.Is(err, protocol.ErrBug):
@@ -235,6 +238,10 @@ func (d *downPump) relay(ctx context.Context) error {
 			announces = true
 		case protocol.EventChosen:
 			x.chosen(e.Resources)
+		case protocol.EventRenamed:
+			if refusal := x.renamed(e.Name); refusal != nil { // what is sent behind the new name is dropped
+				return refusal
+			}
 		}
 	}
 	var err error

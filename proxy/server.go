@@ -39,6 +39,8 @@ type Server struct {
 	slots    slots.Slots // one is taken by each client, at most MaxConnections
 	overflow slots.Slots // the same for clients beyond MaxConnections
 	failing  failures
+	refusals *refusals
+	waiting  waiting
 
 	mu struct {
 		sync.Mutex
@@ -52,7 +54,7 @@ type Server struct {
 }
 
 // failures are those that may concern many clients at once.
-type failures struct{ accept, dial, descriptors, answer, header *faults.Series }
+type failures struct{ accept, dial, descriptors, answer, header, renamed *faults.Series }
 
 func newFailures(log *zap.Logger) failures {
 	return failures{
@@ -61,6 +63,7 @@ func newFailures(log *zap.Logger) failures {
 		descriptors: faults.NewSeries(log, "no file descriptor left for a connection to postgres", 0),
 		answer:      faults.NewSeries(log, "postgres did not answer in time", 0),
 		header:      faults.NewSeries(log, "trusted load balancer sent no valid PROXY header", 0),
+		renamed:     faults.NewSeries(log, "a connection has set an application_name that a route matches, too late for that route", 0),
 	}
 }
 
@@ -77,7 +80,7 @@ func NewServer(cfg Config) (*Server, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors),
-		analyst: newAnalyst(), failing: newFailures(cfg.Logger),
+		analyst: newAnalyst(), failing: newFailures(cfg.Logger), refusals: newRefusals(cfg.Logger),
 	}
 	s.slots.Limit(cfg.MaxConnections)
 	s.overflow.Limit(maxOverflow)
@@ -133,7 +136,7 @@ func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 	adopted, err := s.loops.Pick().Adopt(conn)
 	if err != nil {
 		if noDescriptor(err) {
-			s.turnAway(conn, noDescriptors)
+			s.turnAway(conn, nil, noDescriptors)
 		}
 		_ = conn.Close()
 		return nil, err
@@ -152,7 +155,7 @@ func (s *Server) begin(conn netloop.Conn) {
 	}
 	s.mu.Unlock()
 	if refused {
-		s.turnAway(conn, shuttingDown)
+		s.turnAway(conn, nil, shuttingDown)
 		_ = conn.Close()
 		return
 	}
@@ -167,7 +170,7 @@ func (s *Server) begin(conn netloop.Conn) {
 			defer s.overflow.Give()
 			s.handleExcess(ctx, conn)
 		default:
-			s.turnAway(conn, tooManyClients)
+			s.turnAway(conn, nil, tooManyClients)
 		}
 	}()
 }
@@ -282,7 +285,7 @@ func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 	defer client.Close()
 	switch {
 	case err != nil:
-		s.turnAway(client, err)
+		s.turnAway(client, start, err)
 		linger(client)
 	case cancel != nil:
 		s.cancel(ctx, client, cancel)
@@ -294,7 +297,7 @@ func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 // handleExcess serves a connection beyond MaxConnections: it forwards a cancel request, and
 // refuses everything else.
 func (s *Server) handleExcess(ctx context.Context, conn netloop.Conn) {
-	client, _, cancel, err := s.readRequest(conn, min(overflowTimeout, s.cfg.StartupTimeout))
+	client, start, cancel, err := s.readRequest(conn, min(overflowTimeout, s.cfg.StartupTimeout))
 	defer client.Close()
 	switch {
 	case cancel != nil:
@@ -303,26 +306,14 @@ func (s *Server) handleExcess(ctx context.Context, conn netloop.Conn) {
 	case err == nil:
 		err = tooManyClients
 	}
-	s.turnAway(client, err)
+	s.turnAway(client, start, err)
 	linger(client)
 }
 
-// turnAway refuses a client that has no session, and counts it.
-func (s *Server) turnAway(client net.Conn, err error) {
-	s.countRefusal(err)
+// turnAway refuses a client that has no session, and counts and logs that. start is nil if it was not read.
+func (s *Server) turnAway(client net.Conn, start *startup, err error) {
+	s.refused(err, start, client.RemoteAddr())
 	refuse(client, err)
-}
-
-// countRefusal counts a connection that is refused for err, unless err says that the
-// client has gone.
-func (s *Server) countRefusal(err error) {
-	var r *fencing.Refusal
-	switch {
-	case errors.As(err, &r):
-		s.cfg.Metrics.Refused(reasonOfRefusal(r))
-	case errors.Is(err, pgtls.ErrClientHandshake), errors.Is(err, errPacketLength):
-		s.cfg.Metrics.Refused(refusedStartup)
-	}
 }
 
 // readRequest reads the PROXY header, if conn must begin with one, and then whether the client
@@ -343,8 +334,7 @@ func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client l
 	}
 	var late net.Error
 	switch {
-	case errors.Is(err, pgtls.ErrClientHandshake):
-		s.cfg.Logger.Info("client refused", zap.Stringer("client", conn.RemoteAddr()), zap.Error(err))
+	case errors.Is(err, pgtls.ErrClientHandshake): // the client expects nothing but TLS, also where it is late
 	case errors.As(err, &late) && late.Timeout() && s.isDraining():
 		return r.conn, nil, nil, shuttingDown
 	case errors.Is(err, proxyheader.ErrInvalid):

@@ -38,6 +38,7 @@ type session struct {
 	// handshake is what is needed to read messages during the startup. It is nil after
 	// that.
 	handshake *handshake
+	unfenced  UnfencedMode // what the connection may do if it names no resource
 	backend   backend
 	member    membership
 	active    activity

@@ -25,7 +25,8 @@ Usage: fencepost migrate --dsn DSN [--control-role ROLE] [--claim-role ROLE ...]
 Creates or updates the schema fencepost in the database that the DSN names. The
 schema is per database: run it for each database whose tables are to be fenced.
 Running it again, or twice concurrently, changes nothing. It makes again functions and
-views of the schema that are missing; if a table is, it says what to do.
+views of the schema that are missing; if a table is, it says what to do. A schema in
+which there never was a row, as in a dump without data, is made anew.
 
 The DSN's role must be a superuser or the control role itself. A missing control
 role is created if FENCEPOST_CONTROL_PASSWORD contains a password for it.
@@ -89,6 +90,9 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 		fmt.Fprintf(t.stdout, "database %s: the schema fencepost is already at version %d\n", database, done.Version)
 	default:
 		fmt.Fprintf(t.stdout, "database %s: upgraded the schema fencepost from version %d to %d\n", database, done.From, done.Version)
+	}
+	for _, table := range done.Orphans {
+		fmt.Fprintf(t.stdout, "table %s has a guard of an earlier schema, and refuses every write: guard it again (fencepost guard add)\n", table)
 	}
 	fmt.Fprintf(t.stdout, "It fences the tables of database %s only: run migrate for each database.\n", database)
 	warnings, err := migrations.Warnings(ctx, conn)

@@ -38,17 +38,17 @@ func electorOf(cfg config.Config) (e electors.Elector, ok bool) {
 	return electors.Elector{}, false
 }
 
-// openElector opens the configured lease service for a command.
-func openElector(cfg config.Config, command string, log *zap.Logger) (electors.Service, error) {
+// openElector opens the configured lease service for a command, or for a proxy.
+func openElector(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (electors.Service, error) {
 	e, ok := electorOf(cfg)
 	if !ok {
 		return nil, usagef("election.provider is %q, which is unknown", cfg.Election.Provider)
 	}
-	return e.Open(cfg, command, log.Named(e.Name))
+	return e.Open(cfg, proxy, log.Named(e.Name))
 }
 
 // serveElector opens the configured lease service for a proxy that serves.
-func serveElector(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
+func serveElector(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (electors.Service, error) {
 	if e, ok := electorOf(cfg); ok && e.Serve != nil {
 		return e.Serve(cfg, proxy, log.Named(e.Name))
 	}

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"regexp"
@@ -26,7 +27,9 @@ type Config struct {
 	Prefix    string // of all names; default kv.DefaultPrefix
 	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
 	// starts ends the leases under its name.
-	Proxy  string
+	Proxy string
+	// Runs: see kv.Config.
+	Runs   func(ctx context.Context, database, presenceID string) error
 	Logger *zap.Logger
 }
 
@@ -37,7 +40,7 @@ func New(cfg Config) (*kv.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes elector: %w", err)
 	}
-	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.api.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
+	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.api.name, Proxy: cfg.Proxy, Runs: cfg.Runs, Logger: cfg.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes elector: %w", err)
 	}

@@ -57,7 +57,12 @@ type Config struct {
 	Service string
 	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
 	// starts ends the leases under its name.
-	Proxy  string
+	Proxy string
+	// Runs returns an error if the proxy with this presence id, through which a lease under the name Proxy was
+	// taken, still runs: another one uses that name. That is an *election.DeniedError; any other error says that
+	// nobody knows. As long as Runs returns an error, this proxy ends no lease and takes none. If it is nil, nobody
+	// looks.
+	Runs   func(ctx context.Context, database, presenceID string) error
 	Logger *zap.Logger
 }
 

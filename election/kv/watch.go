@@ -3,7 +3,10 @@ package kv
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/own"
 )
 
 const (
@@ -21,8 +25,10 @@ const (
 	answerTimeout = 2 * time.Second
 	// endsAtOnce is how many leases of an earlier run are ended at the same time.
 	endsAtOnce = 16
-	minPause   = 100 * time.Millisecond
-	maxPause   = 2 * time.Second
+	// endWait is how long a run of this proxy may seem to go on that is over.
+	endWait  = 3 * time.Second
+	minPause = 100 * time.Millisecond
+	maxPause = 2 * time.Second
 )
 
 // observation is what the watch last saw of all keys under the prefix.
@@ -128,10 +134,16 @@ func (c *Client) watch() {
 
 // look is what one watch has shown.
 type look struct {
-	shown    bool     // anything
-	unmarked bool     // there is no marker, or something else in its place
-	old      []string // the lives that an earlier run of this proxy has left
+	shown    bool // anything
+	unmarked bool // there is no marker, or something else in its place
+	old      left // by an earlier run of this proxy
 }
+
+// run is one run of a proxy, as one database knows it.
+type run struct{ database, presenceID string }
+
+// left are the lives that hold leases in the name of this proxy, by the runs that have begun them.
+type left map[run][]string
 
 // watchOnce stores what the watch shows for a while. It returns earlier if something has to be
 // done about it, and does that.
@@ -150,7 +162,7 @@ func (c *Client) watchOnce() error {
 		case l.unmarked:
 			cancel()
 		case c.begins():
-			l.old = c.left(s)
+			l.old = c.leftIn(s)
 			cancel()
 		default:
 			c.seen.store(s)
@@ -202,23 +214,30 @@ func (c *Client) begins() bool {
 	}
 }
 
-// left returns the lives that hold leases in the name of this proxy. Before it has begun, these
-// are of an earlier run.
-func (c *Client) left(s Snapshot) (lives []string) {
-	for _, e := range s.Entries {
-		if e.Life != "" && decode(e.Record).Proxy == c.cfg.Proxy {
-			lives = append(lives, e.Life)
+// leftIn returns the lives that hold leases in the name of this proxy. Before it has begun, these
+// are of an earlier run, or of another proxy of the same name.
+func (c *Client) leftIn(s Snapshot) left {
+	old := left{}
+	for key, e := range s.Entries {
+		if r := decode(e.Record); e.Life != "" && r.Proxy == c.cfg.Proxy {
+			by := run{databaseOf(key), own.Proxy(r.Incarnation)}
+			old[by] = append(old[by], e.Life)
 		}
 	}
-	return lives
+	return old
 }
 
 // begin ends the leases of an earlier run of this proxy. Those that it has ended are not there when
 // it is tried again.
-func (c *Client) begin(old []string) error {
+func (c *Client) begin(old left) error {
+	for by := range old {
+		if err := c.awaitEnd(by); err != nil {
+			return err
+		}
+	}
 	var group errgroup.Group
 	group.SetLimit(endsAtOnce)
-	for _, life := range old {
+	for _, life := range slices.Concat(slices.Collect(maps.Values(old))...) {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
 			defer cancel()
@@ -234,4 +253,25 @@ func (c *Client) begin(old []string) error {
 	}
 	close(c.begun)
 	return nil
+}
+
+// awaitEnd returns nil if a run of this proxy is over. The server needs a moment to notice that a proxy was killed.
+func (c *Client) awaitEnd(of run) error {
+	if c.cfg.Runs == nil || of.presenceID == "" {
+		return nil
+	}
+	for deadline := time.Now().Add(endWait); ; {
+		ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
+		err := c.cfg.Runs(ctx, of.database, of.presenceID)
+		cancel()
+		var denied *election.DeniedError
+		if !errors.As(err, &denied) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-time.After(minPause):
+		case <-c.ctx.Done():
+			return err
+		}
+	}
 }

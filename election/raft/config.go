@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"maps"
@@ -39,7 +40,9 @@ type Config struct {
 	Prefix string // of all keys; default kv.DefaultPrefix
 	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
 	// starts ends the leases under its name.
-	Proxy  string
+	Proxy string
+	// Runs: see kv.Config.
+	Runs   func(ctx context.Context, database, presenceID string) error
 	Logger *zap.Logger
 	// Heartbeat is when a node that has heard nothing of the leader tries to become one; default 1 s.
 	// It must be the same everywhere.

@@ -430,6 +430,21 @@ func TestLockedSystemViewsBlockNoTakeover(t *testing.T) {
 	release()
 }
 
+// TestALockedCatalogOfAllDatabasesBlocksNoTakeover: any role of any database can keep all others from reading pg_database, and so
+// from logging in. Connections that are open go on, the leader's too.
+func TestALockedCatalogOfAllDatabasesBlocksNoTakeover(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t) // nobody else can log in meanwhile
+	h := newTestDatabase(t, server, func(c *store.Config) { c.Grace, c.Patience = 300*time.Millisecond, 30*time.Second })
+	leader := h.worker(h.grant("a"))
+	h.mustEnter(leader)
+	leader.begin(h.ctx(), t, "")
+	defer server.LockAway(t, server.Database(t), "pg_database")()
+	if next := h.grant("b"); next.Epoch != 2 {
+		t.Errorf("the next leader has epoch %d", next.Epoch)
+	}
+}
+
 func TestABackendThatNobodyReadsFromIsEnded(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))

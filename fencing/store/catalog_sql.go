@@ -22,7 +22,7 @@ const fingerprintSQL = `SELECT concat_ws(' ',
 	(SELECT concat_ws(',', count(*), sum(hashint8((oid::int8 << 32) | xmin::text::int8))) FROM pg_amproc WHERE oid >= 16384),
 	(SELECT concat_ws(',', count(*), sum(hashint8((oid::int8 << 32) | xmin::text::int8))) FROM pg_statistic_ext),
 	(SELECT concat_ws(',', count(*), sum(hashint8((inhrelid::int8 << 32) | xmin::text::int8) # inhseqno)) FROM pg_inherits),
-	(SELECT oid FROM pg_database WHERE datname = current_database()))`
+	(SELECT datid FROM pg_stat_get_activity(pg_backend_pid())))`
 
 // fineTypes are the types whose values never run a user's code: built-in types, enums,
 // and arrays of enums. A built-in domain to which a constraint was added is not one of

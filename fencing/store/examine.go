@@ -164,7 +164,7 @@ func (s *Store) locked(ctx context.Context, err error) error {
 			ELSE format('backend %s of role "%s" (application "%s", %s)', l.pid, pg_get_userbyid(a.usesysid), a.application_name, coalesce(a.state, 'unknown')) END, '; '), $2)
 		FROM pg_lock_status() l JOIN pg_class c ON c.oid = l.relation LEFT JOIN pg_stat_get_activity(NULL) a ON a.pid = l.pid
 		WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND c.relnamespace = to_regnamespace('fencepost') AND c.relname = ANY ($3)
-		  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())`,
+		  AND l.database = (SELECT me.datid FROM pg_stat_get_activity(pg_backend_pid()) me)`,
 		table, by, append([]string{"schema_version"}, neededTables...)).Scan(&table, &by); queryErr != nil {
 		return s.explain(queryErr)
 	}

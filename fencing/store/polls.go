@@ -45,8 +45,8 @@ func (h holder) remedy() string {
 }
 
 // What a grant depends on reads functions in the place of the views over them (pg_stat_activity, pg_locks, pg_prepared_xacts,
-// pg_roles): every role can lock a system view, by a CREATE RULE that waits for the role's own reader and fails then, and keep
-// all others from reading it. Only superusers may change a system catalog, so has_table_privilege tells who is one.
+// pg_roles), and fencepost.here() in the place of pg_database: every role can lock a relation of the catalog, by a CREATE RULE that
+// waits for the role's own reader and fails then, and keep all others from reading it. Only superusers may change a system catalog, so has_table_privilege tells who is one.
 
 // transactionsSQL lists the transactions of the database, with the columns of a holder from the second on, and the id of
 // those that are prepared.
@@ -56,7 +56,7 @@ const transactionsSQL = `SELECT concat(a.pid, ' ', a.backend_start, ' ', a.xact_
 		coalesce(pg_get_userbyid(a.usesysid) = current_user, false) AS control, NULL::xid AS xid, a.backend_start
 	FROM pg_stat_get_activity(NULL) a
 	UNION ALL SELECT concat('prepared ', p.transaction), NULL, p.gid, pg_get_userbyid(p.ownerid)::text, '', '', false, false, p.transaction, NULL
-	FROM pg_prepared_xact() p WHERE p.dbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())`
+	FROM pg_prepared_xact() p WHERE p.dbid = fencepost.here()`
 
 // blockersOf lists the transactions that block the backends w.pid of a relation, for the root of each. A prepared
 // transaction appears as process 0, and the waiting backend's own lock request says which one it is.
@@ -73,8 +73,8 @@ var pollSQL = blockersOf(`SELECT g.pid AS root, g.pid FROM unnest($1::integer[])
 // lingerSQL lists the transactions that block those of the backends $2 that are registered at the fence $1, without those of
 // registered backends.
 var lingerSQL = blockersOf(`SELECT r.fence AS root, r.pid FROM fencepost.running r
-		JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.backend_start = r.backend_start
-		JOIN pg_database d ON d.oid = a.datid AND d.datname = current_database() WHERE r.fence = $1 AND r.pid = ANY ($2)`) + `
+		JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.backend_start = r.backend_start AND a.datid = fencepost.here()
+		WHERE r.fence = $1 AND r.pid = ANY ($2)`) + `
 	WHERE t.pid IS NULL OR NOT EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $1 AND r.pid = t.pid AND r.backend_start = t.backend_start)`
 
 // leftSQL lists those of the transactions $1 that have not ended.

@@ -304,6 +304,8 @@ var settings = map[string]string{
 	// Policies that hide rows do not count for the owner of a table. If somebody forces one on
 	// the fence's tables, statements fail: a fence that seems to be empty would be made anew.
 	"row_security": "off",
+	// Compiling a short statement takes far longer than running it, where a low jit_above_cost asks for that.
+	"jit": "off",
 	// A server that is gone is noticed.
 	"tcp_keepalives_idle":     "10",
 	"tcp_keepalives_interval": "3",

@@ -139,6 +139,7 @@ type Event struct {
 	Rejection *fencing.Rejection // of EventRefused and EventSuperseded
 	Resource  string             // of EventSuperseded and EventDiscarded; "" is that of the startup
 	Resources []string           // of EventChosen and EventUnregister; "" is that of the startup
+	Name      string             // of EventRenamed
 	Err       wire.ServerError   // of EventEnded
 	Message   []byte             // of EventEnded; nil if the plan has it
 }
@@ -163,6 +164,8 @@ const (
 	// EventDiscarded: the plan tells the client that its worker was superseded, where stale writes are discarded:
 	// one was, or was refused. An EventRefused follows.
 	EventDiscarded
+	// EventRenamed: the client of a session that is not fenced has set application_name to Name, as the plan tells it.
+	EventRenamed
 )
 
 // Condition is something that is so of a session, or is not.

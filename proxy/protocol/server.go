@@ -147,6 +147,12 @@ func (s *Session) parameter(body []byte) (hide bool) {
 	c := &s.settings
 	was := c.readOnly
 	ofMode := c.learn(body)
+	if c.renamed != "" {
+		if s.config.Mode != ModeFenced {
+			s.happens(Event{Kind: EventRenamed, Name: c.renamed})
+		}
+		c.renamed = ""
+	}
 	own := s.exchange.kind == ownExchange
 	if !own && was != c.readOnly {
 		c.shown = shown{}              // it may have been RESET ALL in a function

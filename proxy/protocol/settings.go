@@ -16,6 +16,8 @@ type settings struct {
 	told   bool // what the client was last told of default_transaction_read_only
 	own    ownDefault
 	shown  shown
+	// renamed is the application_name that was reported last, "" if that is not new.
+	renamed string
 }
 
 // ownDefault is the client's own default_transaction_read_only.
@@ -47,6 +49,7 @@ func (c *settings) begin(parameters [][]byte) {
 	for _, body := range parameters {
 		c.learn(body)
 	}
+	c.renamed = ""
 	c.own = ownDefault{c.readOnly, c.readOnly, c.readOnly}
 	c.told = c.readOnly
 }
@@ -62,6 +65,8 @@ func (c *settings) learn(body []byte) (ofMode bool) {
 		c.reading.StandardConformingStrings = value == "on"
 	case "client_encoding":
 		c.reading.SafeEncoding, c.utf8 = sqltext.SafeEncoding(value), value == "UTF8"
+	case "application_name":
+		c.renamed = value
 	case "default_transaction_read_only":
 		c.readOnly = value == "on"
 		return true

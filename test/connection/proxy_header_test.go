@@ -93,7 +93,7 @@ func TestTheClientsAddressIsThatOfTheHeader(t *testing.T) {
 	c := wiretest.Dial(t, p.Addr)
 	c.Send([]byte(header2), []byte("\x16\x03\x01\x00\x05")) // TLS, which is off
 	c.Rest()
-	if lines := log.FilterMessage("client refused").All(); len(lines) != 1 || lines[0].ContextMap()["client"] != named {
+	if lines := log.FilterMessage("connection refused").All(); len(lines) != 1 || lines[0].ContextMap()["client"] != named {
 		t.Errorf("the log of a refused client: %v, want one line about %s", lines, named)
 	}
 }

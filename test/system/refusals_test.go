@@ -43,6 +43,15 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 	counted("authentication", 0)
 	_ = try("scram_user", h.db)
 	counted("authentication", 1)
+	_ = try("nobody", h.db, "resource", resource)
+	counted("authentication", 2)
+	if l := p.Await(t, "connection refused", "user", "nobody", "database", h.db, "reason", "authentication"); l.Text("sqlstate") != "28000" ||
+		!strings.HasPrefix(l.Text("message"), "Postgres: ") || !strings.HasPrefix(l.Text("client"), "127.0.0.1:") || !strings.Contains(l.Text("hint"), "pg_hba.conf") {
+		t.Errorf("the log says %v", l)
+	}
+	_ = try(pgtest.App, "nowhere", "resource", resource)
+	counted("upstream", 1)
+	p.Await(t, "connection refused", "sqlstate", "3D000", "database", "nowhere")
 	_ = try(pgtest.App, h.db, "campaign", "never")
 	counted("startup", 1)
 	_ = try(pgtest.App, "postgres", "resource", resource)
@@ -57,13 +66,14 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 		c.leave()
 	}
 	s.Stop(t, pgtest.Fast)
-	for n := 1; n <= 3; n++ {
+	for n := 2; n <= 4; n++ {
 		if f := failureOf(try(pgtest.App, h.db)); f == nil || f.Severity != "FATAL" || f.Code != "57P03" || !strings.Contains(f.Message, "cannot reach Postgres") {
 			t.Errorf("connecting without Postgres: %+v; want FATAL 57P03", f)
 		}
 		counted("upstream", n)
 	}
 	p.Await(t, "postgres not reachable")
+	p.Await(t, "connection refused", "reason", "upstream", "user", pgtest.App, "database", h.db)
 	if lines := p.Lines("postgres not reachable"); len(lines) != 1 {
 		t.Errorf("the log has %d lines for three connections: %v", len(lines), lines)
 	}

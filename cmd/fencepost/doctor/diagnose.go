@@ -118,6 +118,10 @@ var (
 		"The schema itself reports it; fencepost migrate prints the same.")
 	preparedHolds = newKind(Error, "prepared-transaction-holds-fence",
 		"Nobody else can be granted an epoch of that resource until the transaction is ended.")
+	publicationFence = newKind(Warning, "publication-fence",
+		"Fencepost's tables are of use in this database only. Each of their changes is sent, and a subscriber that lacks them stops.")
+	subscriptionFence = newKind(Error, "subscription-fence",
+		"A row of another database's fence can make an epoch valid again that has ended here, and where a key is taken, replication stops.")
 )
 
 // warningKinds are the kinds of the warnings of the schema, by how their text begins.
@@ -143,5 +147,13 @@ func (f *findings) fence(d Database) {
 	for _, p := range d.Prepared {
 		f.addf(preparedHolds, fmt.Sprintf("COMMIT PREPARED or ROLLBACK PREPARED it, in database %s as %s or a superuser.", d.Name, p.Owner),
 			"the prepared transaction %q of role %s has locked the fence of resource %s", p.ID, p.Owner, p.Resource)
+	}
+	if len(d.Publications) > 0 {
+		f.addf(publicationFence, "Publish the schemas or tables of the application instead: FOR TABLES IN SCHEMA public.",
+			"publications contain tables of the schema fencepost: %s", strings.Join(d.Publications, ", "))
+	}
+	for _, s := range d.Subscriptions {
+		f.addf(subscriptionFence, fmt.Sprintf("Run fencepost migrate --dsn ... for database %s, which makes the triggers that keep subscriptions out. Then run fencepost generation bump --database %s --restored.", d.Name, d.Name),
+			"subscription %s can write %s", s.Name, strings.Join(s.Tables, ", "))
 	}
 }

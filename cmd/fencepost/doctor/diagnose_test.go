@@ -54,6 +54,8 @@ func TestDiagnose(t *testing.T) {
 		"a guard whose owner logs in":       {func(f *Facts) { f.Databases[0].Guards = []Guard{{Owners: []string{"app"}}} }, []string{"guard-owner"}},
 		"a stamp above the fence":           {func(f *Facts) { f.Databases[0].Guards = []Guard{{Epoch: 3, Above: 4}} }, []string{"stamp-above-fence"}},
 		"a guard and a subscription":        {func(f *Facts) { f.Databases[0].Guards = []Guard{{Subscriptions: []string{"s"}}} }, []string{"guard-subscription"}},
+		"a publication of the fence":        {func(f *Facts) { f.Databases[0].Publications = []string{"p"} }, []string{"publication-fence"}},
+		"a subscription of the fence":       {func(f *Facts) { f.Databases[0].Subscriptions = []Subscription{{"s", []string{"fencepost.fence"}}} }, []string{"subscription-fence"}},
 		"a guard that does not fire always": {func(f *Facts) { f.Databases[0].Guards = []Guard{{NotAlways: []string{"public.t"}}} }, []string{"guard-not-always"}},
 		"a guard and another superuser": {func(f *Facts) {
 			f.Databases[0].Guards, f.Databases[0].Roles = []Guard{{}}, []Role{{Name: "boss", Super: true}}

@@ -76,6 +76,15 @@ type Database struct {
 	Awards   *Awards // nil: not looked at
 	// Lost are the tables that are recorded as guarded, and are not.
 	Lost []LostGuard
+	// Publications are those that contain tables of the schema, and Subscriptions those that write such tables.
+	Publications  []string
+	Subscriptions []Subscription
+}
+
+// Subscription is a subscription that can write tables of the schema.
+type Subscription struct {
+	Name   string
+	Tables []string
 }
 
 // LostGuard is a table that is recorded as guarded by a resource, and has no guard.

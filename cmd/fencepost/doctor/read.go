@@ -58,6 +58,13 @@ const (
 			AND r.oid IS DISTINCT FROM owner.role AND has_database_privilege(r.oid, current_database(), 'CONNECT') ORDER BY 1`
 )
 
+const (
+	publicationsSQL = `SELECT DISTINCT p.pubname::text FROM pg_publication_tables p WHERE p.schemaname = 'fencepost' ORDER BY 1`
+
+	subscriptionsSQL = `SELECT s.subname::text, array_agg(r::text ORDER BY r::text) FROM pg_subscription_rel x JOIN pg_subscription s ON s.oid = x.srsubid
+		JOIN fencepost.replicable() r ON r = x.srrelid GROUP BY 1 ORDER BY 1`
+)
+
 var preparedSQL = `SELECT p.gid, p.owner::text, f.resource FROM pg_prepared_xacts p JOIN fencepost.fence f ON ` + store.HasLocked("f.xmax") + `
 	WHERE p.database = current_database() ORDER BY 1, 3`
 
@@ -82,11 +89,7 @@ func server(ctx context.Context, conn *pgx.Conn) (p Postgres, notes []string, er
 	if p.Overrides, err = rows[Override](ctx, conn, overridesSQL); err != nil {
 		return p, nil, fmt.Errorf("read the settings of roles and databases: %w", err)
 	}
-	replicas, err := conn.Query(ctx, replicasSQL)
-	if err != nil {
-		return p, nil, fmt.Errorf("read the replicas: %w", err)
-	}
-	if p.Replicas, err = pgx.CollectRows(replicas, pgx.RowTo[string]); err != nil {
+	if p.Replicas, err = names(ctx, conn, replicasSQL); err != nil {
 		return p, nil, fmt.Errorf("read the replicas: %w", err)
 	}
 	var may bool
@@ -150,6 +153,12 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	if d.Lost, err = rows[LostGuard](ctx, conn, "SELECT l.resource, l.name FROM fencepost.lost_guards() l"); err != nil {
 		return d, fmt.Errorf("read the recorded guards: %w", err)
 	}
+	if d.Publications, err = names(ctx, conn, publicationsSQL); err != nil {
+		return d, fmt.Errorf("read the publications: %w", err)
+	}
+	if d.Subscriptions, err = rows[Subscription](ctx, conn, subscriptionsSQL); err != nil {
+		return d, fmt.Errorf("read the subscriptions: %w", err)
+	}
 	return d, nil
 }
 
@@ -160,4 +169,13 @@ func rows[T any](ctx context.Context, conn *pgx.Conn, sql string) ([]T, error) {
 		return nil, err
 	}
 	return pgx.CollectRows(result, pgx.RowToStructByPos[T])
+}
+
+// names reads the result of a query with one column.
+func names(ctx context.Context, conn *pgx.Conn, sql string) ([]string, error) {
+	result, err := conn.Query(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(result, pgx.RowTo[string])
 }

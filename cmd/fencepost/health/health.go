@@ -284,7 +284,11 @@ func (c *Checker) lookAtLeases(ctx context.Context, suspected bool) {
 	case err == nil:
 		c.report(ctx, placeLeases, nil)
 	case errors.As(err, &denied):
-		c.report(ctx, placeLeases, &faults.Fault{Kind: denied.Kind, Problem: "the lease service refuses Fencepost: " + err.Error(), Remedy: denied.Remedy})
+		problem := err.Error()
+		if denied.Answer != "" {
+			problem = "the lease service refuses Fencepost: " + problem
+		}
+		c.report(ctx, placeLeases, &faults.Fault{Kind: denied.Kind, Problem: problem, Remedy: denied.Remedy})
 	default:
 		c.report(ctx, placeLeases, &faults.Fault{Kind: faults.LeaseService, Problem: err.Error(),
 			Remedy: election.RemedyOf(err, "Make sure that the lease service runs and that Fencepost can reach it (settings election.*).")})

@@ -1,0 +1,73 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// maxWaiting is how many connections of one worker wait to lead a resource at one time. It is above the default size
+// of the usual pools, all of whose connections may wait.
+const maxWaiting = 32
+
+// waiting has the connections that wait to lead. A driver may leave one behind that it has given up, and open
+// another: pgjdbc does at its loginTimeout. The newest ones are those that somebody still wants.
+type waiting struct {
+	mu  sync.Mutex
+	all map[waitKey][]*waiter // oldest first
+}
+
+// waitKey is what the connections that wait are counted by. Those of workers without an id count together for each
+// client address and user.
+type waitKey struct {
+	crewKey
+	resource string
+}
+
+type waiter struct{ end context.CancelCauseFunc }
+
+// errNewerWait ends the wait of the oldest connection when there are too many.
+var errNewerWait = errors.New("newer connections of the worker wait")
+
+// tooManyWait is the refusal of that connection.
+var tooManyWait = &fencing.Refusal{
+	SQLState: stateNotNow, Message: fmt.Sprintf("%d newer connections of this worker wait to lead, so this one waits no longer", maxWaiting),
+	Hint: "Let the driver or the pool wait for a connection for longer than the wait for the lead may take, and close those that it gives up. " +
+		"Give each worker an id (fencepost.worker): those without one count together for each client address and user.",
+}
+
+// enter adds a connection that waits until leave is called. Its context ends with errNewerWait if too many newer ones
+// wait.
+func (w *waiting) enter(parent context.Context, c fencing.JoinRequest) (ctx context.Context, leave func()) {
+	key := waitKey{crewKey{c.Database, c.User, c.Worker, c.Client}, c.Resource}
+	if c.Nameless {
+		key.worker = ""
+	}
+	ctx, end := context.WithCancelCause(parent)
+	one := &waiter{end}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all == nil {
+		w.all = map[waitKey][]*waiter{}
+	}
+	all := append(w.all[key], one)
+	if len(all) > maxWaiting {
+		all[0].end(errNewerWait)
+		all = slices.Delete(all, 0, 1)
+	}
+	w.all[key] = all
+	return ctx, func() { end(nil); w.leave(key, one) }
+}
+
+func (w *waiting) leave(key waitKey, one *waiter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := slices.DeleteFunc(w.all[key], func(o *waiter) bool { return o == one })
+	if w.all[key] = all; len(all) == 0 {
+		delete(w.all, key)
+	}
+}
