@@ -18,8 +18,7 @@ import (
 // activity is what the candidacy's loop must know about a session. The session keeps it in
 // atomics, because the loop also starts renewals and must never wait for a session's lock.
 type activity struct {
-	reads   atomic.Uint64 // number of reads that returned bytes from the client
-	pending atomic.Bool   // the session expects a reply of the server
+	pending atomic.Bool // the session expects a reply of the server
 	// busy: the proxy itself does something for the client, for a bounded time (the startup,
 	// for example), or the up pump waits because the server accepts no more bytes or has too
 	// many replies pending.
@@ -30,6 +29,8 @@ type activity struct {
 	// auditing: a refused statement is being recorded, and what the server has sent behind it is not read meanwhile. That
 	// may last for as long as a disk is full, while nobody works for the client.
 	auditing atomic.Bool
+
+	transactions atomic.Uint64 // how many have ended, as of the last bytes of the server
 
 	// moved is why the session ends if its server is not the one to which its address leads, nil if that is not known.
 	moved atomic.Pointer[fencing.Refusal]
@@ -51,23 +52,33 @@ func (a *activity) works(client link, last *atomic.Uint64) bool {
 }
 
 // Activity implements fencing.Member. It does not block.
-func (x *session) Activity() (reads uint64, owed bool) {
+func (x *session) Activity() (received uint64, owed bool) {
 	return x.activitySince(&x.active.taken)
 }
 
 // activitySince is Activity for the candidacy whose last call has left last, as works needs it.
-func (x *session) activitySince(last *atomic.Uint64) (reads uint64, owed bool) {
-	reads = x.active.reads.Load()
+func (x *session) activitySince(last *atomic.Uint64) (received uint64, owed bool) {
+	received = socketBelow(x.client).Received()
 	if !x.active.works(x.client, last) {
 		x.active.stuck.Store(false)
-		return reads, false
+		return received, false
 	}
 	x.srv.crews.ask(x)
-	return reads, !x.active.stuck.Load()
+	return received, !x.active.stuck.Load()
 }
 
-// updatePending is called with x.mu held whenever the core has taken something.
-func (x *session) updatePending() { x.active.pending.Store(x.m.Is(protocol.Working)) }
+// update is called with x.mu held whenever the core has taken something.
+func (x *session) update() {
+	if works := x.m.Is(protocol.Working); works != x.active.pending.Load() {
+		x.active.pending.Store(works)
+		if !works {
+			x.since = time.Now()
+		}
+	}
+	if n := x.m.Transactions(); n != x.active.transactions.Load() {
+		x.active.transactions.Store(n)
+	}
+}
 
 // while sets a flag until the function that it returns is called.
 func while(flag *atomic.Bool) (end func()) {

@@ -36,13 +36,18 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	defer x.mu.Unlock()
 	x.life.advance(phaseServing)
 	x.active.busy.Store(false)
+	if _, err := server.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		x.active.reads.Add(1)
 		x.active.pending.Store(true)
-		if reads, owed := x.Activity(); reads != 1 || !owed {
-			t.Errorf("%d reads, owed %v", reads, owed)
+		if received, owed := x.Activity(); received != 1 || !owed {
+			t.Errorf("%d bytes received, owed %v", received, owed)
 		}
 		x.StatusChanged()
 	}()

@@ -106,8 +106,10 @@ type Config struct {
 	// ResourcesPerConnection returns how many resources a client may choose on one connection,
 	// besides that of its startup; 0 means any number, as does nil.
 	ResourcesPerConnection func() int
-	Logger                 *zap.Logger
-	Metrics                Metrics // may be nil
+	// LogConnections reports whether the begin and the end of each session are logged; nil means that they are not.
+	LogConnections func() bool
+	Logger         *zap.Logger
+	Metrics        Metrics // may be nil
 	// Auditors receive each refused statement, in this order. Close returns when they have
 	// received all of them.
 	Auditors []fencing.Auditor
@@ -143,6 +145,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.ResourcesPerConnection == nil {
 		c.ResourcesPerConnection = func() int { return 0 }
+	}
+	if c.LogConnections == nil {
+		c.LogConnections = func() bool { return false }
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()

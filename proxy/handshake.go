@@ -76,6 +76,8 @@ func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, cl
 		return nil
 	}
 	s.failing.answer.Passed()
+	s.greeted(x)
+	x.logs("client connected")
 	return x
 }
 
@@ -301,6 +303,7 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 	}
 	out := x.m.AppendGreeting(nil)
 	x.tellsOwn(announced)
+	x.since = time.Now()
 	x.mu.Unlock()
 	if b := &x.backend; b.keyPID != 0 {
 		out = wire.AppendBackendKeyData(out, b.keyPID, b.keySecret)

@@ -195,7 +195,7 @@ func (d *downPump) takeAndUnlock() {
 		}
 	}
 	x.retireAtRest()
-	x.updatePending()
+	x.update()
 	if x.pumps.room != nil && x.m.Is(protocol.Ready) {
 		x.pumps.giveRoom()
 	}

@@ -80,9 +80,7 @@ type upStep struct {
 func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool, held []byte) {
 	u := &upPump{x: x, waiting: x.start.rest}
 	u.in.have = rest(early, u.in.room())
-	if u.in.have > 0 {
-		x.active.reads.Add(1)
-	} else if u.settle(); u.read() != nil { // a superseded client is not told before it has sent anything
+	if u.settle(); u.in.have == 0 && u.read() != nil { // a superseded client is not told before it has sent anything
 		return false, u.left()
 	}
 	for {
@@ -156,7 +154,6 @@ func (u *upPump) await() (some bool, err error) {
 	if u.x.sockets == nil {
 		n, err := u.in.read(u.x.client)
 		if n > 0 {
-			u.x.active.reads.Add(1)
 			u.arrived = time.Now()
 		}
 		if c, ok := u.x.client.(*pgtls.Conn); ok && u.waiting.IsZero() {
@@ -186,7 +183,6 @@ func (u *upPump) serve() (stay bool) {
 	}
 	u.in.have += n
 	u.arrived = began
-	u.x.active.reads.Add(1)
 	if u.in.full() || u.in.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeAndUnlock() {
 		return false
 	}
@@ -227,10 +223,13 @@ func (u *upPump) takeAndUnlock() bool {
 	}
 	if len(in) > 0 {
 		x.member.hears()
+		if !u.arrived.IsZero() {
+			x.since = u.arrived
+		}
 	}
 	u.plan.Reset(in)
 	u.step.n, u.step.need, u.step.err = x.m.FromClient(in, &u.plan)
-	x.updatePending()
+	x.update()
 	q := x.pumps.takeQuestion()
 	x.mu.Unlock()
 	if q != nil {

@@ -29,7 +29,7 @@ type seat struct {
 var _ fencing.Member = (*seat)(nil)
 
 // Activity implements fencing.Member.
-func (s *seat) Activity() (reads uint64, owed bool) { return s.x.activitySince(&s.taken) }
+func (s *seat) Activity() (received uint64, owed bool) { return s.x.activitySince(&s.taken) }
 
 // StatusChanged implements fencing.Member.
 func (s *seat) StatusChanged() {

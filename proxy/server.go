@@ -44,13 +44,20 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		conns    map[netloop.Conn]struct{} // of clients; Close closes them
+		conns    map[netloop.Conn]accepted // of clients; Close closes them
 		sessions map[*session]struct{}
+		traffic  map[string]*traffic // of those that were greeted, by their databases
 		draining bool
 		closed   bool
 	}
 	wg    sync.WaitGroup // of the connections
 	looks sync.WaitGroup // of endHanging and verifyRegistrations
+}
+
+// accepted is what is known of a client before its startup.
+type accepted struct {
+	from net.Addr
+	at   time.Time
 }
 
 // failures are those that may concern many clients at once.
@@ -84,8 +91,9 @@ func NewServer(cfg Config) (*Server, error) {
 	}
 	s.slots.Limit(cfg.MaxConnections)
 	s.overflow.Limit(maxOverflow)
-	s.mu.conns = map[netloop.Conn]struct{}{}
+	s.mu.conns = map[netloop.Conn]accepted{}
 	s.mu.sessions = map[*session]struct{}{}
+	s.mu.traffic = map[string]*traffic{}
 	s.looks.Go(func() { s.endHanging(ctx) })
 	s.looks.Go(func() { s.verifyRegistrations(ctx) })
 	return s, nil
@@ -150,7 +158,7 @@ func (s *Server) begin(conn netloop.Conn) {
 	s.mu.Lock()
 	refused := s.mu.draining
 	if !refused {
-		s.mu.conns[conn] = struct{}{}
+		s.mu.conns[conn] = accepted{conn.RemoteAddr(), time.Now()}
 		s.wg.Add(1)
 	}
 	s.mu.Unlock()
@@ -276,6 +284,7 @@ func (s *Server) unregister(x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.sessions, x)
+	s.leftLocked(x)
 }
 
 // handle serves one connection from its first byte to its last.

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -20,8 +22,8 @@ import (
 // Three rules say who may use which field:
 //
 //   - The fields above sending are set during the startup, before the pumps run, and do
-//     not change afterwards, except that member and active hold atomics, which are also
-//     used by the candidacy's loop.
+//     not change afterwards, except for atomics, which the candidacy's loop and those who
+//     ask for the server's connections use too.
 //   - The fields below mu are guarded by mu, except that the phase in life may be read
 //     without it. mu is never held while blocking.
 //   - sending is taken before mu, never while mu is held.
@@ -42,6 +44,7 @@ type session struct {
 	backend   backend
 	member    membership
 	active    activity
+	greeted   atomic.Bool
 	downGone  chan struct{} // made by run, and closed when the down pump has ended
 
 	// sending is held from when the core takes bytes from the server until the result
@@ -53,6 +56,7 @@ type session struct {
 	m     *protocol.Session // nil until the session has joined
 	life  lifecycle
 	pumps handover
+	since time.Time // when the client last sent something, or its last reply ended, if that is later
 	// registrations are the entries of the backend in the registry, by their resources.
 	registrations map[string]*registration
 	// deletions delete entries while nobody waits for that.
@@ -88,7 +92,7 @@ func socketsOf(client, server link) *socketPair {
 func newSession(s *Server, client, server link, start *startup) *session {
 	x := &session{
 		srv: s, id: randomHex(6), start: start, client: client, server: server,
-		sockets: socketsOf(client, server), handshake: newHandshake(client, server),
+		sockets: socketsOf(client, server), handshake: newHandshake(client, server), since: start.began,
 	}
 	x.active.busy.Store(true) // until the client is greeted
 	return x
@@ -129,6 +133,7 @@ func (x *session) run(ctx context.Context) {
 	}()
 	orderly, held := x.up(ctx, read.fromClient)
 	x.stopReading(nil)
+	x.logs("client disconnected") // while it has its role
 	x.leave(orderly)
 	x.endInput(orderly)
 	<-x.downGone

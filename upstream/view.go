@@ -70,6 +70,9 @@ func (s *Servers) Addresses() []string {
 	return all
 }
 
+// NotAfter is when Fencepost's own certificate for Postgres expires. It is zero if there is none.
+func (s *Servers) NotAfter() time.Time { return s.hosts[0].TLS.NotAfter() } // all hosts have the same files
+
 // Reload reads the TLS files again. What is wrong with them is logged, and returned.
 func (s *Servers) Reload() error {
 	var errs []error

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -150,15 +150,14 @@ func listGuards(ctx context.Context, t terminal, conn *pgx.Conn) error {
 		fmt.Fprintln(t.stdout, "no table is guarded")
 		return nil
 	}
-	w := tabwriter.NewWriter(t.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TABLE\tRESOURCE\tSTAMP\tLETS PASS\tTABLES\tNOT IN FORCE ON")
+	var rows [][]string
 	var notes []string
 	for _, g := range list {
 		pass := strings.Join(g.Except, ", ")
 		if g.Warn {
 			pass = "everybody"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", dash(g.Table), dash(g.Resource), dash(g.Stamp), dash(pass), len(g.Relations), dash(strings.Join(g.Broken(), ", ")))
+		rows = append(rows, []string{g.Table, g.Resource, g.Stamp, pass, strconv.Itoa(len(g.Relations)), strings.Join(g.Broken(), ", ")})
 		if g.Lost() {
 			notes = append(notes, fmt.Sprintf("table %s is recorded as guarded, and has no guard: run guard add again that guarded it, or guard remove", g.Table))
 		}
@@ -167,7 +166,7 @@ func listGuards(ctx context.Context, t terminal, conn *pgx.Conn) error {
 				g.Table, strings.Join(behind, ", ")))
 		}
 	}
-	if err := w.Flush(); err != nil {
+	if err := printTable(t.stdout, "TABLE\tRESOURCE\tSTAMP\tLETS PASS\tTABLES\tNOT IN FORCE ON", rows); err != nil {
 		return err
 	}
 	for _, note := range notes {

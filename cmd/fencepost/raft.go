@@ -3,13 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
+	"strconv"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -174,14 +173,11 @@ func showRaft(w io.Writer, s raft.Status, asJSON bool) error {
 		}
 	}
 	if asJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return errors.Join(append(errs, encoder.Encode(nodes))...)
+		return errors.Join(append(errs, printJSON(w, nodes))...)
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tADDRESS\tMEMBER\tSTATE\tAPPLIED")
-	for _, n := range nodes {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\n", n.Name, n.Address, n.Member, dash(n.State), n.Applied)
+	rows := make([][]string, len(nodes))
+	for i, n := range nodes {
+		rows[i] = []string{n.Name, n.Address, n.Member, n.State, strconv.FormatUint(n.Applied, 10)}
 	}
-	return errors.Join(append(errs, table.Flush())...)
+	return errors.Join(append(errs, printTable(w, "NODE\tADDRESS\tMEMBER\tSTATE\tAPPLIED", rows))...)
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
@@ -110,16 +109,15 @@ func listResources(ctx context.Context, t terminal, st *store.Store) error {
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(t.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RESOURCE\tEPOCH\tHOLDER\tSINCE\tORDERS")
+	var rows [][]string
 	for _, r := range list {
 		since := ""
 		if !r.GrantedAt.IsZero() {
 			since = sinceText(r.GrantedAt)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", dash(r.Resource), r.Epoch, dash(r.Worker), dash(since), dash(barsText(bars[r.Resource])))
+		rows = append(rows, []string{r.Resource, strconv.FormatInt(int64(r.Epoch), 10), r.Worker, since, barsText(bars[r.Resource])})
 	}
-	return w.Flush()
+	return printTable(t.stdout, "RESOURCE\tEPOCH\tHOLDER\tSINCE\tORDERS", rows)
 }
 
 // barsText says which orders of a resource are in force.
@@ -165,20 +163,19 @@ func writeOrders(out io.Writer, all []fencing.Order) error {
 		_, err := fmt.Fprintln(out, "no order was given")
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "WHEN\tORDER\tRESOURCE\tWORKER\tUNTIL\tEPOCH\tASKED BY\tROLE\tREASON")
+	const form = "2006-01-02 15:04:05 UTC"
+	var rows [][]string
 	for _, o := range all {
 		until, epoch := "", ""
 		if !o.Until.IsZero() {
-			until = o.Until.UTC().Format("2006-01-02 15:04:05 UTC")
+			until = o.Until.UTC().Format(form)
 		}
 		if o.Epoch != 0 {
 			epoch = strconv.FormatInt(int64(o.Epoch), 10)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.AskedAt.UTC().Format("2006-01-02 15:04:05 UTC"), o.Kind, dash(o.Resource), dash(o.Worker),
-			dash(until), dash(epoch), dash(o.AskedBy), dash(o.Role), dash(o.Reason))
+		rows = append(rows, []string{o.AskedAt.UTC().Format(form), string(o.Kind), o.Resource, o.Worker, until, epoch, o.AskedBy, o.Role, o.Reason})
 	}
-	return w.Flush()
+	return printTable(out, "WHEN\tORDER\tRESOURCE\tWORKER\tUNTIL\tEPOCH\tASKED BY\tROLE\tREASON", rows)
 }
 
 // runLedger runs ledger prune.

@@ -193,6 +193,7 @@ func newServing(cfg config.Config, logs loggers, open opener) (_ *serving, err e
 		MaxConnections: cfg.Limits.MaxConnections,
 
 		ResourcesPerConnection: func() int { return s.current().Limits.ResourcesPerConnection },
+		LogConnections:         func() bool { return s.current().Log.Connections },
 
 		Logger: log.Named("proxy"),
 		// The metrics come first, so that whoever sees the line also sees the count.
@@ -213,6 +214,10 @@ func (s *serving) showMetrics() {
 	s.metrics.WatchFaults(s.faults.Lasting)
 	s.metrics.WatchReady(s.readiness)
 	s.metrics.WatchHosts(s.upstream.Views)
+	s.metrics.WatchProcess(admin.Process{
+		Version: versionText(), Certificates: s.certificates, LastReload: s.settings.Last,
+		Traffic: func() map[string]proxy.Traffic { return s.proxy.Traffic() }, // there is no proxy yet
+	})
 }
 
 // keepalive detects a client whose host has died silently: its connection ends after 75

@@ -130,12 +130,13 @@ func (s *serving) drain(ctx context.Context) error {
 // newAdmin returns the server of the admin address, whose reloads end with ctx.
 func (s *serving) newAdmin(ctx context.Context) *admin.Server {
 	return &admin.Server{
-		Proxy:     s.id,
-		Resources: s.resources,
-		Ready:     s.readiness,
-		Metrics:   s.metrics,
-		Pprof:     s.current().Pprof,
-		Log:       s.log.Named("admin"),
+		Proxy:       s.id,
+		Resources:   s.resources,
+		Connections: s.proxy.Connections,
+		Ready:       s.readiness,
+		Metrics:     s.metrics,
+		Pprof:       s.current().Pprof,
+		Log:         s.log.Named("admin"),
 		Access: func() admin.Access {
 			c := s.current().Admin
 			return admin.Access{OpenReads: c.OpenReads, Token: c.Token, Certificates: c.TLS.ClientCAFile != ""}

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -145,7 +144,7 @@ func (o statusOptions) print(ctx context.Context, out io.Writer) error {
 		}
 	}
 	if o.json {
-		return printJSON(out, views)
+		return printJSON(out, map[string][]statusView{"resources": views})
 	}
 	rows := make([]statusRow, len(views))
 	for i, v := range views {
@@ -211,10 +210,10 @@ func (v statusView) MarshalJSON() ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-func printJSON(out io.Writer, views []statusView) error {
+func printJSON(out io.Writer, what any) error {
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
-	return e.Encode(map[string][]statusView{"resources": views})
+	return e.Encode(what)
 }
 
 // readinessOf asks a proxy whether it is ready.
@@ -292,13 +291,11 @@ func printStatus(out io.Writer, rows []statusRow, none string) error {
 		_, err := fmt.Fprintln(out, none)
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DATABASE\tRESOURCE\tSTATE\tLEADER\tPROXY\tEPOCH\tSINCE\tLEASE LEFT\tSILENT\tSTALE")
-	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.state), dash(r.leader), dash(r.proxy), dash(r.epoch),
-			dash(r.since), dash(r.leaseLeft), dash(r.silent), dash(r.stale))
+	cells := make([][]string, len(rows))
+	for i, r := range rows {
+		cells[i] = []string{r.database, r.resource, r.state, r.leader, r.proxy, r.epoch, r.since, r.leaseLeft, r.silent, r.stale}
 	}
-	if err := w.Flush(); err != nil {
+	if err := printTable(out, "DATABASE\tRESOURCE\tSTATE\tLEADER\tPROXY\tEPOCH\tSINCE\tLEASE LEFT\tSILENT\tSTALE", cells); err != nil {
 		return err
 	}
 	for _, r := range rows {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -26,6 +27,21 @@ func (s *serving) newSides(cfg config.Config) (err error) {
 	}
 	s.upstream, err = hosts.New(cfg, s.log)
 	return err
+}
+
+// certificates returns when the certificates that are in use expire, by the settings they are from.
+func (s *serving) certificates() map[string]time.Time {
+	all := map[string]time.Time{}
+	if s.tls != nil {
+		all["tls"] = s.tls.NotAfter()
+	}
+	if s.adminTLS != nil {
+		all["admin.tls"] = s.adminTLS.NotAfter()
+	}
+	if at := s.upstream.NotAfter(); !at.IsZero() {
+		all["upstream.tls"] = at
+	}
+	return all
 }
 
 // newClientTLS builds the TLS configuration for clients; nil if disabled.

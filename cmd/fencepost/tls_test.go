@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -89,7 +90,8 @@ func TestHangupReadsRenewedCertificates(t *testing.T) {
 	own := ca.Issue(t, pgtest.Subject{Name: "first", Hosts: []string{"localhost"}})
 	r := startServing(t, s, secured(own, pair, ca))
 	eventually(t, "the proxy to serve", func() bool { return len(r.log.lines(t, "serving")) == 1 })
-	ca.Renew(t, own, pgtest.Subject{Name: "second", Hosts: []string{"localhost"}})
+	ends := time.Now().Add(3 * time.Hour).Truncate(time.Second)
+	ca.Renew(t, own, pgtest.Subject{Name: "second", Hosts: []string{"localhost"}, Ends: ends})
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +107,10 @@ func TestHangupReadsRenewedCertificates(t *testing.T) {
 	}
 	if name := client.ConnectionState().PeerCertificates[0].Subject.CommonName; name != "second" {
 		t.Errorf("the certificate is that of %s", name)
+	}
+	all := r.certificates()
+	if !all["tls"].Equal(ends) || len(all) != 2 || all["upstream.tls"].Before(time.Now()) {
+		t.Errorf("the certificates expire at %v, want that of tls at %s, and one of upstream.tls", all, ends)
 	}
 }
 
@@ -123,6 +129,10 @@ func TestReloadSaysWhichFileCannotBeUsed(t *testing.T) {
 		out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String())
 		if out.code != code || !strings.Contains(out.stdout, "no setting has changed") || !strings.Contains(out.stderr, says) {
 			t.Errorf("code %d, want %d, and %q\n%s%s", out.code, code, says, out.stdout, out.stderr)
+		}
+		want := fmt.Sprintf("\nfencepost_config_last_reload_successful %d\n", 1-code)
+		if _, metrics := r.ask(t, "/metrics"); !strings.Contains(metrics, want) {
+			t.Errorf("the metrics do not have %q", want)
 		}
 	}
 	write := func(text []byte) {

@@ -54,6 +54,9 @@ type Conn interface {
 	// a long Write is under way.
 	Written() uint64
 
+	// Received returns how many bytes of the peer's were read.
+	Received() uint64
+
 	// Loop is the loop that adopted the connection.
 	Loop() Loop
 }

@@ -36,6 +36,7 @@ type epollConn struct {
 	ended   atomic.Bool   // the peer has sent all it will
 	sentAll chan struct{} // closed when ended is set
 	wrote   atomic.Uint64 // bytes that were taken from us
+	got     atomic.Uint64 // bytes that were read
 
 	fastPath struct {
 		sync.Mutex
@@ -83,6 +84,9 @@ func (c *epollConn) PeerEnded() <-chan struct{} { return c.sentAll }
 
 // Written implements Conn.
 func (c *epollConn) Written() uint64 { return c.wrote.Load() }
+
+// Received implements Conn.
+func (c *epollConn) Received() uint64 { return c.got.Load() }
 
 // LocalAddr implements net.Conn.
 func (c *epollConn) LocalAddr() net.Addr { return c.local }
@@ -143,6 +147,7 @@ func (c *epollConn) TryRead(p []byte) (int, error) {
 	case err == nil && n == 0 && len(p) > 0:
 		return 0, io.EOF
 	}
+	c.got.Add(uint64(n))
 	return n, err
 }
 

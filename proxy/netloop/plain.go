@@ -60,7 +60,7 @@ type plainConn struct {
 	closed           chan struct{}
 	ended            chan struct{} // closed at the end of input
 	done             chan struct{} // closed when the goroutine has ended
-	wrote            atomic.Uint64
+	wrote, got       atomic.Uint64 // bytes
 
 	mu     sync.Mutex // not held while blocking
 	buf    [aheadSize]byte
@@ -139,6 +139,7 @@ func (c *plainConn) TryRead(p []byte) (int, error) {
 	case len(c.ahead) > 0:
 		n := copy(p, c.ahead)
 		c.ahead = c.ahead[n:]
+		c.got.Add(uint64(n))
 		if len(c.ahead) == 0 {
 			notify(c.drained)
 		}
@@ -258,6 +259,9 @@ func (c *plainConn) PeerEnded() <-chan struct{} { return c.ended }
 
 // Written implements Conn.
 func (c *plainConn) Written() uint64 { return c.wrote.Load() }
+
+// Received implements Conn.
+func (c *plainConn) Received() uint64 { return c.got.Load() }
 
 // Loop implements Conn.
 func (c *plainConn) Loop() Loop { return plainLoop{} }

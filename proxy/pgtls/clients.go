@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -112,6 +113,9 @@ func (c *Clients) Reload() error {
 	}
 	return c.files.Look()
 }
+
+// NotAfter is when the certificate that clients see expires.
+func (c *Clients) NotAfter() time.Time { return c.files.Get().Certificates[0].Leaf.NotAfter }
 
 // Config returns a configuration for servers that speak another protocol, by its name within
 // TLS, with the same files. It requests what c.Admit would need, but requires nothing.

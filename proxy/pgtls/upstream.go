@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -123,6 +124,17 @@ func (u *Upstream) Config() *tls.Config {
 		return nil
 	}
 	return u.tls.Clone()
+}
+
+// NotAfter is when Fencepost's own certificate expires. It is zero if there is none.
+func (u *Upstream) NotAfter() time.Time {
+	if u == nil {
+		return time.Time{}
+	}
+	if own := u.files.Get().own; own != nil {
+		return own.Leaf.NotAfter
+	}
+	return time.Time{}
 }
 
 // Reload reads the files again if they changed. What is wrong with them is

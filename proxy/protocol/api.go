@@ -238,6 +238,7 @@ type Session struct {
 	// The exchange.
 
 	txn      byte // of the last ReadyForQuery
+	ended    uint64
 	exchange exchange
 	leaving  leaving
 
@@ -437,6 +438,10 @@ func (s *Session) Announced() (told []Told) {
 	}
 	return told
 }
+
+// Transactions returns how many of the client's transactions have ended, whether or not they were committed. A
+// statement outside a block is one.
+func (s *Session) Transactions() uint64 { return s.ended }
 
 // Aim returns the resources that the transaction in hand is fenced for; "" is that of the startup.
 func (s *Session) Aim() (resources []string) {

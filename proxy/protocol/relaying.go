@@ -505,6 +505,7 @@ func (s *Session) relayReady(status byte, p *gate.Segments) {
 	failed := r.failed
 	r.ready(status)
 	s.txn = status
+	s.counts(status)
 	if s.config.Shadow != nil && r.quiet() && !r.inBatch {
 		s.config.Shadow.Ready(status)
 	}

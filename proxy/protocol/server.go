@@ -230,8 +230,16 @@ func (s *Session) ready(status byte, p *gate.Segments) (drop bool) {
 	if drop {
 		return true
 	}
+	s.counts(status)
 	s.tellsChanges(p)
 	return false
+}
+
+// counts counts the transaction that a ReadyForQuery for the client ends.
+func (s *Session) counts(status byte) {
+	if status == 'I' {
+		s.ended++
+	}
 }
 
 // tellsChanges tells the client what has changed, in front of ReadyForQuery.

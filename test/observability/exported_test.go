@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/upstream"
 )
 
@@ -38,6 +39,11 @@ func exported(t *testing.T) series {
 	})
 	m.WatchFaults(func() []faults.Lasting { return nil })
 	m.WatchHosts(func() []upstream.View { return []upstream.View{{Address: "db1:5432", State: upstream.States()[0]}} })
+	m.WatchProcess(admin.Process{
+		Certificates: func() map[string]time.Time { return map[string]time.Time{"tls": time.Now()} },
+		LastReload:   func() (time.Time, bool) { return time.Now(), true },
+		Traffic:      func() map[string]proxy.Traffic { return map[string]proxy.Traffic{"shop": {}} },
+	})
 	ready := func(context.Context) admin.Readiness { return admin.Readiness{Ready: true} }
 	m.WatchReady(ready)
 	for _, kind := range []election.EventKind{election.EventGranted, election.EventFalseAlarm, election.EventLost, election.EventFailed} {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,7 +25,9 @@ func TestQueriesReturnSeries(t *testing.T) {
 	s := pgtest.Start(t, pgtest.WithConfig(map[string]string{"max_prepared_transactions": "1"}))
 	p := &played{t: t, pg: s, db: s.Database(t)}
 	hosts := strings.Join([]string{s.Addr(), pgtest.Start(t).Addr(), nobody(t)}, ",") // the second is another database system
-	p.proxy = process.Serve(t, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_UPSTREAM_ADDRESS="+hosts,
+	ca := pgtest.NewAuthority(t)
+	own := ca.Issue(t, pgtest.Subject{Name: "fencepost"}) // for a day
+	p.proxy = process.Serve(t, "FENCEPOST_TLS_MODE=allow", "FENCEPOST_TLS_CERT_FILE="+own.CertFile, "FENCEPOST_TLS_KEY_FILE="+own.KeyFile, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_UPSTREAM_ADDRESS="+hosts,
 		"FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_TTL=2s", "FENCEPOST_LEASE_GRACE=200ms",
 		"FENCEPOST_STARTUP_WAIT=500ms", "FENCEPOST_DRAIN_TIMEOUT=1s", "FENCEPOST_LIMITS_RESOURCE_IDLE=1s")
 	p.prometheus = startPrometheus(t, rulesFile, p.proxy.Admin, nobody(t))
@@ -38,6 +42,11 @@ func TestQueriesReturnSeries(t *testing.T) {
 			p.missing[strings.Replace(r.Expr, "> 60", "> 1", 1)] = r.Alert
 		}
 	}
+	if err := os.Remove(own.KeyFile); err != nil {
+		t.Fatal(err)
+	}
+	p.proxy.Signal(t, syscall.SIGHUP)
+	p.await("FencepostCertificateExpires", "FencepostReloadFailed")
 	p.play()
 	for name, health := range p.prometheus.evaluated() {
 		if health != "ok" {

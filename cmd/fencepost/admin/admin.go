@@ -20,6 +20,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/upstream"
 )
 
@@ -145,9 +146,11 @@ type Readiness struct {
 type Server struct {
 	Proxy     string // the id of the proxy
 	Resources func() []election.ResourceStatus
-	Ready     func(ctx context.Context) Readiness
-	Metrics   *Metrics
-	Pprof     bool // serve profiles too
+	// Connections returns the clients of the proxy; it may be nil.
+	Connections func() []proxy.Connection
+	Ready       func(ctx context.Context) Readiness
+	Metrics     *Metrics
+	Pprof       bool // serve profiles too
 	// Access says who may use the address, now. nil means the zero Access with OpenReads.
 	Access func() Access
 	// Log is for what goes wrong with connections; it may be nil.
@@ -192,6 +195,13 @@ func (a *Server) handler() http.Handler {
 			return http.StatusServiceUnavailable
 		})
 	})
+	mux.HandleFunc("GET /v1/connections", func(w http.ResponseWriter, _ *http.Request) {
+		list := ConnectionList{Proxy: a.Proxy, Connections: []proxy.Connection{}}
+		if a.Connections != nil {
+			list.Connections = a.Connections()
+		}
+		writeJSON(w, http.StatusOK, list)
+	})
 	mux.Handle("POST /v1/reload", http.HandlerFunc(a.reload))
 	if a.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -211,6 +221,12 @@ func (a *Server) handler() http.Handler {
 type ResourceList struct {
 	Proxy     string         `json:"proxy"`
 	Resources []ResourceView `json:"resources"`
+}
+
+// ConnectionList is the body of /v1/connections.
+type ConnectionList struct {
+	Proxy       string             `json:"proxy"`
+	Connections []proxy.Connection `json:"connections"`
 }
 
 func (a *Server) views() []ResourceView {

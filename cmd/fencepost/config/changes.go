@@ -29,7 +29,7 @@ var reloadable = []string{
 	"lease.linger", "lease.max_worker_timeout", "lease.max_worker_timeout_factor", "lease.ttl", "lease.worker_timeout",
 	"admin.open_reads", "admin.token", "admin.token_file", "upstream.application_name", "shutdown_delay", "drain_timeout", "unfenced", "worker.identity", "resources", "routes",
 	"limits.max_connections", "limits.max_resources", "limits.resources_per_user", "limits.resources_per_connection", "unknown_resources",
-	"log.level", "audit",
+	"log.level", "log.connections", "audit",
 }
 
 // secrets are the settings whose values are never shown.

@@ -145,6 +145,8 @@ type Limits struct {
 type Log struct {
 	Level  string `yaml:"level"`  // "debug", "info", "warn" or "error"
 	Format string `yaml:"format"` // "json" or "console"
+	// Connections logs the begin and the end of each session.
+	Connections bool `yaml:"connections"`
 }
 
 // Default returns all defaults.

@@ -45,8 +45,15 @@ type Reloader struct {
 	Log  *zap.Logger
 
 	current atomic.Pointer[config.Config]
+	last    atomic.Pointer[attempt]
 	turn    sync.Mutex  // held during a reload
 	reading chan loaded // of a Load that nobody waits for any more; nil if there is none
+}
+
+// attempt is a read of the configuration.
+type attempt struct {
+	at time.Time
+	ok bool
 }
 
 // loaded is the result of Load.
@@ -60,7 +67,16 @@ type loaded struct {
 const ReadTimeout = 5 * time.Second
 
 // Start sets the configuration with which the proxy starts.
-func (r *Reloader) Start(cfg config.Config) { r.current.Store(&cfg) }
+func (r *Reloader) Start(cfg config.Config) {
+	r.current.Store(&cfg)
+	r.last.Store(&attempt{time.Now(), true})
+}
+
+// Last returns when the configuration was last read, be it by Start or by Reload, and whether all could be used.
+func (r *Reloader) Last() (at time.Time, ok bool) {
+	last := r.last.Load()
+	return last.at, last.ok
+}
 
 // Current returns the configuration in effect. Nobody may change it.
 func (r *Reloader) Current() *config.Config { return r.current.Load() }
@@ -102,6 +118,12 @@ func (r *Reloader) load(ctx context.Context) loaded {
 func (r *Reloader) Reload(ctx context.Context) Result {
 	r.turn.Lock()
 	defer r.turn.Unlock()
+	result := r.reload(ctx)
+	r.last.Store(&attempt{time.Now(), result.OK()})
+	return result
+}
+
+func (r *Reloader) reload(ctx context.Context) Result {
 	next := r.load(ctx)
 	var result Result
 	if next.files != nil {

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+const clientsAbout = `
+Usage: fencepost clients [--admin ADDRESS] [--resource NAME] [--user NAME] [--database NAME] [--json]
+
+Shows the clients that are connected to a running Fencepost, with or without a
+resource, the oldest first.
+
+ROLE is leader, follower, lapsed (its lease is not confirmed), superseded, observer
+or unfenced. STATE is connecting, waiting for the lead, active (a reply is pending),
+in transaction (the server waits for the client), idle or ending; for so long the
+client has sent and got nothing, or, of one that connects or waits, been connected.
+RECEIVED and SENT are bytes from and to the client.
+
+--json prints the clients as /v1/connections returns them.`
+
+func runClients(ctx context.Context, t terminal, args []string) error {
+	fs := flag.NewFlagSet("clients", flag.ContinueOnError)
+	var flags admin.ClientFlags
+	flags.Add(fs, t.getenv, config.Default().Admin.Address)
+	resource := fs.String("resource", "", "show only clients that have named the resource of this `name`")
+	user := fs.String("user", "", "show only clients of the user of this `name`")
+	database := fs.String("database", "", "show only clients of the database of this `name`")
+	asJSON := fs.Bool("json", false, "print JSON")
+	if err := parseFlags(t, fs, clientsAbout, args, 0); err != nil {
+		return err
+	}
+	server, err := flags.Client()
+	if err != nil {
+		return usageError{err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	var list admin.ConnectionList
+	if err := server.Ask(ctx, http.MethodGet, "/v1/connections", &list, http.StatusOK); err != nil {
+		return err
+	}
+	list.Connections = slices.DeleteFunc(list.Connections, func(c proxy.Connection) bool {
+		return *resource != "" && c.Resource != *resource && !slices.Contains(c.Chosen, *resource) ||
+			*user != "" && c.User != *user || *database != "" && c.Database != *database
+	})
+	if *asJSON {
+		return printJSON(t.stdout, list)
+	}
+	if len(list.Connections) == 0 {
+		_, err := fmt.Fprintln(t.stdout, "no such client is connected to this proxy")
+		return err
+	}
+	rows := make([][]string, len(list.Connections))
+	for i, c := range list.Connections {
+		rows[i] = clientRow(c, time.Now())
+	}
+	return printTable(t.stdout, "DATABASE\tUSER\tCLIENT\tAPPLICATION\tRESOURCE\tWORKER\tROLE\tSTATE\tSTART\tRECEIVED\tSENT\tTRANSACTIONS", rows)
+}
+
+// clientRow is the line of a client. The clocks of this host and of the proxy's may differ.
+func clientRow(c proxy.Connection, now time.Time) []string {
+	resources := c.Chosen
+	if c.Resource != "" {
+		resources = append([]string{c.Resource}, c.Chosen...)
+	}
+	count := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	return []string{
+		c.Database, c.User, c.Client, c.ApplicationName, strings.Join(resources, ", "), c.Worker, c.Role,
+		c.State + " for " + max(0, now.Sub(c.Since)).Truncate(time.Second).String(), sinceText(c.Start),
+		count(c.Received), count(c.Sent), count(c.Transactions),
+	}
+}

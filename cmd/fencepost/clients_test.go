@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// clients asks for the clients of a proxy, by their application names; those that have sent none are under "".
+func (r *running) clients(t *testing.T, flags ...string) map[string]proxy.Connection {
+	t.Helper()
+	out := runCommand(t, nil, append([]string{"clients", "--json", "--admin", r.admin.Addr().String()}, flags...)...)
+	var list admin.ConnectionList
+	if err := json.Unmarshal([]byte(out.stdout), &list); err != nil || out.code != exitOK {
+		t.Fatalf("%v, exit code %d: %s%s", err, out.code, out.stdout, out.stderr)
+	}
+	all := map[string]proxy.Connection{}
+	for _, c := range list.Connections {
+		all[c.ApplicationName] = c
+	}
+	return all
+}
+
+// TestClientsAreListed with what they do, whether or not they have a resource or a session, and with what went through them.
+func TestClientsAreListed(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, nil)
+	connect := func(name, params string) *pgx.Conn {
+		return r.connect(t, db, "application_name="+name+params)
+	}
+	leader := connect("leader", "&fencepost.resource=billing&fencepost.worker=a")
+	if err := execSQL(t, leader, "CREATE TABLE work (n text)"); err != nil {
+		t.Fatal(err)
+	}
+	before := r.clients(t)["leader"]
+	if err := execSQL(t, leader, "INSERT INTO work SELECT '"+strings.Repeat("x", 1000)+"'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := execSQL(t, leader, "SELECT n || n FROM work"); err != nil {
+		t.Fatal(err)
+	}
+	busy := connect("busy", "&fencepost.resource=billing&fencepost.worker=a")
+	done := make(chan error, 1)
+	s.Exec(t, pgtest.Superuser, db, "CREATE FUNCTION hold() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_lock(1)'")
+	lock := s.Connect(t, pgtest.Superuser, db)
+	if _, err := lock.Exec(t.Context(), "SELECT pg_advisory_lock(1)"); err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- execSQL(t, busy, "SELECT hold()") }()
+	if err := execSQL(t, connect("inside", ""), "BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	connect("observer", "&fencepost.resource=mail&fencepost.worker=o&fencepost.campaign=off")
+	several := connect("several", "&fencepost.resource=one&fencepost.worker=s")
+	if err := execSQL(t, several, "SET fencepost.resource = 'two'"); err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		conn, err := pgx.Connect(t.Context(), r.dsn(db, "application_name=waiting&fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait"))
+		if err == nil {
+			err = conn.Close(t.Context())
+		}
+		waiting <- err
+	}()
+	silent, err := net.Dial("tcp", r.listeners[0].Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+
+	want := []string{" connecting   ", "busy active a leader billing", "inside in transaction  unfenced ", "leader idle a leader billing",
+		"observer idle o observer mail", "several idle s leader one,two", "waiting waiting for the lead b follower billing"}
+	var got []string
+	eventually(t, fmt.Sprintf("the clients to be %q", want), func() bool {
+		got = nil
+		for name, c := range r.clients(t) {
+			got = append(got, strings.Join([]string{name, c.State, c.Worker, c.Role, strings.Join(append([]string{c.Resource}, c.Chosen...), ",")}, " "))
+		}
+		slices.Sort(got)
+		return slices.Equal(got, want)
+	})
+	after := r.clients(t)["leader"]
+	if in, out := after.Received-before.Received, after.Sent-before.Sent; in < 1000 || in > 2000 || out < 2000 || out > 3000 {
+		t.Errorf("%d bytes were received and %d sent", in, out)
+	}
+	if after.Transactions != before.Transactions+2 || !after.Since.After(before.Since) || after.Start.After(before.Since) {
+		t.Errorf("before: %+v, after: %+v", before, after)
+	}
+	if c := r.clients(t)["leader"]; c.Database != db || c.User != pgtest.App || c.Client != leader.PgConn().Conn().LocalAddr().String() || c.Session == "" {
+		t.Errorf("the leader is %+v", c)
+	}
+	for flag, n := range map[string]int{"--resource=two": 1, "--resource=billing": 3, "--database=" + db: 6, "--database=none": 0, "--user=" + pgtest.App: 6} {
+		if got := r.clients(t, flag); len(got) != n {
+			t.Errorf("%s: %d clients, want %d: %v", flag, len(got), n, got)
+		}
+	}
+	if _, err := lock.Exec(t.Context(), "SELECT pg_advisory_unlock(1)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for _, conn := range []*pgx.Conn{leader, busy} {
+		if err := conn.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClientsWriteNoLinesOfTheTable: whoever connects chooses most of what is shown.
+func TestClientsWriteNoLinesOfTheTable(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, nil)
+	r.connect(t, db, "application_name=%1b%5b2Ka%0aroot%09leader&fencepost.resource=r&fencepost.worker=w")
+	out := runCommand(t, nil, "clients", "--admin", r.admin.Addr().String())
+	if out.code != exitOK || strings.Count(out.stdout, "\n") != 2 || strings.ContainsAny(out.stdout, "\x1b\t") || !strings.Contains(out.stdout, `a\nroot\tleader`) {
+		t.Errorf("exit code %d:\n%q%s", out.code, out.stdout, out.stderr)
+	}
+	out = runCommand(t, nil, "clients", "--resource", "none", "--admin", r.admin.Addr().String())
+	if out.code != exitOK || out.stdout != "no such client is connected to this proxy\n" {
+		t.Errorf("exit code %d: %s%s", out.code, out.stdout, out.stderr)
+	}
+}
+
+// TestConnectionsAreLogged if that is configured, which a reload can change, and their traffic is counted in any case.
+func TestConnectionsAreLogged(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	var cfg config.Config
+	r := startServing(t, s, func(c *config.Config) { cfg = *c })
+	quiet := r.connect(t, db, "application_name=quiet")
+	cfg.Log.Connections = true
+	r.settings.Load = func() (config.Config, error) { return cfg, nil }
+	if out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "log.connections: false -> true: applied") {
+		t.Fatalf("exit code %d: %s%s", out.code, out.stdout, out.stderr)
+	}
+	conn := r.connect(t, db, "application_name=logged&fencepost.resource=billing&fencepost.worker=w")
+	if err := execSQL(t, conn, "SELECT repeat('x', 1000)"); err != nil {
+		t.Fatal(err)
+	}
+	client := conn.PgConn().Conn().LocalAddr().String()
+	for _, c := range []*pgx.Conn{conn, quiet} {
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "both to be logged", func() bool { return len(r.log.lines(t, "client disconnected")) == 2 })
+	begun := r.log.lines(t, "client connected")
+	if len(begun) != 1 {
+		t.Fatalf("begun: %v", begun)
+	}
+	for _, line := range append(begun, r.log.lines(t, "client disconnected")...) {
+		if line["application_name"] == "quiet" {
+			if line["role"] != "unfenced" {
+				t.Errorf("without a resource: %v", line)
+			}
+			continue
+		}
+		for field, want := range map[string]any{"database": db, "user": pgtest.App, "client": client, "resource": "billing", "worker": "w", "role": "leader"} {
+			if line[field] != want {
+				t.Errorf("%v: %s is %v, want %v", line["msg"], field, line[field], want)
+			}
+		}
+		if sent, _ := line["sent_bytes"].(float64); line["msg"] == "client disconnected" && (sent < 1000 || line["transactions"] == 0.0 || line["duration"] == nil) {
+			t.Errorf("the line of the end: %v", line)
+		}
+	}
+	_, metrics := r.ask(t, "/metrics")
+	for _, name := range []string{"fencepost_received_bytes_total", "fencepost_sent_bytes_total", "fencepost_transactions_total"} {
+		var n float64
+		_, rest, _ := strings.Cut(metrics, "\n"+name+`{database="`+db+`"} `)
+		if _, err := fmt.Sscan(rest, &n); err != nil || n == 0 {
+			t.Errorf("%s is %v, %v", name, n, err)
+		}
+	}
+}
