@@ -85,7 +85,7 @@ prometheus: ## Fetch Prometheus and promtool for tests by apt, unless they are i
 		rm -rf .cache/prometheus.new; \
 	fi
 
-drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC
+drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC, PDO, DBD::Pg, ODBC, Django, node's libraries
 	@scripts/drivers.sh versions
 	go test -race -count=1 -timeout 40m -v ./test/drivers
 

@@ -8,7 +8,8 @@
 //     the same: the result, which the list also specifies for all drivers, and a
 //     detail, which is the driver's own view (column types, messages, positions,
 //     notices). The list also says what a driver cannot do at all; the driver's program
-//     must report that in the same words;
+//     must report that in the same words. What stands on another driver of the list,
+//     or only on libpq, runs some of them (runs);
 //   - follower: another worker leads. Reads succeed, each way to write is refused with
 //     ZF002, and the driver continues with the same connection;
 //   - stale and stale_transaction: the worker leads, and is superseded between a read

@@ -95,6 +95,42 @@ func python(program string) (args, env []string) {
 	return []string{interpreter, "python/" + program}, []string{"PYTHONDONTWRITEBYTECODE=1"}
 }
 
+// unpacked returns the variables by which programs find what scripts/drivers.sh has unpacked.
+func unpacked(t testing.TB) []string {
+	t.Helper()
+	find := func(pattern string) string {
+		found, err := filepath.Glob("../../.cache/drivers/apt/usr/" + pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s is not unpacked (run `make drivers`): %v", pattern, err)
+		}
+		path, err := filepath.Abs(found[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	return []string{
+		"LD_LIBRARY_PATH=" + filepath.Dir(find("lib/*/libodbc.so.2")), "PSQLODBC=" + find("lib/*/odbc/psqlodbcw.so"),
+		"PERL5LIB=" + find("lib/*/perl5/5.*"), "PYTHONPATH=" + find("lib/python3/dist-packages"), "PYTHONDONTWRITEBYTECODE=1",
+		"PHP=" + find("bin/php"), "PHP_EXTENSIONS=" + find("lib/php/20*"),
+	}
+}
+
+// pythonUnpacked runs a program that needs what is unpacked.
+func pythonUnpacked(program string) func(testing.TB) (args, env []string) {
+	return func(t testing.TB) (args, env []string) {
+		args, _ = python(program)
+		return args, unpacked(t)
+	}
+}
+
+// orm runs a library of node that builds on the driver pg.
+func orm(library string) func(testing.TB) (args, env []string) {
+	return func(t testing.TB) (args, env []string) {
+		return []string{"node", "node/orms.js", library}, []string{"NODE_PATH=" + nodeModules(t)}
+	}
+}
+
 // driver is a program that uses one driver.
 type driver struct {
 	name    string
@@ -116,4 +152,15 @@ var drivers = []driver{
 		// Optimise for a short run: it lasts only seconds.
 		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", javaDriver.path(t) + ":" + jdbcJar, "drivers.Pgjdbc"}, nil
 	}},
+	{"PDO", func(t testing.TB) (args, env []string) {
+		// Without its configuration, which names another directory of extensions.
+		return []string{"sh", "-c", `exec "$PHP" -n -d extension_dir="$PHP_EXTENSIONS" -d extension=pdo -d extension=pdo_pgsql php/pdo.php "$0"`}, unpacked(t)
+	}},
+	{"DBD::Pg", func(t testing.TB) (args, env []string) { return []string{"perl", "perl/dbdpg.pl"}, unpacked(t) }},
+	{"psqlODBC", pythonUnpacked("odbc.py")},
+	{"Django", pythonUnpacked("django_orm.py")},
+	{"Knex", orm("knex")},
+	{"pg-promise", orm("pg-promise")},
+	{"Sequelize", orm("sequelize")},
+	{"TypeORM", orm("typeorm")},
 }
