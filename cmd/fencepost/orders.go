@@ -55,10 +55,10 @@ connections that they have, they are discarded without an error. Restart them.
 ` + connecting
 
 const pauseAbout = `
-Usage: fencepost pause RESOURCE [--reason TEXT] (--database NAME [--config FILE] | --dsn DSN)
+Usage: fencepost pause RESOURCE [--new] [--reason TEXT] (--database NAME [--config FILE] | --dsn DSN)
 
 Takes the lead of a resource from the worker that has it, and lets nobody lead until
-fencepost resume. Workers stay connected and may read. The resource may be one for
+fencepost resume. Workers stay connected and may read. --new pauses a resource for
 which no worker has connected yet.
 
 If the resource has on_stale: discard, the writes of the worker that led do not fail: on
@@ -336,6 +336,7 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 	var o orderOptions
 	fs := flag.NewFlagSet("pause", flag.ContinueOnError)
 	o.flags(fs, t)
+	isNew := fs.Bool("new", false, "make the resource if no worker has used it yet")
 	resource, err := parseOrder(t, fs, pauseAbout, "resource", args)
 	if err != nil {
 		return err
@@ -343,6 +344,9 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		o.sayGrace(t, database)
 		order, err := st.Pause(ctx, resource, o.orderer())
+		if errors.Is(err, store.ErrNoResource) && !*isNew {
+			return fmt.Errorf("%w: no worker has used it yet (fencepost resource list shows those that were; --new makes it, and pauses it before its first worker)", err)
+		}
 		if errors.Is(err, store.ErrNoResource) && fencing.ValidName(resource) {
 			if _, err := st.Fence(ctx, resource); err != nil { // which makes it
 				return err

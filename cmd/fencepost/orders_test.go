@@ -183,7 +183,8 @@ func TestOrdersByDSN(t *testing.T) {
 	run(exitOK, "resource billing is removed", "resource", "rm", "billing")
 	run(exitOK, "there is no resource billing: nothing changed", "resource", "rm", "billing")
 	run(exitFailure, `there is no such resource in database "`+db+`": "billing"`, "evict", "billing")
-	run(exitOK, "resource billing is new: no worker has connected for it yet", "pause", "billing")
+	run(exitFailure, "--new makes it", "pause", "billing") // it may be a slip of the pen
+	run(exitOK, "resource billing is new: no worker has connected for it yet", "pause", "billing", "--new")
 	run(exitOK, "resource billing is paused already", "pause", "billing")
 
 	run(exitOK, "pause", "orders", "--resource", "billing")

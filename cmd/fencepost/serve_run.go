@@ -64,8 +64,12 @@ func (s *serving) run(ctx context.Context) error {
 	return err
 }
 
-// outlast returns when ctx has ended, and after it no client is connected or the shutdown_delay has passed, or when
-// accepting has ended.
+// leftFor is for how long no client must have been connected before a shutdown_delay ends early: workers may be between two
+// connections.
+const leftFor = 3 * time.Second
+
+// outlast returns when ctx has ended, and after it no client has been connected for leftFor or the shutdown_delay has
+// passed, or when accepting has ended.
 func (s *serving) outlast(ctx, accepting context.Context) {
 	select {
 	case <-ctx.Done():
@@ -74,14 +78,17 @@ func (s *serving) outlast(ctx, accepting context.Context) {
 	}
 	s.draining.Store(true)
 	delay := s.current().ShutdownDelay.D()
-	if delay == 0 || s.proxy.Clients() == 0 {
+	if delay == 0 {
 		return
 	}
 	s.log.Info("waiting for clients to leave before draining", zap.Int("clients", s.proxy.Clients()), zap.Duration("for_at_most", delay))
 	over, tick := time.NewTimer(delay), time.NewTicker(100*time.Millisecond)
 	defer over.Stop()
 	defer tick.Stop()
-	for s.proxy.Clients() > 0 {
+	for last := time.Now(); time.Since(last) < leftFor; {
+		if s.proxy.Clients() > 0 {
+			last = time.Now()
+		}
 		select {
 		case <-tick.C:
 		case <-over.C:
