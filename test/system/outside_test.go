@@ -120,5 +120,5 @@ func (h *cluster) lists(one, two *process.Server) {
 			h.t.Error(wrong)
 		}
 	}
-	h.mustShowInDatabase("led", "successor")
+	h.awaitInDatabase("led", "successor")
 }

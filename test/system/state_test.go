@@ -21,6 +21,7 @@ type shown struct {
 	Reason         string     `json:"state_reason"`
 	ConfirmedUntil *time.Time `json:"confirmed_until"`
 	Leader         string     `json:"leader"`
+	Proxy          string     `json:"proxy"`
 	Epoch          int64      `json:"epoch"`
 	GrantedTo      string     `json:"granted_to"`
 	Here           bool       `json:"here"`
@@ -111,15 +112,20 @@ func (h *cluster) metric(p *process.Server, name string) (value float64, ok bool
 	return value, true
 }
 
-// mustShowInDatabase checks what status --dsn shows to the control role.
-func (h *cluster) mustShowInDatabase(state, leader string) {
+// awaitInDatabase waits until status --dsn shows the state to the control role. The proxies say within about a second what
+// their workers do.
+func (h *cluster) awaitInDatabase(state, leader string) {
 	h.t.Helper()
-	code, table := h.command("status", "--dsn", h.pg.DSN(pgtest.Control, h.db))
-	if code != 0 {
-		h.t.Errorf("status: code %d", code)
-	}
-	if wrong := h.tableDiffers(table, state, leader); wrong != "" {
-		h.t.Error(wrong)
+	var wrong string
+	if !process.Holds(process.Patience, func() bool {
+		code, table := h.command("status", "--dsn", h.pg.DSN(pgtest.Control, h.db))
+		if code != 0 {
+			h.t.Fatalf("status: code %d: %s", code, table)
+		}
+		wrong = h.tableDiffers(table, state, leader)
+		return wrong == ""
+	}) {
+		h.t.Fatal(wrong)
 	}
 }
 
@@ -141,19 +147,47 @@ func TestAResourceThatNobodyLeadsIsNotShownAsLed(t *testing.T) {
 			t.Errorf("proxy %d shows the lease confirmed until %v", i, until)
 		}
 	}
-	h.mustShowInDatabase("led", "first")
+	h.awaitInDatabase("led", "first")
 	first.vanish()
 	observer.vanish()
 	h.awaitState("absent", "", one, two)
-	h.mustShowInDatabase("absent", "")
+	h.awaitInDatabase("absent", "")
 	if s := h.shown(one); s.GrantedTo != "first" || s.StateSince == nil || s.Here {
 		t.Errorf("the proxy of the last leader shows %+v", s)
 	}
 	second := h.join(two, "second", "campaign", "wait")
 	h.awaitState("led", "second", two, one) // although the other one has no worker
-	h.mustShowInDatabase("led", "second")
+	h.awaitInDatabase("led", "second")
 	second.vanish()
 	h.awaitState("absent", "", two, one)
+}
+
+// TestTheStateIsThatOfAllProxies: a proxy without a worker that campaigns tells a resource that nobody needs to lead from one
+// without workers, and so does the database, whatever lease service there is.
+func TestTheStateIsThatOfAllProxies(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider, with(long))
+			one, two := h.proxy(), h.proxy()
+			a := h.join(one, "a", "campaign", "wait", "worker_timeout", "500ms")
+			h.join(two, "observer", "campaign", "off")
+			h.awaitState("idle", "", one, two)
+			h.awaitInDatabase("idle", "")
+			b := h.join(two, "b", "campaign", "wait", "worker_timeout", "0")
+			h.awaitState("led", "b", one, two)
+			h.awaitInDatabase("led", "b")
+			process.Eventually(t, process.Patience, "both proxies to know the leader's proxy", func() bool {
+				of := h.shown(two).Proxy
+				return of != "" && h.shown(one).Proxy == of
+			})
+			a.leave()
+			b.leave()
+			h.awaitState("absent", "", one, two)
+			h.awaitInDatabase("absent", "")
+		})
+	}
 }
 
 // TestATakeoverCountsFromTheLeadersLastSign freezes a leader, or kills its proxy, while

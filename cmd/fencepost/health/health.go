@@ -69,8 +69,8 @@ type Config struct {
 	// Dropped is told, again and again, of each database of a resource that the server does
 	// not have any more.
 	Dropped func(database string)
-	// Record reads what a database knows of its resources, and reports whether it knows any.
-	Record func(ctx context.Context, database string, conn *pgx.Conn) (any bool, err error)
+	// Record reads what a database knows of its resources.
+	Record func(ctx context.Context, database string, conn *pgx.Conn) error
 }
 
 // Checker looks after one proxy. Its fields belong to the goroutine that runs Run.
@@ -79,7 +79,7 @@ type Checker struct {
 	wake chan struct{} // cap 1; an early look is wanted
 
 	surveyDone bool
-	fenced     map[string]time.Time // databases that know resources, by when they were last asked for them
+	fenced     map[string]time.Time // databases that have the schema, by when they were last asked for their resources
 	leasesAt   time.Time            // when the lease service was last tried
 	loggedIn   chan struct{}
 	shut       bool // Postgres lets nobody log in, as far as the last login has shown
@@ -209,45 +209,39 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 	c.record(ctx, open)
 }
 
-// record asks the databases what they know of their resources: those that are open in each look, and others from time to time.
+// record asks the databases what they know of their resources: those that are open in each look, and others from time to
+// time. What keeps one from answering is reported by the other looks at it, and what it has said before stays.
 func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
-	for name, st := range open {
-		c.recorded(name, c.bounded(ctx, func(ctx context.Context) error {
-			return st.Pool().AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return c.ask(ctx, name, conn.Conn()) })
-		}))
-	}
+	faulty := c.cfg.Faults.Places()
 	due := slices.DeleteFunc(slices.Collect(maps.Keys(c.fenced)), func(name string) bool {
 		return open[name] != nil || time.Since(c.fenced[name]) < recordEvery
 	})
 	slices.SortFunc(due, func(a, b string) int { return c.fenced[a].Compare(c.fenced[b]) })
-	for _, name := range due[:min(len(due), mostRecords)] {
-		c.recorded(name, c.bounded(ctx, func(ctx context.Context) error {
-			return store.Look(ctx, c.control(name), func(conn *pgx.Conn) error { return c.ask(ctx, name, conn) })
-		}))
-	}
-}
-
-func (c *Checker) ask(ctx context.Context, database string, conn *pgx.Conn) error {
-	known, err := c.cfg.Record(ctx, database, conn)
-	if err == nil {
-		c.fenced[database] = time.Now()
-		if !known {
-			delete(c.fenced, database)
+	for _, name := range slices.Concat(slices.Sorted(maps.Keys(open)), due[:min(len(due), mostRecords)]) {
+		if slices.Contains(faulty, faults.InDatabase(name)) {
+			continue
+		}
+		err := c.bounded(ctx, func(ctx context.Context) error {
+			if st := open[name]; st != nil {
+				return st.Pool().AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return c.cfg.Record(ctx, name, conn.Conn()) })
+			}
+			return store.Look(ctx, c.control(name), func(conn *pgx.Conn) error { return c.cfg.Record(ctx, name, conn) })
+		})
+		c.fenced[name] = time.Now()
+		if store.Gone(err) {
+			delete(c.fenced, name)
+			c.cfg.Dropped(name)
 		}
 	}
-	return err
 }
 
-// recorded is told how asking a database has ended. What keeps a database from answering is reported by the
-// other looks at it; what it has said before stays.
+// what it has said before stays.
 func (c *Checker) recorded(database string, err error) {
-	switch {
-	case store.Gone(err):
+	if store.Gone(err) || store.NoSchema(err) {
 		delete(c.fenced, database)
-		c.cfg.Dropped(database)
-	case err != nil && !c.fenced[database].IsZero():
-		c.fenced[database] = time.Now()
+		return
 	}
+	c.fenced[database] = time.Now()
 }
 
 func (c *Checker) probe(ctx context.Context, database string) error {

@@ -32,11 +32,14 @@ type seen struct {
 // NewReader returns a reader that knows nothing.
 func NewReader() *Reader { return &Reader{known: map[string]map[string]seen{}} }
 
-// Read reads the database of this name by conn, and reports whether it knows any resource.
-func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) (any bool, err error) {
+// Read reads the database of this name by conn.
+func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) error {
 	rows, err := read(ctx, conn, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
 	if err != nil {
-		return false, err
+		if noSchema(err) {
+			r.Forget(database)
+		}
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +55,7 @@ func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) (any
 		is[row.Resource] = next
 	}
 	r.known[database] = is
-	return len(is) > 0, nil
+	return nil
 }
 
 // Forget forgets a database, which was dropped.
