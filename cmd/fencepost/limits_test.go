@@ -230,9 +230,9 @@ func TestAForgottenResourceKeepsItsEpoch(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the resource to be forgotten", func() bool { return len(r.elections.Resources()) == 0 })
-		eventually(t, "its metrics to be gone", func() bool {
+		eventually(t, "its counters to be gone", func() bool {
 			_, metrics := r.ask(t, "/metrics")
-			return !strings.Contains(metrics, "billing")
+			return !strings.Contains(metrics, fmt.Sprintf("fencepost_grants_total{database=%q", db))
 		})
 	}
 	s.Exec(t, pgtest.Superuser, db, "UPDATE fencepost.fence SET epoch = 1")

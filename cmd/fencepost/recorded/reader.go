@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/owner"
 )
 
 // most is how many resources a Reader keeps of a database: those that were granted an epoch last.
@@ -32,13 +33,14 @@ type seen struct {
 // NewReader returns a reader that knows nothing.
 func NewReader() *Reader { return &Reader{known: map[string]map[string]seen{}} }
 
-// Read reads the database of this name by conn.
+// Read reads the database of this name by conn, a connection of the control role.
 func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) error {
+	if _, err := owner.Mine(ctx, conn); err != nil {
+		r.Forget(database) // there is no schema, or it is another role's
+		return err
+	}
 	rows, err := read(ctx, conn, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
 	if err != nil {
-		if noSchema(err) {
-			r.Forget(database)
-		}
 		return err
 	}
 	r.mu.Lock()

@@ -123,17 +123,11 @@ func (r Row) view(uncertain error) admin.ResourceView {
 	return v
 }
 
-// noSchema reports whether the database lacks what is read, or has another version of it.
-func noSchema(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && slices.Contains([]string{"3F000", "42P01", "42703", "42883"}, pg.Code)
-}
-
 // unread returns the error of reading the status, which has waited for who, "" for nobody.
 func unread(err error, who string) error {
 	var pg *pgconn.PgError
 	switch {
-	case noSchema(err):
+	case errors.As(err, &pg) && slices.Contains([]string{"3F000", "42P01", "42703", "42883"}, pg.Code):
 		return fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
 	case errors.As(err, &pg) && pg.Code == "42501":
 		return fmt.Errorf("read fencepost.status (superusers, the control role and members of pg_monitor may; GRANT pg_monitor TO ...): %w", err)
