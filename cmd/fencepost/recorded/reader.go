@@ -3,6 +3,7 @@ package recorded
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -36,7 +37,10 @@ func NewReader() *Reader { return &Reader{known: map[string]map[string]seen{}} }
 // Read reads the database of this name by conn, a connection of the control role.
 func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) error {
 	if _, err := owner.Mine(ctx, conn); err != nil {
-		r.Forget(database) // there is no schema, or it is another role's
+		var foreign *owner.ForeignError
+		if errors.Is(err, owner.ErrNoSchema) || errors.As(err, &foreign) {
+			r.Forget(database)
+		}
 		return err
 	}
 	rows, err := read(ctx, conn, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
