@@ -35,8 +35,8 @@ const (
 	lookTimeout = 5 * time.Second
 	// surveyed bounds how many databases are examined at the start.
 	surveyed = 16
-	// recordEvery is how often a database without workers is asked what it knows of its resources, and mostRecords how many
-	// of these are asked in one look, because each costs a connection.
+	// recordEvery is how often a database without workers is asked what it knows of its resources, which costs a connection,
+	// and mostRecords how many are asked in one look.
 	recordEvery = 30 * time.Second
 	mostRecords = 16
 )
@@ -79,7 +79,7 @@ type Checker struct {
 	wake chan struct{} // cap 1; an early look is wanted
 
 	surveyDone bool
-	fenced     map[string]time.Time // databases that have the schema, by when they were last asked for their resources
+	fenced     map[string]time.Time // databases that have the schema, by when they are to be asked for their resources
 	leasesAt   time.Time            // when the lease service was last tried
 	loggedIn   chan struct{}
 	shut       bool // Postgres lets nobody log in, as far as the last login has shown
@@ -209,39 +209,35 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 	c.record(ctx, open)
 }
 
-// record asks the databases what they know of their resources: those that are open in each look, and others from time to
-// time. What keeps one from answering is reported by the other looks at it, and what it has said before stays.
+// record asks the databases what they know of their resources: those that are open in each look, unless that would take
+// a fiftieth of the time, and others from time to time. What keeps one from answering is reported by the other looks at it,
+// and what it has said before stays.
 func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
+	for name := range open {
+		if _, ok := c.fenced[name]; !ok {
+			c.fenced[name] = time.Time{}
+		}
+	}
 	faulty := c.cfg.Faults.Places()
 	due := slices.DeleteFunc(slices.Collect(maps.Keys(c.fenced)), func(name string) bool {
-		return open[name] != nil || time.Since(c.fenced[name]) < recordEvery
+		return time.Now().Before(c.fenced[name]) || slices.Contains(faulty, faults.InDatabase(name))
 	})
 	slices.SortFunc(due, func(a, b string) int { return c.fenced[a].Compare(c.fenced[b]) })
-	for _, name := range slices.Concat(slices.Sorted(maps.Keys(open)), due[:min(len(due), mostRecords)]) {
-		if slices.Contains(faulty, faults.InDatabase(name)) {
-			continue
-		}
+	for _, name := range due[:min(len(due), mostRecords)] {
+		began, pause := time.Now(), time.Duration(0)
 		err := c.bounded(ctx, func(ctx context.Context) error {
 			if st := open[name]; st != nil {
 				return st.Pool().AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return c.cfg.Record(ctx, name, conn.Conn()) })
 			}
+			pause = recordEvery
 			return store.Look(ctx, c.control(name), func(conn *pgx.Conn) error { return c.cfg.Record(ctx, name, conn) })
 		})
-		c.fenced[name] = time.Now()
+		c.fenced[name] = time.Now().Add(max(pause, 50*time.Since(began)))
 		if store.Gone(err) {
 			delete(c.fenced, name)
 			c.cfg.Dropped(name)
 		}
 	}
-}
-
-// what it has said before stays.
-func (c *Checker) recorded(database string, err error) {
-	if store.Gone(err) || store.NoSchema(err) {
-		delete(c.fenced, database)
-		return
-	}
-	c.fenced[database] = time.Now()
 }
 
 func (c *Checker) probe(ctx context.Context, database string) error {
