@@ -159,14 +159,14 @@ func TestAlertsOfPostgres(t *testing.T) {
 	p.awaitState("billing", "led")
 	p.awaitAlerts(map[string][]string{})
 	p.pg.Stop(t, pgtest.Immediate)
-	p.awaitAlerts(map[string][]string{"": {"FencepostFault", "FencepostNotReady"}, "billing": {"FencepostNobodyLeads"}})
+	p.awaitAlerts(map[string][]string{"": {"FencepostFault", "FencepostNotReady"}, "billing": {"FencepostLeaseMarginSmall", "FencepostNobodyLeads"}})
 }
 
 // TestAlertsOfALeaseService stops the lease service of a leader.
 func TestAlertsOfALeaseService(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t)
-	p := startPlayed(t, pgtest.Shared(t), agent.Settings("alerts/")...)
+	p := startPlayed(t, pgtest.Shared(t), agent.Settings("alerts")...)
 	p.join("billing", "w", "campaign", "wait")
 	p.awaitState("billing", "led")
 	agent.Pause(t)

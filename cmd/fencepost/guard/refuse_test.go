@@ -244,8 +244,8 @@ func TestAMissingFenceIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.s.Exec(t, pgtest.Superuser, d.name, "SET session_replication_role = replica", "DELETE FROM fencepost.fence") // without its foreign keys
-	if _, err := claimed.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != "ZF002" {
-		t.Errorf("without the fence: %v, want ZF002", err)
+	if _, err := claimed.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != "ZF004" {
+		t.Errorf("without the fence: %v, want ZF004", err)
 	}
 	if _, err := d.app().Exec(d.ctx(), "SELECT fencepost.claim('billing', 7)"); pgtest.StateOf(err) != "ZF004" {
 		t.Errorf("a claim without the fence: %v, want ZF004", err)
