@@ -14,7 +14,6 @@ import (
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/fixture/process"
-	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // TestConsulIsMeddledWith checks that whatever an operator does to a lease, one of the
