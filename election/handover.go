@@ -178,26 +178,31 @@ func (r *resource) note(order int64, what func(Handovers, context.Context, int64
 	}()
 }
 
-// candidates are the candidacies that campaign for the resources of a database. Of those that share a token, and so an
-// incarnation, there is one, which leads if any does.
-func (e *Elections) candidates(database string) []fencing.Candidate {
-	byIncarnation := map[string]fencing.Candidate{}
+// candidates are the candidacies that campaign for the resources of a database. Of those of a resource that share a token,
+// and so an incarnation, there is one: one that leads, if any does, and otherwise that of the first worker by name.
+func (e *Elections) candidates(database string) (all []fencing.Candidate) {
 	for _, r := range e.resourcesOf(database) {
 		r.mu.Lock()
 		observed := r.mu.observation.State
-		all := r.mu.running()
+		candidacies := r.mu.running()
 		r.mu.Unlock()
-		for _, c := range all {
+		byIncarnation := map[string]fencing.Candidate{}
+		for _, c := range candidacies {
 			c.mu.Lock()
-			if state := c.campaignLocked(observed); c.campaignsLocked() && byIncarnation[c.incarnation].State != fencing.CandidateLeading {
-				byIncarnation[c.incarnation] = fencing.Candidate{
-					Resource: r.key.name, Worker: c.worker, Incarnation: c.incarnation, Silent: c.mu.liveness.unresponsive, State: state,
-				}
+			one := fencing.Candidate{
+				Resource: r.key.name, Worker: c.worker, Incarnation: c.incarnation, Silent: c.mu.liveness.unresponsive, State: c.campaignLocked(observed),
 			}
+			campaigns := c.campaignsLocked()
 			c.mu.Unlock()
+			other, shared := byIncarnation[c.incarnation]
+			leads, led := one.State == fencing.CandidateLeading, other.State == fencing.CandidateLeading
+			if campaigns && (!shared || leads && !led || leads == led && one.Worker < other.Worker) {
+				byIncarnation[c.incarnation] = one
+			}
 		}
+		all = slices.AppendSeq(all, maps.Values(byIncarnation))
 	}
-	return slices.Collect(maps.Values(byIncarnation))
+	return all
 }
 
 // campaignLocked returns what the candidacy does for the lead, while the lease is in this state. c.mu is held.
@@ -210,6 +215,8 @@ func (c *Candidacy) campaignLocked(observed LeaseState) fencing.CandidateState {
 		return fencing.CandidateBarred
 	case c.eligibleLocked() && (observed != Unresponsive || s.waiters > 0 || s.asked()):
 		return fencing.CandidateWaiting
+	case s.liveness.unresponsive && c.mu.heartbeat() > 0:
+		return fencing.CandidateFrozen
 	default:
 		return fencing.CandidateIdle
 	}

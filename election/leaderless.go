@@ -186,6 +186,8 @@ type standings struct {
 	fault error // why one of them cannot lead, nil if none has such a fault
 	waits bool  // one of them waits for the lease, and no order keeps it from leading
 	idles bool  // one of them asks for the lead when its worker writes
+	// frozen says which worker does not send the heartbeats that it has promised, nil if all do.
+	frozen error
 	// barred is the order that keeps one of them from leading, nil if none does.
 	barred error
 	// unconfirmed is since when the lease that one of them holds is no longer confirmed; 0
@@ -220,6 +222,10 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 			}
 		case fencing.CandidateBarred:
 			all.barred = s.barred
+		case fencing.CandidateFrozen:
+			if c.campaignsLocked() {
+				all.frozen = fmt.Errorf("worker %s does not send the heartbeats that it has promised", fencing.ASCII(c.worker))
+			}
 		case fencing.CandidateIdle:
 			all.idles = all.idles || c.campaignsLocked()
 		}
@@ -282,6 +288,8 @@ func (r *resource) readLocked(now time.Duration) reading {
 		return reading{why: errUnseen}
 	case all.idles:
 		return r.notLed(Idle, nil)
+	case all.frozen != nil:
+		return r.notLed(Blocked, all.frozen)
 	case all.barred != nil:
 		return r.notLed(Blocked, all.barred)
 	default:

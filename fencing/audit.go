@@ -83,13 +83,12 @@ const (
 )
 
 // KindOf returns the kind of a refusal with this SQLSTATE, on a connection for this
-// resource, whose epoch this worker holds. The resource is empty if the connection names none, and the holder if
-// nobody holds the epoch.
-func KindOf(resource, sqlstate, holder string) RejectionKind {
+// resource, with what was found of the fence. The resource is empty if the connection names none.
+func KindOf(resource, sqlstate string, f Finding) RejectionKind {
 	switch {
 	case resource == "":
 		return KindUnfenced
-	case sqlstate == StateSuperseded && holder == "":
+	case sqlstate == StateSuperseded && f.Holder == "" && f.Current == f.Epoch+1:
 		return KindOrdered
 	case sqlstate == StateSuperseded:
 		return KindStale

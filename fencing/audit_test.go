@@ -19,8 +19,11 @@ func TestOnlyStaleWritesAreCalledStale(t *testing.T) {
 		{"", "ZF002", "unfenced", "write refused: unfenced", "read refused: unfenced"},
 		{"", "ZF005", "unfenced", "write refused: unfenced", "read refused: unfenced"},
 	} {
-		holder := map[string]string{"r": "other"}[c.resource]
-		kind := KindOf(c.resource, c.state, holder)
+		found := Finding{Epoch: 7, Current: 8}
+		if c.resource != "paused" {
+			found.Holder = "other"
+		}
+		kind := KindOf(c.resource, c.state, found)
 		if kind.String() != c.label || kind.Summary(true) != c.write || kind.Summary(false) != c.read {
 			t.Errorf("%s on resource %q: %s, %q, %q; want %+v", c.state, c.resource, kind, kind.Summary(true), kind.Summary(false), c)
 		}

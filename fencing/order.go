@@ -91,6 +91,8 @@ const (
 	CandidateWaiting CandidateState = "waiting"
 	// CandidateIdle asks for the lease only when its worker wants to write.
 	CandidateIdle CandidateState = "idle"
+	// CandidateFrozen is silent, and has promised heartbeats.
+	CandidateFrozen CandidateState = "frozen"
 	// CandidateBarred is kept from leading by an order.
 	CandidateBarred CandidateState = "barred"
 )

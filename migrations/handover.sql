@@ -20,9 +20,9 @@ CREATE TABLE fencepost.candidates (
     worker      text COLLATE "C" NOT NULL,
     silent      boolean NOT NULL, -- it shows no activity, and would not take a lease
     -- What its proxy last said: 'leading' (it may write), 'waiting' (for the lead), 'idle' (it would ask for the
-    -- lead with its next write) or 'barred' (by an order).
-    state       text COLLATE "C" NOT NULL CHECK (state IN ('leading', 'waiting', 'idle', 'barred')),
-    PRIMARY KEY (proxy, incarnation)
+    -- lead with its next write), 'frozen' (it does not send the heartbeats that it has promised) or 'barred' (by an order).
+    state       text COLLATE "C" NOT NULL CHECK (state IN ('leading', 'waiting', 'idle', 'frozen', 'barred')),
+    PRIMARY KEY (proxy, resource, incarnation) -- workers with one token of two resources have one incarnation
 );
 CREATE INDEX candidates_resource ON fencepost.candidates (resource, worker);
 COMMENT ON TABLE fencepost.candidates IS 'the candidacies of each proxy that campaign, with the one that leads';
@@ -34,7 +34,7 @@ COMMENT ON TABLE fencepost.candidates IS 'the candidacies of each proxy that cam
 -- It deletes the candidacies of an old proxy by itself, and does not leave that to the foreign key, which does
 -- not exist yet in a database that is being restored, and could not be created after that.
 CREATE OR REPLACE FUNCTION fencepost.note_candidates(proxy text, name text, known bigint, whole boolean,
-    incarnations text[], resources text[], workers text[], silences boolean[], states text[], gone text[])
+    incarnations text[], resources text[], workers text[], silences boolean[], states text[], gone_resources text[], gone text[])
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -55,7 +55,8 @@ BEGIN
         IF revision IS NULL THEN
             RETURN NULL;
         END IF;
-        DELETE FROM fencepost.candidates c WHERE c.proxy = proxy AND c.incarnation = ANY (gone);
+        DELETE FROM fencepost.candidates c USING unnest(gone_resources, gone) g (resource, incarnation)
+            WHERE c.proxy = proxy AND c.resource = g.resource AND c.incarnation = g.incarnation;
     END IF;
     INSERT INTO fencepost.candidates AS c (proxy, incarnation, resource, worker, silent, state)
         SELECT proxy, n.incarnation, n.resource, n.worker, n.silent, n.state

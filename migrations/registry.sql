@@ -143,7 +143,7 @@ BEGIN
         RETURN; -- never: refuse has raised an error
     END IF;
     SELECT a.backend_start INTO since FROM pg_stat_get_activity(pid) a
-        WHERE a.datid = fencepost.here() AND encode(timestamptz_send(a.backend_start), 'hex') = begun;
+        WHERE a.datid = (SELECT fencepost.here()) AND encode(timestamptz_send(a.backend_start), 'hex') = begun;
     IF since IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('backend %s of this session cannot be seen in this database', pid),
             HINT = 'If the session has not ended, the control role needs pg_read_all_stats.';
@@ -257,7 +257,7 @@ BEGIN
     DELETE FROM fencepost.running r WHERE (r.fence, r.pid, r.note) IN (
         SELECT old.fence, old.pid, old.note FROM fencepost.running old
         WHERE NOT EXISTS (SELECT FROM pg_stat_get_activity(old.pid) a
-            WHERE a.pid = old.pid AND a.datid = fencepost.here()
+            WHERE a.pid = old.pid AND a.datid = (SELECT fencepost.here())
                 AND coalesce(a.backend_start = old.backend_start, true))
         FOR UPDATE SKIP LOCKED);
 END $$;

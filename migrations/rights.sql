@@ -20,16 +20,19 @@ END $$;
 -- unreplicated is the trigger that keeps logical replication from writing the tables of the schema. A row of another
 -- database's fence could make an epoch valid again that has ended here, and where both databases have a row under one key,
 -- replication would stop. The trigger fires only with session_replication_role = replica, and lets a client pass, which may
--- restore a backup in that way.
+-- restore a backup in that way. Nothing can be skipped of a TRUNCATE, so that stops replication.
 CREATE OR REPLACE FUNCTION fencepost.unreplicated() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF (SELECT a.backend_type FROM pg_stat_get_activity(pg_backend_pid()) a) IS DISTINCT FROM 'client backend' THEN
+        IF TG_OP = 'TRUNCATE' THEN
+            RAISE EXCEPTION 'logical replication may not truncate table % of the schema fencepost', TG_RELID::regclass USING HINT = 'Leave the schema out of the publication.';
+        END IF;
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' THEN
         RETURN OLD;
     END IF;
-    RETURN NEW;
+    RETURN NEW; -- nothing, of a TRUNCATE
 END $$;
 
 -- replicable returns the tables that logical replication could write, because they lack that trigger, or it is disabled.
@@ -37,7 +40,7 @@ END $$;
 CREATE OR REPLACE FUNCTION fencepost.replicable() RETURNS SETOF regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace = 'fencepost'::regnamespace AND c.relkind = 'r' AND c.relpersistence = 'p'
-        AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'unreplicated' AND t.tgenabled IN ('R', 'A')) ORDER BY 1
+        AND (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname IN ('unreplicated', 'unreplicated_truncate') AND t.tgenabled IN ('R', 'A')) < 2 ORDER BY 1
 $$;
 
 -- seal makes the triggers that keep out logical replication, and sets the privileges of PUBLIC, so that it also corrects what an upgrade or a default privilege added, and what a
@@ -52,7 +55,8 @@ DECLARE
 BEGIN
     FOR open IN SELECT fencepost.replicable() LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER unreplicated BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION fencepost.unreplicated()', open);
-        EXECUTE format('ALTER TABLE %s ENABLE REPLICA TRIGGER unreplicated', open);
+        EXECUTE format('CREATE OR REPLACE TRIGGER unreplicated_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fencepost.unreplicated()', open);
+        EXECUTE format('ALTER TABLE %s ENABLE REPLICA TRIGGER unreplicated, ENABLE REPLICA TRIGGER unreplicated_truncate', open);
     END LOOP;
     REVOKE ALL ON SCHEMA fencepost FROM PUBLIC;
     REVOKE ALL ON ALL ROUTINES IN SCHEMA fencepost FROM PUBLIC;

@@ -206,7 +206,7 @@ func (x *session) auditStartup(r *fencing.Refusal) {
 	own := x.start.own
 	x.audit(fencing.Rejection{
 		Time: time.Now(), Resource: own.resource, Worker: x.member.claim.Worker, Write: true, Shadow: true,
-		Kind: fencing.KindOf(own.resource, r.SQLState, ""), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
+		Kind: fencing.KindOf(own.resource, r.SQLState, fencing.Finding{}), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
 	})
 }
 
@@ -291,7 +291,7 @@ func (x *session) renamed(name string) *fencing.Refusal {
 	}
 	return &fencing.Refusal{
 		SQLState: "22023",
-		Message: fmt.Sprintf("application_name %q was set after connecting, too late for %s, which gives such connections resource %q: the writes of this one would pass unfenced",
+		Message: fmt.Sprintf("application_name %q was set after connecting, too late for %s, which gives such connections resource %q: its further writes would pass unfenced, and what it has sent before may have been committed",
 			fencing.ASCII(name), policy.Route.Name, policy.Route.Resource),
 		Hint: renamedHint,
 	}

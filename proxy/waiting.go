@@ -3,16 +3,16 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// maxWaiting is how many connections of one worker wait to lead a resource at one time. It is above the default size
-// of the usual pools, all of whose connections may wait.
-const maxWaiting = 32
+// maxWaiting is how many connections of one worker wait to lead a resource at one time. It is above the size of usual
+// pools, all of whose connections may wait. Workers without an id are told apart by their addresses only, which many may
+// have in common behind a load balancer.
+const maxWaiting, maxNameless = 64, 256
 
 // waiting has the connections that wait to lead. A driver may leave one behind that it has given up, and open
 // another: pgjdbc does at its loginTimeout. The newest ones are those that somebody still wants.
@@ -35,7 +35,7 @@ var errNewerWait = errors.New("newer connections of the worker wait")
 
 // tooManyWait is the refusal of that connection.
 var tooManyWait = &fencing.Refusal{
-	SQLState: stateNotNow, Message: fmt.Sprintf("%d newer connections of this worker wait to lead, so this one waits no longer", maxWaiting),
+	SQLState: stateNotNow, Message: "too many newer connections of this worker wait to lead, so this one waits no longer",
 	Hint: "Let the driver or the pool wait for a connection for longer than the wait for the lead may take, and close those that it gives up. " +
 		"Give each worker an id (fencepost.worker): those without one count together for each client address and user.",
 }
@@ -47,6 +47,10 @@ func (w *waiting) enter(parent context.Context, c fencing.JoinRequest) (ctx cont
 	if c.Nameless {
 		key.worker = ""
 	}
+	most := maxWaiting
+	if c.Nameless {
+		most = maxNameless
+	}
 	ctx, end := context.WithCancelCause(parent)
 	one := &waiter{end}
 	w.mu.Lock()
@@ -55,7 +59,7 @@ func (w *waiting) enter(parent context.Context, c fencing.JoinRequest) (ctx cont
 		w.all = map[waitKey][]*waiter{}
 	}
 	all := append(w.all[key], one)
-	if len(all) > maxWaiting {
+	if len(all) > most {
 		all[0].end(errNewerWait)
 		all = slices.Delete(all, 0, 1)
 	}

@@ -128,6 +128,13 @@ func testReplicationOfAllTables(t *testing.T, s *pgtest.Server, from string) {
 	if got := ask(b.db, fences); got != "billing 8" {
 		t.Errorf("after a client's update, the fences are %q", got)
 	}
+	s.Exec(t, pgtest.Control, from, "TRUNCATE fencepost.floor", "INSERT INTO fencepost.floor (epoch) VALUES (0)") // which nothing can skip
+	process.Eventually(t, process.Patience, "replication to stop at the TRUNCATE", func() bool {
+		return ask(b.db, "SELECT sum(apply_error_count)::text FROM pg_stat_subscription_stats WHERE subname = '"+b.subscription+"'") != "0"
+	})
+	if got := ask(b.db, "SELECT string_agg(epoch::text, ' ') FROM fencepost.floor"); got != "0" {
+		t.Errorf("after a TRUNCATE of the publisher, the subscriber has the floors %q", got)
+	}
 	b.drop(t)
 	s.Exec(t, pgtest.Superuser, from, "DROP PUBLICATION everything")
 }

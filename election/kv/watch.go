@@ -230,8 +230,12 @@ func (c *Client) leftIn(s Snapshot) left {
 // begin ends the leases of an earlier run of this proxy. Those that it has ended are not there when
 // it is tried again.
 func (c *Client) begin(old left) error {
+	var databases []string
 	for by := range old {
-		if err := c.awaitEnd(by); err != nil {
+		databases = append(databases, by.database)
+	}
+	for by := range old {
+		if err := c.awaitEnd(by, databases); err != nil {
 			return err
 		}
 	}
@@ -256,14 +260,12 @@ func (c *Client) begin(old left) error {
 }
 
 // awaitEnd returns nil if a run of this proxy is over. The server needs a moment to notice that a proxy was killed.
-func (c *Client) awaitEnd(of run) error {
+func (c *Client) awaitEnd(of run, databases []string) error {
 	if c.cfg.Runs == nil || of.presenceID == "" {
 		return nil
 	}
 	for deadline := time.Now().Add(endWait); ; {
-		ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
-		err := c.cfg.Runs(ctx, of.database, of.presenceID)
-		cancel()
+		err := c.runs(of, databases)
 		var denied *election.DeniedError
 		if !errors.As(err, &denied) || time.Now().After(deadline) {
 			return err
@@ -274,4 +276,18 @@ func (c *Client) awaitEnd(of run) error {
 			return err
 		}
 	}
+}
+
+// runs asks whether a run goes on: its own database, and if that does not answer, the others, which know it as well.
+func (c *Client) runs(of run, databases []string) (err error) {
+	for _, database := range append([]string{of.database}, databases...) {
+		ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
+		err = c.cfg.Runs(ctx, database, of.presenceID)
+		cancel()
+		var denied *election.DeniedError
+		if err == nil || errors.As(err, &denied) {
+			return err
+		}
+	}
+	return err
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -26,10 +25,15 @@ type Table struct {
 	id   string // random, because a proxy that starts again campaigns for nobody
 
 	mu       sync.Mutex
-	recorded map[string]fencing.Candidate // what the database has, by incarnation; nil if that is not known
-	revision int64                        // the last one, if recorded is not nil
-	written  time.Time                    // when the proxy last said that it is there
+	recorded map[candidacy]fencing.Candidate // what the database has; nil if that is not known
+	revision int64                           // the last one, if recorded is not nil
+	written  time.Time                       // when the proxy last said that it is there
 }
+
+// candidacy is what tells the candidacies of a proxy apart.
+type candidacy struct{ resource, incarnation string }
+
+func of(c fencing.Candidate) candidacy { return candidacy{c.Resource, c.Incarnation} }
 
 // New returns the table of a database for the proxy of this name. The pool's role must own the schema
 // fencepost.
@@ -59,48 +63,47 @@ func (t *Table) Record(ctx context.Context, all []fencing.Candidate) error {
 		t.recorded = nil // the outcome is unknown
 		return fmt.Errorf("record who campaigns: %w", err)
 	}
-	t.recorded, t.revision, t.written = make(map[string]fencing.Candidate, len(all)), revision, time.Now()
+	t.recorded, t.revision, t.written = make(map[candidacy]fencing.Candidate, len(all)), revision, time.Now()
 	for _, c := range all {
-		t.recorded[c.Incarnation] = c
+		t.recorded[of(c)] = c
 	}
 	return nil
 }
 
-// changes returns the candidacies that the database lacks, or has otherwise, and the incarnations
-// that it should no longer have.
-func changes(recorded map[string]fencing.Candidate, all []fencing.Candidate) (changed []fencing.Candidate, gone []string) {
-	there := make(map[string]struct{}, len(all))
+// changes returns the candidacies that the database lacks, or has otherwise, and those that it should no longer have.
+func changes(recorded map[candidacy]fencing.Candidate, all []fencing.Candidate) (changed []fencing.Candidate, gone []candidacy) {
+	there := make(map[candidacy]struct{}, len(all))
 	for _, c := range all {
-		there[c.Incarnation] = struct{}{}
-		if was, ok := recorded[c.Incarnation]; !ok || was != c {
+		there[of(c)] = struct{}{}
+		if was, ok := recorded[of(c)]; !ok || was != c {
 			changed = append(changed, c)
 		}
 	}
-	for incarnation := range recorded {
-		if _, ok := there[incarnation]; !ok {
-			gone = append(gone, incarnation)
+	for one := range recorded {
+		if _, ok := there[one]; !ok {
+			gone = append(gone, one)
 		}
 	}
-	slices.Sort(gone)
 	return changed, gone
 }
 
 // errRevision means that the database does not have the state that the changes rest on.
 var errRevision = errors.New("the recorded candidacies are not those of the last batch")
 
-func (t *Table) write(ctx context.Context, whole bool, changed []fencing.Candidate, gone []string) (int64, error) {
+func (t *Table) write(ctx context.Context, whole bool, changed []fencing.Candidate, gone []candidacy) (int64, error) {
 	incarnations, resources := make([]string, 0, len(changed)), make([]string, 0, len(changed))
 	workers, silences, states := make([]string, 0, len(changed)), make([]bool, 0, len(changed)), make([]string, 0, len(changed))
 	for _, c := range changed {
 		incarnations, resources = append(incarnations, c.Incarnation), append(resources, c.Resource)
 		workers, silences, states = append(workers, c.Worker), append(silences, c.Silent), append(states, string(c.State))
 	}
-	if gone == nil {
-		gone = []string{}
+	goneResources, goneIncarnations := make([]string, 0, len(gone)), make([]string, 0, len(gone))
+	for _, one := range gone {
+		goneResources, goneIncarnations = append(goneResources, one.resource), append(goneIncarnations, one.incarnation)
 	}
 	var revision *int64
-	err := t.pool.QueryRow(ctx, "SELECT fencepost.note_candidates($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-		t.id, t.name, t.revision, whole, incarnations, resources, workers, silences, states, gone).Scan(&revision)
+	err := t.pool.QueryRow(ctx, "SELECT fencepost.note_candidates($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+		t.id, t.name, t.revision, whole, incarnations, resources, workers, silences, states, goneResources, goneIncarnations).Scan(&revision)
 	switch {
 	case err != nil:
 		return 0, err

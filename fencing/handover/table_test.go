@@ -370,6 +370,27 @@ func TestAFailoverThatLosesABatchIsNoticed(t *testing.T) {
 	d.mustWait("b", "c", "d", "e")
 }
 
+// TestOneTokenForTwoResources: workers of two resources that bring the same token have the same incarnation.
+func TestOneTokenForTwoResources(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	p := d.proxy("p")
+	of := func(resource string) fencing.Candidate {
+		return fencing.Candidate{Resource: resource, Worker: "w", Incarnation: fencing.TokenIncarnation(1, 7), State: fencing.CandidateLeading}
+	}
+	rows := func() string {
+		return pgtest.Ask[string](t, d.server, d.db, "SELECT string_agg(resource, ' ' ORDER BY resource) FROM fencepost.candidates")
+	}
+	d.record(p, of("a"), of("b"))
+	if got := rows(); got != "a b" {
+		t.Errorf("the database knows of candidacies for %q", got)
+	}
+	d.record(p, of("b"))
+	if got := rows(); got != "b" {
+		t.Errorf("after one has left, the database knows of candidacies for %q", got)
+	}
+}
+
 // TestManyCandidatesCostOneStatement: 200 resources with 50 workers each.
 func TestManyCandidatesCostOneStatement(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ type Status struct {
 func (s *Store) Status(ctx context.Context) ([]Status, error) {
 	rows, err := s.free.Query(ctx, `SELECT f.epoch, coalesce(f.worker, ''), coalesce(f.incarnation, ''), coalesce(f.source, ''),
 		f.source_generation, f.source_index, f.granted_at, f.resource,
-		(SELECT count(*) FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a USING (pid, backend_start) WHERE r.fence = f.id AND a.datid = fencepost.here()),
+		(SELECT count(*) FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a USING (pid, backend_start) WHERE r.fence = f.id AND a.datid = (SELECT fencepost.here())),
 		coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = f.id), 0) FROM fencepost.fence f ORDER BY f.resource`)
 	if err != nil {
 		return nil, fmt.Errorf("list the fences of database %q: %w", s.cfg.Database, s.explain(err))

@@ -56,7 +56,7 @@ const transactionsSQL = `SELECT concat(a.pid, ' ', a.backend_start, ' ', a.xact_
 		coalesce(pg_get_userbyid(a.usesysid) = current_user, false) AS control, NULL::xid AS xid, a.backend_start
 	FROM pg_stat_get_activity(NULL) a
 	UNION ALL SELECT concat('prepared ', p.transaction), NULL, p.gid, pg_get_userbyid(p.ownerid)::text, '', '', false, false, p.transaction, NULL
-	FROM pg_prepared_xact() p WHERE p.dbid = fencepost.here()`
+	FROM pg_prepared_xact() p WHERE p.dbid = (SELECT fencepost.here())`
 
 // blockersOf lists the transactions that block the backends w.pid of a relation, for the root of each. A prepared
 // transaction appears as process 0, and the waiting backend's own lock request says which one it is.
@@ -73,7 +73,7 @@ var pollSQL = blockersOf(`SELECT g.pid AS root, g.pid FROM unnest($1::integer[])
 // lingerSQL lists the transactions that block those of the backends $2 that are registered at the fence $1, without those of
 // registered backends.
 var lingerSQL = blockersOf(`SELECT r.fence AS root, r.pid FROM fencepost.running r
-		JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.backend_start = r.backend_start AND a.datid = fencepost.here()
+		JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.backend_start = r.backend_start AND a.datid = (SELECT fencepost.here())
 		WHERE r.fence = $1 AND r.pid = ANY ($2)`) + `
 	WHERE t.pid IS NULL OR NOT EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $1 AND r.pid = t.pid AND r.backend_start = t.backend_start)`
 

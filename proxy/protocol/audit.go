@@ -51,7 +51,7 @@ func (s *Session) InFlight() Attempt {
 // Rejection is what is known of what is refused with r. It copies the text, because it may outlive the session.
 func (s *Session) Rejection(r *fencing.Refusal, what Attempt) fencing.Rejection {
 	out := fencing.Rejection{
-		Kind: fencing.KindOf(s.config.Resource, r.SQLState, ""), SQLState: r.SQLState, Message: r.Message,
+		Kind: fencing.KindOf(s.config.Resource, r.SQLState, fencing.Finding{}), SQLState: r.SQLState, Message: r.Message,
 		Statement: strings.Clone(what.Text), Write: what.Write,
 	}
 	if s.config.Mode != ModeFenced {
@@ -62,7 +62,7 @@ func (s *Session) Rejection(r *fencing.Refusal, what Attempt) fencing.Rejection 
 	out.Resource, out.Worker, out.Incarnation = one.Resource, s.config.Worker, one.Incarnation
 	out.Announced, out.Held = one.epochs.current, st.Epoch
 	out.Finding = fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker}
-	out.Kind = fencing.KindOf(one.Resource, r.SQLState, st.Holder.Worker)
+	out.Kind = fencing.KindOf(one.Resource, r.SQLState, out.Finding)
 	return out
 }
 

@@ -246,11 +246,12 @@ func (w *Watch) superseded(st *fencing.Status) *fencing.Refusal {
 func (w *Watch) tell(st *fencing.Status, r *fencing.Refusal, text []byte, write bool) {
 	c := &w.config
 	w.txn.told = true
+	finding := fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker}
 	w.found = append(w.found, fencing.Rejection{
 		Resource: c.Resource, Worker: c.Worker, Incarnation: c.Incarnation,
 		Announced: w.txn.announced, Held: st.Epoch,
-		Finding: fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker},
-		Kind:    fencing.KindOf(c.Resource, r.SQLState, st.Holder.Worker), SQLState: r.SQLState, Message: r.Message,
+		Finding: finding,
+		Kind:    fencing.KindOf(c.Resource, r.SQLState, finding), SQLState: r.SQLState, Message: r.Message,
 		Statement: string(text[:min(len(text), maxText)]), Write: write, Shadow: true,
 	})
 }

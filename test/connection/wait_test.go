@@ -101,48 +101,43 @@ func joined(t *testing.T, p *fixture.Proxy, db, worker string) *fixture.FakeCand
 }
 
 // TestTheNewestConnectionsWait: a worker whose driver leaves connections behind that it has given up is refused the
-// oldest of them. Workers without an id count by client address and user. A client that goes, in whatever way, waits
-// no longer.
+// oldest of them. A client that goes, in whatever way, waits no longer.
 func TestTheNewestConnectionsWait(t *testing.T) {
 	t.Parallel()
-	const most = 32
-	for name, params := range map[string][]string{"named": {"fencepost.worker", "w"}, "nameless": nil} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pg := pgtest.Shared(t)
-			p := fixture.NewProxy(t, pg, nil)
-			db := pg.Database(t)
-			admin := pg.Connect(t, pgtest.Superuser, db)
-			awaitBackends := func(what string, want int) {
-				t.Helper()
-				fixture.Eventually(t, what, func() bool {
-					var n int
-					err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SET idle_session_timeout = 0'").Scan(&n)
-					return err == nil && n == want
-				})
-			}
-			var all []*wiretest.Conn
-			wait := func() *wiretest.Conn {
-				c := wiretest.Dial(t, p.Addr)
-				c.Send(wiretest.Startup(append([]string{"user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.campaign", "wait"}, params...)...))
-				all = append(all, c)
-				return c
-			}
-			for n := 1; n <= most; n++ {
-				wait()
-				awaitBackends("the connection waits", n)
-			}
-			wait()
-			if f := fixture.FatalError(t, all[0].Rest()); f['C'] != "57P03" || !strings.Contains(f['M'], "newer connections of this worker wait") || !strings.Contains(f['H'], "fencepost.worker") {
-				t.Errorf("the oldest connection is refused with %v", f)
-			}
-			awaitBackends("as many wait as may", most)
-			_ = all[1].Conn.(*net.TCPConn).SetLinger(0) // a reset
-			_ = all[1].Close()
-			_ = all[2].Close()
-			awaitBackends("those that have gone do not wait", most-2)
-			wait()
-			awaitBackends("there is room again", most-1)
+	const most = 64
+	pg := pgtest.Shared(t)
+	p := fixture.NewProxy(t, pg, nil)
+	db := pg.Database(t)
+	admin := pg.Connect(t, pgtest.Superuser, db)
+	awaitBackends := func(what string, want int) {
+		t.Helper()
+		fixture.Eventually(t, what, func() bool {
+			var n int
+			err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SET idle_session_timeout = 0'").Scan(&n)
+			return err == nil && n == want
 		})
 	}
+	var all []*wiretest.Conn
+	wait := func() {
+		c := wiretest.Dial(t, p.Addr)
+		c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.campaign", "wait", "fencepost.worker", "w"))
+		all = append(all, c)
+	}
+	wait()
+	awaitBackends("the oldest connection waits", 1)
+	for range most - 1 {
+		wait()
+	}
+	awaitBackends("the connections wait", most)
+	wait()
+	if f := fixture.FatalError(t, all[0].Rest()); f['C'] != "57P03" || !strings.Contains(f['M'], "newer connections of this worker wait") || !strings.Contains(f['H'], "fencepost.worker") {
+		t.Errorf("the oldest connection is refused with %v", f)
+	}
+	awaitBackends("as many wait as may", most)
+	_ = all[1].Conn.(*net.TCPConn).SetLinger(0) // a reset
+	_ = all[1].Close()
+	_ = all[2].Close()
+	awaitBackends("those that have gone do not wait", most-2)
+	wait()
+	awaitBackends("there is room again", most-1)
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// soon returns a file of the rules whose alerts fire after two seconds of what they are about.
+// soon returns a file of the rules whose alerts fire after some seconds of what they are about.
 func soon(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(rulesFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	short := regexp.MustCompile(`for: \S+`).ReplaceAllString(strings.Replace(string(text), "> 60", "> 2", 1), "for: 2s")
+	short := regexp.MustCompile(`for: \S+`).ReplaceAllString(strings.Replace(string(text), "> 60", "> 5", 1), "for: 2s")
 	file := filepath.Join(t.TempDir(), "rules.yml")
 	if err := os.WriteFile(file, []byte(short), 0o600); err != nil {
 		t.Fatal(err)
@@ -114,8 +114,9 @@ func TestAlertsOfResources(t *testing.T) {
 	}
 	p.awaitState("paused", "paused")
 
-	p.leave(p.join("paused and left", "w", "campaign", "wait"))
+	left := p.join("paused and left", "w", "campaign", "wait")
 	p.pause("paused and left")
+	p.leave(left)
 
 	frozen := p.join("taken over", "frozen", "worker_timeout", "1s", "campaign", "wait")
 	p.join("taken over", "next", "worker_timeout", "0", "campaign", "wait")
@@ -124,9 +125,9 @@ func TestAlertsOfResources(t *testing.T) {
 	}
 
 	first := p.join("blocked", "first", "campaign", "wait")
+	p.join("blocked", "second", "worker_timeout", "0")
 	p.pg.Exec(t, pgtest.Superuser, p.db, "BEGIN", "SELECT FROM fencepost.fence WHERE resource = 'blocked' FOR KEY SHARE", "PREPARE TRANSACTION 'blocks'")
 	p.leave(first)
-	p.join("blocked", "second")
 	p.awaitState("blocked", "blocked")
 
 	p.leave(p.join("dead", "w", "campaign", "wait"))
@@ -155,9 +156,9 @@ func TestAlertsOfPostgres(t *testing.T) {
 	t.Parallel()
 	p := startPlayed(t, pgtest.Start(t))
 	first := p.join("billing", "first", "campaign", "wait")
+	p.join("billing", "second", "worker_timeout", "0")
 	p.pg.Exec(t, pgtest.Superuser, p.db, "ALTER SYSTEM SET synchronous_standby_names = 'missing'", "SELECT pg_reload_conf()")
 	p.leave(first)
-	p.join("billing", "second")
 	p.awaitAlerts(map[string][]string{"billing": {"FencepostNobodyLeads", "FencepostTakeoverBlocked"}})
 	p.pg.Exec(t, pgtest.Superuser, p.db, "SET synchronous_commit = local", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 	p.awaitState("billing", "led")

@@ -242,7 +242,7 @@ func TestASchemaThatWasMadeAnewIsAFault(t *testing.T) {
 		if f := awaitFault(t, p, faults.Fence, "Connect again"); !strings.Contains(f.Problem, "made anew") {
 			t.Errorf("the fault is %+v", f)
 		}
-		h.awaitState("closed", "", p)
+		h.awaitState("blocked", "", p)
 	}
 	for _, w := range workers {
 		w.leave()

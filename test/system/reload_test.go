@@ -207,7 +207,7 @@ func TestTheAdminAddressUnderTLS(t *testing.T) {
 			t.Errorf("fencepost %v: code %d, %q; want %d and %q", args, got, out, code, want)
 		}
 	}
-	try(0, "no resource is in use at this proxy", "status", "--admin", address, "--ca-file", ca.File)
+	try(0, "no resource yet", "status", "--admin", address, "--ca-file", ca.File)
 	try(1, "certificate", "status", "--admin", address) // its authority is not the system's
 	try(1, "401", "reload", "--admin", address, "--ca-file", ca.File)
 	try(1, "certificate", "reload", "--admin", address, "--ca-file", ca.File, "--cert-file", stranger.CertFile, "--key-file", stranger.KeyFile)

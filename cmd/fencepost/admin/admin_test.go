@@ -46,7 +46,7 @@ func testServer(ready *Readiness) *Server {
 // refuse counts a refused statement of the resource billing.
 func refuse(m *Metrics, sqlstate string, write bool) {
 	m.Audit(fencing.Rejection{
-		Database: "shop", Resource: "billing", SQLState: sqlstate, Kind: fencing.KindOf("billing", sqlstate, "other"), Write: write,
+		Database: "shop", Resource: "billing", SQLState: sqlstate, Kind: fencing.KindOf("billing", sqlstate, fencing.Finding{}), Write: write,
 	})
 }
 

@@ -15,7 +15,7 @@ func refusal(user, worker, state, fingerprint string) line {
 	return line{
 		Rejection: fencing.Rejection{
 			Time: start, Database: "shop", User: user, Resource: "billing", Worker: worker, Write: true,
-			SQLState: state, Kind: fencing.KindOf("billing", state, "other"), Message: "no",
+			SQLState: state, Kind: fencing.KindOf("billing", state, fencing.Finding{}), Message: "no",
 		},
 		Audit: sqltext.Audit{Statement: "DELETE FROM " + fingerprint, Fingerprint: fingerprint},
 	}

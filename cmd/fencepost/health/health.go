@@ -232,7 +232,7 @@ func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
 			pause = recordEvery
 			return store.Look(ctx, c.control(name), func(conn *pgx.Conn) error { return c.cfg.Record(ctx, name, conn) })
 		})
-		c.fenced[name] = time.Now().Add(max(pause, 50*time.Since(began)))
+		c.fenced[name] = time.Now().Add(max(pause, min(50*time.Since(began), time.Minute)))
 		if store.Gone(err) {
 			delete(c.fenced, name)
 			c.cfg.Dropped(name)

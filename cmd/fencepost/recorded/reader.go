@@ -22,17 +22,30 @@ const most = 1000
 // without a worker of its own, too. It is safe for concurrent use.
 type Reader struct {
 	mu    sync.Mutex
-	known map[string]map[string]seen // by database and resource
+	known map[string]reading // by database
 }
 
-// seen is a row, and since when it has had its state, as far as the reader knows.
+// reading is what a database knew at a time.
+type reading struct {
+	at   time.Time
+	rows map[string]seen // by resource
+}
+
+// seen is a row, and what the reader knows of the time before.
 type seen struct {
 	Row
-	since time.Time
+	since  time.Time // when the state began
+	wanted time.Time // since when somebody should lead and nobody does, by this host's clock
 }
 
+// outdated is how old a reading may be. Those of a database that answers are not older than about a minute.
+const outdated = 2 * time.Minute
+
+// errOutdated is why the state of a resource is not known.
+var errOutdated = errors.New("the database, which says who leads elsewhere, has not answered this proxy for more than two minutes")
+
 // NewReader returns a reader that knows nothing.
-func NewReader() *Reader { return &Reader{known: map[string]map[string]seen{}} }
+func NewReader() *Reader { return &Reader{known: map[string]reading{}} }
 
 // Read reads the database of this name by conn, a connection of the control role.
 func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) error {
@@ -43,24 +56,28 @@ func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) erro
 		}
 		return err
 	}
-	rows, err := read(ctx, conn, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
+	rows, err := read(ctx, conn, noBlockersSQL, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	was, now := r.known[database], time.Now()
+	was, now := r.known[database].rows, time.Now()
 	is := make(map[string]seen, len(rows))
 	for _, row := range rows {
-		next := seen{row, now}
+		next := seen{row, now, now}
+		before, ok := was[row.Resource]
+		if ok && before.wants() && next.wants() {
+			next.wanted = before.wanted
+		}
 		if row.StateSince != nil {
 			next.since = *row.StateSince
-		} else if before, ok := was[row.Resource]; ok && before.State == row.State && before.Epoch == row.Epoch {
+		} else if ok && before.State == row.State && before.Epoch == row.Epoch {
 			next.since = before.since
 		}
 		is[row.Resource] = next
 	}
-	r.known[database] = is
+	r.known[database] = reading{now, is}
 	return nil
 }
 
@@ -81,19 +98,20 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 	for i := range local {
 		s := &local[i]
 		here[[2]string{s.Database, s.Resource}] = true
-		row, ok := r.known[s.Database][s.Resource]
-		if !ok || row.Epoch != int64(s.Record.Epoch) {
+		from := r.known[s.Database]
+		row, ok := from.rows[s.Resource]
+		if !ok || row.Epoch != int64(s.Record.Epoch) || now.Sub(from.at) > outdated {
 			continue
 		}
 		s.Proxy = row.Proxy
-		// A worker that has just left may still be recorded as the leader.
-		if s.State == election.Absent && row.State != election.Led {
+		// Workers at other proxies may want to lead. A worker that has just left may still be recorded as the leader.
+		if (s.State == election.Absent || s.State == election.Idle) && row.State != election.Led && row.State != election.Absent {
 			row.stateOf(s, now)
 		}
 	}
 	all := local
-	for _, rows := range r.known {
-		for _, row := range rows {
+	for _, from := range r.known {
+		for _, row := range from.rows {
 			if here[[2]string{row.Database, row.Resource}] {
 				continue
 			}
@@ -105,6 +123,9 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 				s.Record.GrantedAt = *row.GrantedAt
 			}
 			row.stateOf(&s, now)
+			if age := now.Sub(from.at); age > outdated {
+				s.State, s.StateSince, s.Reason, s.Leaderless = election.Unknown, from.at, errOutdated, age
+			}
 			all = append(all, s)
 		}
 	}
@@ -120,7 +141,10 @@ func (r seen) stateOf(s *election.ResourceStatus, now time.Time) {
 	if r.Uncertain {
 		s.State, s.Reason = election.Unknown, election.ErrUncertainGrant
 	}
-	if s.State != election.Led && !s.State.Rests() {
-		s.Leaderless = max(now.Sub(r.since), time.Millisecond)
+	if r.wants() {
+		s.Leaderless = max(now.Sub(r.wanted), time.Millisecond)
 	}
 }
+
+// wants reports whether somebody should lead, and nobody is known to.
+func (r seen) wants() bool { return r.Uncertain || r.State != election.Led && !r.State.Rests() }

@@ -41,19 +41,20 @@ type Row struct {
 	Uncertain bool
 }
 
-// rowsSQL reads the view of the status, and the prepared transactions that
-// have locked the row of the fence, which block every takeover.
-var rowsSQL = `SELECT pg_catalog.current_database()::text, s.resource, s.state, s.state_since, coalesce(s.worker, ''), coalesce(s.proxy, ''), s.epoch, s.granted_at,
-	s.confirmed_until - pg_catalog.clock_timestamp(), s.guarded_tables,
-	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, pg_catalog.pg_get_userbyid(p.ownerid)) ORDER BY p.prepared)
-		FROM pg_catalog.pg_prepared_xact() p
-		WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + store.HasLocked("s.lockers") + `), '{}'), s.orders, s.waiting,
-	s.state = 'led' AND NOT s.says_led AND pg_catalog.current_setting('synchronous_standby_names') <> ''
-	FROM fencepost.status s`
+// blockersSQL are the prepared transactions that have locked the row of the fence, which block every takeover. It reads
+// pg_database, which any role can lock away, so what must not wait uses noBlockersSQL in its place.
+var blockersSQL = `coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, pg_catalog.pg_get_userbyid(p.ownerid)) ORDER BY p.prepared)
+	FROM pg_catalog.pg_prepared_xact() p
+	WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + store.HasLocked("s.lockers") + `), '{}')`
 
-// read reads rows; where follows FROM.
-func read(ctx context.Context, conn *pgx.Conn, where string, args ...any) ([]Row, error) {
-	rows, err := conn.Query(ctx, rowsSQL+where, args...)
+const noBlockersSQL = `'{}'::text[]`
+
+// read reads the view of the status. where follows FROM.
+func read(ctx context.Context, conn *pgx.Conn, blockers, where string, args ...any) ([]Row, error) {
+	rows, err := conn.Query(ctx, `SELECT pg_catalog.current_database()::text, s.resource, s.state, s.state_since, coalesce(s.worker, ''), coalesce(s.proxy, ''), s.epoch,
+		s.granted_at, s.confirmed_until - pg_catalog.clock_timestamp(), s.guarded_tables, `+blockers+`, s.orders, s.waiting,
+		s.state = 'led' AND NOT s.says_led AND pg_catalog.current_setting('synchronous_standby_names') <> ''
+		FROM fencepost.status s`+where, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
 	var rows []Row
 	waits := lockwait.New(func(string) {})
 	err := waits.During(ctx, conn, func() (err error) {
-		rows, err = read(ctx, conn, " ORDER BY s.resource")
+		rows, err = read(ctx, conn, blockersSQL, " ORDER BY s.resource")
 		return err
 	})
 	if err != nil {
