@@ -438,7 +438,9 @@ func TestALockedCatalogOfAllDatabasesBlocksNoTakeover(t *testing.T) {
 	h := newTestDatabase(t, server, func(c *store.Config) { c.Grace, c.Patience = 300*time.Millisecond, 30*time.Second })
 	leader := h.worker(h.grant("a"))
 	h.mustEnter(leader)
-	leader.begin(h.ctx(), t, "")
+	if _, err := leader.Exec(h.ctx(), "BEGIN; CREATE TABLE public.of_leader (n int)"); err != nil {
+		t.Fatal(err)
+	}
 	defer server.LockAway(t, server.Database(t), "pg_database")()
 	if next := h.grant("b"); next.Epoch != 2 {
 		t.Errorf("the next leader has epoch %d", next.Epoch)

@@ -141,8 +141,33 @@ func TestOnlyAGrantEndsSessions(t *testing.T) {
 	h.server.Exec(t, pgtest.Superuser, h.db, "SELECT fencepost.lease_tell('x')")
 	w := h.worker(h.grant("a"))
 	h.mustEnter(w)
-	h.grant("b")
-	if got, want := <-told, fmt.Sprint(resource, " ", w.term.Epoch); got != want {
-		t.Errorf("told of %q first, want %q", got, want)
+	busy, granted := make(chan error, 1), make(chan error, 1)
+	go func() { // otherwise the grant might end it before anybody is told
+		_, err := w.Exec(h.ctx(), "SELECT pg_sleep(3600)")
+		busy <- err
+	}()
+	pid := int32(w.PgConn().PID())
+	eventually(t, "the worker's backend to work", func() bool {
+		return ask[string](h, "SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = $1", pid) == "PgSleep"
+	})
+	award := h.award("b")
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), award)
+		granted <- err
+	}()
+	select {
+	case got := <-told:
+		if want := fmt.Sprint(resource, " ", w.term.Epoch); got != want {
+			t.Errorf("told of %q first, want %q", got, want)
+		}
+	case <-time.After(patience):
+		t.Error("told of nothing")
+	}
+	h.server.Exec(t, pgtest.Superuser, h.db, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+	if err := <-granted; err != nil {
+		t.Errorf("the grant: %v", err)
+	}
+	if err := <-busy; err == nil {
+		t.Error("the worker was not ended")
 	}
 }
