@@ -56,6 +56,9 @@ func StateOf(name string) State { return State(max(0, slices.Index(stateNames[:]
 // Rests reports whether nobody is meant to lead: nobody leads, and nobody who may asks to.
 func (s State) Rests() bool { return s == Idle || s == Paused }
 
+// Wanted reports whether somebody should lead, and nobody is known to.
+func (s State) Wanted() bool { return s != Led && !s.Rests() }
+
 // leaderless tracks who leads a resource over time, as far as this proxy knows.
 type leaderless struct {
 	// leaderlessSince is since when no worker has been able to write; 0 while somebody

@@ -161,7 +161,7 @@ func (r *resource) standing() ResourceStatus {
 	}
 	if is.state.Rests() {
 		r.mu.restedUntil = now
-	} else if since := cmp.Or(r.mu.wantedSince(), is.since); is.state != Led && since != 0 {
+	} else if since := cmp.Or(r.mu.wantedSince(), is.since); is.state.Wanted() && since != 0 {
 		st.Leaderless = max(now-since, time.Millisecond) // 0 would mean that somebody leads
 	}
 	return st

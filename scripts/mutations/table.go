@@ -201,6 +201,8 @@ var table = []mutation{
 		old: "case values[4] != ", text: "case values[4] == \"\" && values[4] != "},
 	{name: "a drain reads a view that anybody can lock", file: theRegistry, in: ofTheFence, tests: "^TestLockedSystemViewsBlockNoTakeover$",
 		old: "SELECT FROM pg_stat_get_activity(NULL) a WHERE a.pid = r.pid", text: "SELECT FROM pg_stat_activity a WHERE a.pid = r.pid"},
+	{name: "a drain reads the catalog of all databases", file: theRegistry, in: ofTheFence, tests: "^TestALockedCatalogOfAllDatabasesBlocksNoTakeover$",
+		old: "here  oid := fencepost.here();", text: "here  oid := (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());"},
 	{name: "a drain ends nothing", file: theRegistry, in: ofTheFence, tests: ends,
 		old: "        EXIT WHEN NOT FOUND;\n", text: "        EXIT;\n"},
 	{name: "a drain does not wait for the backends that it has ended", file: theRegistry, in: ofTheFence, tests: "^TestAFrozenNotedBackendIsNamed$",

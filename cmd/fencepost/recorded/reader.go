@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -27,8 +28,17 @@ type Reader struct {
 
 // reading is what a database knew at a time.
 type reading struct {
-	at   time.Time
-	rows map[string]seen // by resource
+	at     time.Time
+	rows   map[string]seen // by resource
+	failed error           // why it could not be read since, nil if that is not known
+}
+
+// unknown says why what was read counts no longer.
+func (r reading) unknown() error {
+	if r.failed == nil {
+		return errOutdated
+	}
+	return fmt.Errorf("%w: %w", errOutdated, r.failed)
 }
 
 // seen is a row, and what the reader knows of the time before.
@@ -57,12 +67,15 @@ func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) erro
 		return err
 	}
 	rows, err := read(ctx, conn, noBlockersSQL, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
-	if err != nil {
-		return err
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	was, now := r.known[database].rows, time.Now()
+	last := r.known[database]
+	if err != nil {
+		last.failed = err
+		r.known[database] = last
+		return err
+	}
+	was, now := last.rows, time.Now()
 	is := make(map[string]seen, len(rows))
 	for _, row := range rows {
 		next := seen{row, now, now}
@@ -77,7 +90,7 @@ func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) erro
 		}
 		is[row.Resource] = next
 	}
-	r.known[database] = reading{now, is}
+	r.known[database] = reading{at: now, rows: is}
 	return nil
 }
 
@@ -124,7 +137,7 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 			}
 			row.stateOf(&s, now)
 			if age := now.Sub(from.at); age > outdated {
-				s.State, s.StateSince, s.Reason, s.Leaderless = election.Unknown, from.at, errOutdated, age
+				s.State, s.StateSince, s.Reason, s.Leaderless = election.Unknown, from.at, from.unknown(), age
 			}
 			all = append(all, s)
 		}
@@ -147,4 +160,4 @@ func (r seen) stateOf(s *election.ResourceStatus, now time.Time) {
 }
 
 // wants reports whether somebody should lead, and nobody is known to.
-func (r seen) wants() bool { return r.Uncertain || r.State != election.Led && !r.State.Rests() }
+func (r seen) wants() bool { return r.Uncertain || r.State.Wanted() }

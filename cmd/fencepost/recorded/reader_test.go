@@ -39,7 +39,7 @@ func TestWhatTheDatabaseKnowsBesides(t *testing.T) {
 		{"what was known is old", election.Absent, election.Idle, outdated + time.Second, true, election.Absent, false, false},
 	} {
 		r := NewReader()
-		r.known["shop"] = reading{now.Add(-c.age), map[string]seen{"billing": row("billing", c.row)}}
+		r.known["shop"] = reading{at: now.Add(-c.age), rows: map[string]seen{"billing": row("billing", c.row)}}
 		var known []election.ResourceStatus
 		if c.here {
 			known = append(known, local("billing", c.local))
