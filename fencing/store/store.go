@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"sync"
 	"time"
 
@@ -26,7 +27,11 @@ const (
 )
 
 const (
-	connectTimeout = 5 * time.Second
+	// dialTimeout bounds how long a server takes to be reached, and connectTimeout how long it takes to accept a
+	// connection, as a server does to which hundreds of workers connect again at the same time. Whoever waits for less has
+	// a context.
+	dialTimeout    = 5 * time.Second
+	connectTimeout = 15 * time.Second
 	// pingTimeout bounds the question whether an idle connection is still there.
 	pingTimeout = 2 * time.Second
 	// leaveTimeout is how long a connection that was given up keeps its place in its pool while
@@ -329,6 +334,7 @@ var TextSettings = map[string]string{
 func (cfg *Config) login(c *pgx.ConnConfig) {
 	c.Database, c.User, c.Password = cfg.Database, cfg.User, cfg.Password
 	c.Fallbacks, c.ConnectTimeout = nil, connectTimeout
+	c.DialFunc = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	c.RuntimeParams = maps.Clone(settings)
 	maps.Copy(c.RuntimeParams, TextSettings)
 	if cfg.PresenceID != "" {
