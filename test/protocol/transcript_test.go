@@ -16,18 +16,18 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts into docs/protocol.md, to be read before it is committed")
+var rewrite = flag.Bool("rewrite", false, "write transcripts.md, to be read before it is committed")
 
 const (
-	protocolDoc = "../../docs/protocol.md"
-	docBegin    = "<!-- transcripts begin: go test ./test/protocol -run Transcripts -rewrite writes what stands between here and the end -->\n"
-	docEnd      = "<!-- transcripts end -->\n"
+	protocolDoc    = "../../docs/protocol.md"
+	transcriptsDoc = "transcripts.md"
+	docBegin       = "<!-- transcripts begin: go test ./test/protocol -run Transcripts -rewrite writes what follows -->\n"
 )
 
 // shown is one transcript of the page.
 type shown struct {
 	title, about string
-	rows         string // of the page's tables, in order
+	rows         string // of the tables of docs/protocol.md, in order
 	major        int    // of the server; 0 for the default
 	as           string // "" for a leader
 	own          bool   // of Fencepost alone: Postgres would say something else
@@ -35,7 +35,7 @@ type shown struct {
 	steps        []step
 }
 
-// TestProtocolTranscripts: docs/protocol.md shows what Fencepost does, and what a
+// TestProtocolTranscripts: transcripts.md shows what Fencepost does, and what a
 // leader's client sees in it is what Postgres itself says.
 func TestProtocolTranscripts(t *testing.T) {
 	t.Parallel()
@@ -60,31 +60,34 @@ func TestProtocolTranscripts(t *testing.T) {
 			}
 		}
 	})
-	old, err := os.ReadFile(protocolDoc)
+	protocol, err := os.ReadFile(protocolDoc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, rest, ok := strings.Cut(string(old), docBegin)
-	_, tail, ok2 := strings.Cut(rest, docEnd)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no place for transcripts", protocolDoc)
+	old, err := os.ReadFile(transcriptsDoc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, ok := strings.Cut(string(old), docBegin)
+	if !ok {
+		t.Fatalf("%s has no place for transcripts", transcriptsDoc)
 	}
 	for _, s := range all {
 		for _, row := range strings.Fields(s.rows) {
-			if !strings.Contains(head, "\n| "+row+" |") {
-				t.Errorf("%s: there is no row %s", s.title, row)
+			if !strings.Contains(string(protocol), "\n| "+row+" |") {
+				t.Errorf("%s: %s has no row %s", s.title, protocolDoc, row)
 			}
 		}
 	}
-	page := head + docBegin + "\n" + strings.Join(made, "") + docEnd + tail
+	page := head + docBegin + "\n" + strings.TrimSuffix(strings.Join(made, ""), "\n")
 	switch {
 	case page == string(old) || t.Failed():
 	case *rewrite:
-		if err := os.WriteFile(protocolDoc, []byte(page), 0o644); err != nil {
+		if err := os.WriteFile(transcriptsDoc, []byte(page), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	default:
-		t.Errorf("%s says something else than Fencepost does: read the difference after go test ./test/protocol -run Transcripts -rewrite", protocolDoc)
+		t.Errorf("%s says something else than Fencepost does: read the difference after go test ./test/protocol -run Transcripts -rewrite", transcriptsDoc)
 		for i, s := range all {
 			if !strings.Contains(string(old), made[i]) {
 				t.Errorf("%s is now\n%s", s.title, made[i])
@@ -164,7 +167,7 @@ func (s shown) page(t *testing.T, h *docCluster) string {
 }
 
 func (s shown) text(out []string) string {
-	return fmt.Sprintf("### %s\n\n%s (%s)\n\n```text\n%s\n```\n\n", s.title, s.about, strings.Join(strings.Fields(s.rows), ", "), strings.Join(out, "\n"))
+	return fmt.Sprintf("## %s\n\n%s (%s)\n\n```text\n%s\n```\n\n", s.title, s.about, strings.Join(strings.Fields(s.rows), ", "), strings.Join(out, "\n"))
 }
 
 // compare runs s against Postgres itself: the client must have seen the same.
