@@ -96,6 +96,7 @@ func commands() []command {
 		{name: "migrate", args: "--dsn DSN", summary: "create or update the fencepost schema in one database", run: runMigrate},
 		{name: "reload", args: "[--admin ADDRESS]", summary: "make a running proxy read its configuration again", run: runReload},
 		{name: "status", args: "[--admin ADDRESS | --dsn DSN]", summary: "show resources, leaders, epochs", run: runStatus},
+		{name: "wait", args: "[--admin ADDRESS] [--timeout DURATION]", summary: "wait until a running proxy can serve", run: runWait},
 		{name: "clients", args: "[--admin ADDRESS]", summary: "show the clients of a running proxy", run: runClients},
 		{name: "doctor", args: "[--config FILE] [--dsn DSN]", summary: "say what is wrong or risky in an installation", run: runDoctor},
 		{name: "resource", args: "list | rm RESOURCE", summary: "show or remove the resources of a database", run: runResource},
