@@ -62,6 +62,8 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
 	ctx, logs, closeLog, err := logInBackground(ctx, cfg, t.stderr)
 	if err != nil {
 		return err
@@ -71,6 +73,7 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	s.quit = quit
 	s.settings.Load = func() (config.Config, error) { return loadServed(*path, t.environ()) }
 	return s.run(ctx)
 }
@@ -112,6 +115,7 @@ type serving struct {
 	listeners []net.Listener // for workers
 	admin     net.Listener   // nil if disabled
 	draining  atomic.Bool
+	quit      context.CancelFunc // ends what run was given, as SIGTERM does
 
 	faults  *faults.Register // what is wrong at present
 	records *recorded.Reader // what the databases know of resources

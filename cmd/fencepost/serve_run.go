@@ -152,6 +152,10 @@ func (s *serving) newAdmin(ctx context.Context) *admin.Server {
 		StaleMode:   func(resource string) string { return s.current().Resources[resource].StaleMode() },
 		FenceMode:   func(resource string) string { return s.current().Resources[resource].FenceMode() },
 		Reload:      func() (any, bool) { result := s.settings.Reload(ctx); return result, result.OK() },
+		Quit: func() {
+			s.log.Info("asked to end at the admin address")
+			s.quit()
+		},
 	}
 }
 

@@ -43,13 +43,17 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 	return b.mu.text.Write(p)
 }
 
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.text.String()
+}
+
 // lines returns the lines with this msg.
 func (b *logBuffer) lines(t *testing.T, msg string) []map[string]any {
 	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	var found []map[string]any
-	for line := range strings.Lines(b.mu.text.String()) {
+	for line := range strings.Lines(b.String()) {
 		var fields map[string]any
 		if err := json.Unmarshal([]byte(line), &fields); err != nil {
 			t.Fatalf("the log has a line that is not JSON: %s", line)
@@ -100,6 +104,7 @@ func startServingWith(t *testing.T, s *pgtest.Server, change func(*config.Config
 	}
 	r.settings.Load = func() (config.Config, error) { return cfg, nil }
 	ctx, cancel := context.WithCancel(context.Background())
+	r.quit = cancel
 	ended := make(chan error, 1)
 	go func() { ended <- r.run(ctx) }()
 	r.stop = sync.OnceValue(func() error {

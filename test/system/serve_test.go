@@ -70,6 +70,39 @@ func TestServeWaitsForItsClients(t *testing.T) {
 	}
 }
 
+// TestServeEndsWhenItIsAskedTo: a worker that has done its work ends its sidecar at the admin address. A SIGTERM that comes
+// meanwhile cuts nothing.
+func TestServeEndsWhenItIsAskedTo(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", with(long, "DRAIN_TIMEOUT=60s", "ADMIN_TOKEN=secret"))
+	one := h.proxy()
+	a := h.join(one, "a", "campaign", "wait")
+	a.must("BEGIN", "INSERT INTO work VALUES ('a')")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+one.Admin+"/v1/quit", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer secret")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		t.Fatalf("the request to quit: %s", resp.Status)
+	}
+	one.Await(t, "draining")
+	one.Signal(t, syscall.SIGTERM)
+	a.must("INSERT INTO work VALUES ('a, draining')", "COMMIT")
+	if code := one.Wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	one.Await(t, "released", "worker", "a", "reason", "left")
+	if got := strings.Join(h.works(), "; "); got != "a; a, draining" {
+		t.Errorf("the table contains %q", got)
+	}
+}
+
 // TestLibpqGetsPastAProxyWithoutPostgres names two proxies in a DSN, of which the first cannot reach
 // Postgres, or waits for it until startup_timeout.
 func TestLibpqGetsPastAProxyWithoutPostgres(t *testing.T) {

@@ -87,3 +87,33 @@ func TestReloadIsGuarded(t *testing.T) {
 		}
 	}
 }
+
+// TestQuitNeedsACredential: what suffices to read, or to reload on the host itself, does not end the proxy.
+func TestQuitNeedsACredential(t *testing.T) {
+	t.Parallel()
+	const local, other = "127.0.0.1:4000", "10.0.0.7:4000"
+	for _, c := range []struct {
+		method, from, token, given string
+		code, quits                int
+	}{
+		{http.MethodPost, local, "", "", http.StatusForbidden, 0},
+		{http.MethodPost, local, "", "Bearer ", http.StatusForbidden, 0},
+		{http.MethodPost, other, "", "", http.StatusForbidden, 0},
+		{http.MethodPost, local, "secret", "", http.StatusUnauthorized, 0},
+		{http.MethodPost, local, "secret", "Bearer other", http.StatusUnauthorized, 0},
+		{http.MethodGet, local, "secret", "Bearer secret", http.StatusMethodNotAllowed, 0},
+		{http.MethodPost, other, "secret", "Bearer secret", http.StatusAccepted, 1},
+	} {
+		quits := 0
+		a := testServer(&Readiness{Ready: true})
+		a.Access, a.Quit = func() Access { return Access{OpenReads: true, Token: c.token} }, func() { quits++ }
+		r := httptest.NewRequest(c.method, "/v1/quit", nil)
+		r.RemoteAddr = c.from
+		r.Header.Set("Authorization", c.given)
+		w := httptest.NewRecorder()
+		a.handler().ServeHTTP(w, r)
+		if w.Code != c.code || quits != c.quits {
+			t.Errorf("%s from %s with %q, where the token is %q: %d, and quits %d times; want %d and %d", c.method, c.from, c.given, c.token, w.Code, quits, c.code, c.quits)
+		}
+	}
+}

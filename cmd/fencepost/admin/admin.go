@@ -164,10 +164,16 @@ type Server struct {
 	// Reload reads the configuration again. It returns the body of the response, and false
 	// if the configuration is invalid.
 	Reload func() (body any, ok bool)
+	// Quit ends the proxy as SIGTERM does, and returns at once.
+	Quit func()
 }
 
 // handler returns the routes of the admin address.
 func (a *Server) handler() http.Handler {
+	access := a.Access
+	if access == nil {
+		access = func() Access { return Access{OpenReads: true} }
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -203,16 +209,20 @@ func (a *Server) handler() http.Handler {
 		writeJSON(w, http.StatusOK, list)
 	})
 	mux.Handle("POST /v1/reload", http.HandlerFunc(a.reload))
+	mux.HandleFunc("POST /v1/quit", func(w http.ResponseWriter, r *http.Request) {
+		if !access().knows(r) { // no credential is configured: any user of the host could end the proxy
+			writeJSON(w, http.StatusForbidden, map[string]string{"error": "this request needs a credential, also from the host itself: set admin.token or admin.tls.client_ca_file, or send SIGTERM"})
+			return
+		}
+		a.Quit()
+		writeJSON(w, http.StatusAccepted, map[string]bool{"draining": true})
+	})
 	if a.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	}
-	access := a.Access
-	if access == nil {
-		access = func() Access { return Access{OpenReads: true} }
 	}
 	return guarded(access, mux)
 }
