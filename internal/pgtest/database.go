@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,12 +34,12 @@ func (s *Server) SocketDir() string { return s.dir }
 func (s *Server) DataDir() string { return s.data() }
 
 // Program returns the path of a program for this server: its own, or the newest of the
-// system's packages in the case of psql and pgbench, which work with every version. It
-// fails the test if there is none.
+// system's packages in the case of psql and pgbench, which work with every version, and of pg_dump,
+// pg_dumpall and pg_restore, which refuse a newer one. It fails the test if there is none.
 func (s *Server) Program(t testing.TB, name string) string {
 	t.Helper()
 	dirs := []string{s.bin}
-	if name == "psql" || name == "pgbench" {
+	if slices.Contains([]string{"psql", "pgbench", "pg_dump", "pg_dumpall", "pg_restore"}, name) {
 		dirs = append(dirs, serversIn("/usr/lib/postgresql/*/bin")...)
 	}
 	for _, dir := range dirs {
