@@ -31,9 +31,13 @@ func testManaged(t *testing.T, s *pgtest.Server, stats string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```sql\n(-- once per server.*?)```").FindSubmatch(page)
+	block := regexp.MustCompile("(?s)```sql\n(-- once per server.*?)```.*```sql\n(SELECT.*?)```").FindSubmatch(page)
 	if block == nil {
-		t.Fatal("docs/managed.md does not say how to make the control role")
+		t.Fatal("docs/managed.md does not say how to make the control role, and who may")
+	}
+	var signals, reads bool
+	if err := s.Connect(t, admin, db).QueryRow(t.Context(), string(block[2])).Scan(&signals, &reads); err != nil || !signals || !reads {
+		t.Errorf("the administrator may grant pg_signal_backend: %t, and what reads the statistics: %t; %v", signals, reads, err)
 	}
 	sql := strings.NewReplacer("fencepost", control, "DATABASE shop", "DATABASE "+db, "pg_read_all_stats", stats).Replace(string(block[1]))
 	s.Exec(t, admin, db, sql, "CREATE ROLE "+app+" LOGIN")
