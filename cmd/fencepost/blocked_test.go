@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 // TestABlockedTakeoverSaysSoAtOnce checks that what blocks a takeover is named long
@@ -77,6 +78,83 @@ func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	if !shows("/metrics", metric+" 0") || shows("/v1/resources/"+db+"/billing", gid) {
 		t.Error("the takeover is over, and still shown as blocked")
 	}
+}
+
+// TestATakeoverSaysWhatItWaitsFor: status and /v1/resources name the backend that a grant waits for, and say when it is
+// ended, be it a registered one or one that has locked the row of the fence.
+func TestATakeoverSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	for name, c := range map[string]struct {
+		role, state string
+		hold        func(t *testing.T, r *running, db string) // makes the takeover wait, and ends the leader
+	}{
+		"a statement": {pgtest.App, "active", func(t *testing.T, r *running, db string) {
+			dying, _ := wiretest.Connect(t, r.listeners[0].Addr().String(), "user", pgtest.App, "database", db, "fencepost.resource", "billing", "fencepost.worker", "first")
+			dying.Send(wiretest.Query("SELECT pg_sleep(600)"))
+			eventually(t, "the statement runs", func() bool { return len(backendsOf(t, s, db, `^SELECT pg_sleep.600`)) == 1 })
+			if err := dying.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"a lock": {pgtest.Control, "idle in transaction", func(t *testing.T, r *running, db string) {
+			leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=first")
+			if err := execSQL(t, s.Connect(t, pgtest.Control, db), "BEGIN; SELECT 'held' FROM fencepost.fence FOR KEY SHARE"); err != nil {
+				t.Fatal(err)
+			}
+			if err := leader.Close(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := s.Database(t)
+			r := startServing(t, s, func(c *config.Config) { c.Lease.Grace = config.Duration(10 * time.Minute) })
+			c.hold(t, r, db)
+			next, _ := wiretest.Connect(t, r.listeners[0].Addr().String(), "user", pgtest.App, "database", db, "fencepost.resource", "billing", "fencepost.worker", "second")
+			defer func() { _ = next.Close() }()
+			eventually(t, "the takeover says what it waits for", func() bool { return len(r.view(t, db, "billing").Awaits) > 0 })
+			v, now := r.view(t, db, "billing"), time.Now()
+			held := backendsOf(t, s, db, `^SELECT pg_sleep.600|SELECT 'held'`)
+			if len(v.Awaits) != 1 || len(held) != 1 {
+				t.Fatalf("it waits for %+v, want %v", v.Awaits, held)
+			}
+			b := v.Awaits[0]
+			if b.PID != held[0] || b.User != c.role || b.Address != "127.0.0.1" || b.State != c.state || b.Since == nil || b.Since.After(now) {
+				t.Errorf("it waits for %+v, want backend %d of role %s, which is %s", b, held[0], c.role, c.state)
+			}
+			if left := b.EndsAt.Sub(now); left > 10*time.Minute || left < 9*time.Minute-patience {
+				t.Errorf("it is ended in %s, with a grace of 10m", left)
+			}
+			out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String(), "--resource", "billing")
+			if want := fmt.Sprintf("%s/billing: takeover waits for backend %d of role %s (application ", db, b.PID, c.role); !strings.Contains(out.stdout, want) ||
+				!strings.Contains(out.stdout, ", from 127.0.0.1): "+c.state+" since ") || !strings.Contains(out.stdout, ", ended in 9m") {
+				t.Errorf("status does not show it:\n%s%s", out.stdout, out.stderr)
+			}
+			s.Exec(t, pgtest.Superuser, db, fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID))
+			eventually(t, "the takeover", func() bool { return r.view(t, db, "billing").Leader == "second" })
+			if still := r.view(t, db, "billing").Awaits; len(still) != 0 {
+				t.Errorf("the takeover is over, and still waits for %+v", still)
+			}
+		})
+	}
+}
+
+// backendsOf returns the backends of a database whose last statement matches a pattern.
+func backendsOf(t *testing.T, s *pgtest.Server, db, pattern string) []int32 {
+	t.Helper()
+	conn := s.Connect(t, pgtest.Superuser, db)
+	defer func() { _ = conn.Close(context.Background()) }()
+	rows, err := conn.Query(t.Context(), "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND query ~ $1", pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pids
 }
 
 // TestReadinessAsksOneAtATime checks that concurrent and subsequent callers get the

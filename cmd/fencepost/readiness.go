@@ -201,7 +201,7 @@ func (s *serving) tryLeases(ctx context.Context) error {
 // the start.
 func (s *serving) readiness(ctx context.Context) admin.Readiness {
 	err := s.reached.get(ctx, func(ctx context.Context) (error, time.Duration) { return s.reachUpstream(ctx), readyFor })
-	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Lasting()}
+	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Lasting(), RestartPending: s.settings.Pending()}
 	if err != nil {
 		r.Upstream = err.Error()
 	} else {

@@ -298,6 +298,7 @@ type listener interface {
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
 	st, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *store.Config) {
 		c.Blocked = func(resource string, by []string) { s.metrics.Blocked(database, resource, by) }
+		c.Awaited = func(resource string, backends []fencing.Awaited) { s.metrics.Awaited(database, resource, backends) }
 		c.Draining = func(resource string, e fencing.Epoch) { s.elections.Draining(database, resource, e) }
 		c.PresenceID = rand.Text()[:16] // 80 bits
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/recorded"
+	"github.com/fencepost/fencepost/fencing"
 )
 
 const statusAbout = `
@@ -37,6 +38,8 @@ it), blocked (a fault, a transaction or an order keeps the workers from leading)
 (no worker is connected that could lead) or unknown (the lease cannot be read). SILENT
 is how long the leader has been silent, of how long it may be, if it is connected to
 that Fencepost. STALE counts the writes of superseded workers that it has refused.
+A line below the table names each backend that a takeover of a worker of that Fencepost
+waits for, and says when it is ended.
 
 --json prints the resources as /v1/resources returns them, or as much of that as the
 database knows.
@@ -58,6 +61,7 @@ type statusRow struct {
 	tables    bool     // only its guards refuse those who do not lead
 	reason    string   // why the state is unknown or blocked
 	blocked   []string // what blocks a takeover, or would block one
+	awaits    []string // the backends that a takeover waits for, and when they are ended
 	orders    []string // operators' orders that keep workers from leading
 	waiting   []string // workers that campaign and do not lead
 }
@@ -236,6 +240,9 @@ func troubleLines(r admin.Readiness) (lines []string) {
 	for _, w := range r.Warnings {
 		add("warning", w)
 	}
+	if len(r.RestartPending) > 0 {
+		lines = append(lines, "restart pending: changed in the configuration, and applied by a restart only: "+names(r.RestartPending))
+	}
 	if r.Draining {
 		lines = append(lines, "draining: the proxy is shutting down")
 	}
@@ -339,6 +346,9 @@ func (r statusRow) printNotes(out io.Writer) error {
 	for _, by := range r.blocked {
 		notes = append(notes, "takeover blocked: "+dash(by))
 	}
+	for _, b := range r.awaits {
+		notes = append(notes, "takeover waits for "+b)
+	}
 	for _, order := range r.orders {
 		notes = append(notes, "order: "+dash(order))
 	}
@@ -400,6 +410,9 @@ func (v statusView) row() statusRow {
 	if !v.ofDatabase {
 		row.stale, row.refused, row.alarms = strconv.FormatUint(v.Stale, 10), v.Refused-v.Stale, v.FalseAlarms
 	}
+	for _, b := range v.Awaits {
+		row.awaits = append(row.awaits, awaitedText(b))
+	}
 	if v.Epoch > 0 {
 		row.epoch = strconv.FormatInt(v.Epoch, 10)
 	}
@@ -420,6 +433,18 @@ func (v statusView) row() statusRow {
 		row.leaseLeft = "none"
 	}
 	return row
+}
+
+// awaitedText names a backend that a grant waits for, and says when it is ended.
+func awaitedText(b fencing.Awaited) string {
+	text := fmt.Sprintf("backend %d of role %s (application %s, from %s): %s", b.PID, dash(b.User), dash(b.Application), b.Address, dash(b.State))
+	if b.Since != nil {
+		text += " since " + sinceText(*b.Since)
+	}
+	if left := time.Until(b.EndsAt); left > 0 {
+		return text + ", ended in " + leftText(left)
+	}
+	return text + ", is being ended"
 }
 
 // stateText returns a state, and since when a resource that is not led has it.

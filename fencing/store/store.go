@@ -87,6 +87,9 @@ type Config struct {
 	// of them. It is called again when they change, and with an empty list when nothing
 	// blocks the takeover any more. It must not block.
 	Blocked func(resource string, by []string)
+	// Awaited, if not nil, is called about once a second while a grant or an order waits for backends that it ends, with
+	// these, and with none when it has returned. It must not block.
+	Awaited func(resource string, backends []fencing.Awaited)
 	// Draining, if not nil, is called when a grant that this Store has asked for waits for backends that are registered
 	// under the epoch or an older one. It must not block.
 	Draining func(resource string, e fencing.Epoch)
@@ -114,6 +117,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Blocked == nil {
 		c.Blocked = func(string, []string) {}
+	}
+	if c.Awaited == nil {
+		c.Awaited = func(string, []fencing.Awaited) {}
 	}
 	if c.Draining == nil {
 		c.Draining = func(string, fencing.Epoch) {}

@@ -54,6 +54,7 @@ type watch struct {
 	running  context.Context // ends when the grant has returned
 	progress *drainProgress
 	drained  time.Time // when the grant began to wait for registered backends
+	ends     []int32   // the backends that kept the grant from its locks at the last poll, and that it ends
 	reading  string    // since when the backend waited for its client at the last look; "" if it did not
 	log      *zap.Logger
 }
@@ -63,6 +64,7 @@ type watch struct {
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
 	looked := began
+	defer w.fence.store.cfg.Awaited(w.fence.resource, nil)
 	tick := time.NewTimer(pollSoon)
 	defer tick.Stop()
 	limit := time.NewTimer(w.fence.limit())
@@ -96,6 +98,7 @@ func (w *watch) run(ctx context.Context) error {
 					w.end(ctx) // there is nothing to cancel
 					return err
 				}
+				w.tellAwaited(ctx)
 				looked = time.Now()
 			}
 			tick.Reset(w.nextPoll())
@@ -134,6 +137,12 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 		return nil
 	}
 	others := slices.DeleteFunc(holders, func(h holder) bool { return h.Control && h.State == "active" })
+	w.ends = nil
+	for _, h := range others {
+		if h.remedy() == "" {
+			w.ends = append(w.ends, *h.PID)
+		}
+	}
 	if len(others) == 0 {
 		return nil
 	}

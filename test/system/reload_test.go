@@ -67,7 +67,8 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	old.must("INSERT INTO work VALUES ('before')")
 	leader.must("INSERT INTO work VALUES ('leader')")
 
-	write("startup_wait: 3s\nupstream: {application_name: worker}\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {mail: {worker_timeout: 70s}, billing: {worker_timeout: 70s, users: [nobody], ttl: 20s}}")
+	const reloadable = "upstream: {application_name: worker}\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {mail: {worker_timeout: 70s}, billing: {worker_timeout: 70s, users: [nobody], ttl: 20s}}"
+	write("startup_wait: 3s\n" + reloadable)
 	code, out := h.command("reload", "--admin", p.Admin)
 	if code != 0 {
 		t.Fatalf("fencepost reload: code %d, %s", code, out)
@@ -120,6 +121,27 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	}
 	if code, out := h.command("reload", "--admin", p.Admin); code != 0 || !strings.Contains(out, "startup_wait") || strings.Contains(out, "applied") {
 		t.Errorf("a second reload: code %d, %q; want only what needs a restart", code, out)
+	}
+	pending := func() (found []bool) {
+		for _, command := range [][]string{{"status"}, {"status", "--ready"}} {
+			_, out := h.command(append(command, "--admin", p.Admin)...)
+			found = append(found, strings.Contains(out, "restart pending: changed in the configuration, and applied by a restart only: startup_wait\n"))
+		}
+		_, ready := p.Get(t, "/readyz")
+		return append(found, strings.Contains(ready, `"restart_pending": [
+    "startup_wait"
+  ]`))
+	}
+	if found := pending(); slices.Contains(found, false) {
+		t.Errorf("status, status --ready and /readyz say that startup_wait waits for a restart: %v", found)
+	}
+	write("upstream: {") // which is invalid, and changes nothing
+	if code, _ := h.command("reload", "--admin", p.Admin); code == 0 || slices.Contains(pending(), false) {
+		t.Errorf("a reload of an invalid configuration: code %d; pending: %v", code, pending())
+	}
+	write(reloadable)
+	if code, out := h.command("reload", "--admin", p.Admin); code != 0 || slices.Contains(pending(), true) {
+		t.Errorf("the old value again: code %d, %q; pending: %v", code, out, pending())
 	}
 }
 

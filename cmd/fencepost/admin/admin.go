@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/upstream"
@@ -81,6 +82,9 @@ type ResourceView struct {
 	// Blocked lists what blocks a takeover and cannot be ended, as of the last grant
 	// that this proxy attempted.
 	Blocked []string `json:"takeover_blocked_by,omitempty"`
+	// Awaits lists the backends that a grant of this proxy has waited for for a second or longer, and ends; it is read
+	// once a second.
+	Awaits []fencing.Awaited `json:"takeover_waits_for,omitempty"`
 	// GuardedTables is how many tables the resource guards, without partitions and children,
 	// as of the last time that its fence was read.
 	GuardedTables int `json:"guarded_tables"`
@@ -140,6 +144,9 @@ type Readiness struct {
 	// Warnings say what other roles can do to the fences that this proxy has opened.
 	// They do not make it unready.
 	Warnings []string `json:"warnings,omitempty"`
+	// RestartPending are the settings that have changed in the configuration, as of its last reload, and that only a
+	// restart applies.
+	RestartPending []string `json:"restart_pending,omitempty"`
 }
 
 // Server serves the admin address of a running proxy.

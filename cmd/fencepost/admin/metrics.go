@@ -39,6 +39,7 @@ type Metrics struct {
 		sync.Mutex
 		stopped map[[2]string]stopped  // by database and resource
 		blocked map[[2]string][]string // what blocks takeovers and cannot be ended
+		awaited map[[2]string][]fencing.Awaited
 	}
 }
 
@@ -91,6 +92,7 @@ func NewMetrics() *Metrics {
 	}
 	m.mu.stopped = map[[2]string]stopped{}
 	m.mu.blocked = map[[2]string][]string{}
+	m.mu.awaited = map[[2]string][]fencing.Awaited{}
 	m.registry.MustRegister(m.stale, m.discarded, m.would, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections, m.unrecorded,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -167,6 +169,24 @@ func (m *Metrics) BlockedBy(database, resource string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.blocked[[2]string{database, resource}]
+}
+
+// Awaited records which backends the grant of a resource waits for and ends; an empty list means that none does.
+func (m *Metrics) Awaited(database, resource string, backends []fencing.Awaited) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(backends) == 0 {
+		delete(m.mu.awaited, [2]string{database, resource})
+		return
+	}
+	m.mu.awaited[[2]string{database, resource}] = backends
+}
+
+// AwaitedBy returns what Awaited last recorded.
+func (m *Metrics) AwaitedBy(database, resource string) []fencing.Awaited {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.awaited[[2]string{database, resource}]
 }
 
 // MarkBlocked gives the state Blocked to the resources whose takeover waits for something that cannot be ended.

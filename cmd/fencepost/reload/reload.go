@@ -46,6 +46,7 @@ type Reloader struct {
 
 	current atomic.Pointer[config.Config]
 	last    atomic.Pointer[attempt]
+	pending atomic.Pointer[[]string]
 	turn    sync.Mutex  // held during a reload
 	reading chan loaded // of a Load that nobody waits for any more; nil if there is none
 }
@@ -76,6 +77,15 @@ func (r *Reloader) Start(cfg config.Config) {
 func (r *Reloader) Last() (at time.Time, ok bool) {
 	last := r.last.Load()
 	return last.at, last.ok
+}
+
+// Pending returns the settings that had another value in the configuration when it was last valid, and that only a restart
+// applies, in the order of the configuration.
+func (r *Reloader) Pending() []string {
+	if pending := r.pending.Load(); pending != nil {
+		return *pending
+	}
+	return nil
 }
 
 // Current returns the configuration in effect. Nobody may change it.
@@ -141,7 +151,7 @@ func (r *Reloader) reload(ctx context.Context) Result {
 	reloaded, changes := r.Current().Reload(&next.cfg)
 	r.current.Store(reloaded)
 	r.Apply(reloaded)
-	applied := 0
+	var pending []string
 	for i := range changes {
 		c := &changes[i]
 		if c.Applied && r.Note != nil {
@@ -152,13 +162,14 @@ func (r *Reloader) reload(ctx context.Context) Result {
 			fields = append(fields, zap.String("note", c.Note))
 		}
 		if c.Applied {
-			applied++
 			r.Log.Info("setting changed", fields...)
 		} else {
+			pending = append(pending, c.Setting)
 			r.Log.Warn("setting not changed: it needs a restart", fields...)
 		}
 	}
-	r.Log.Info("configuration reloaded", zap.Int("changed", applied), zap.Int("need_restart", len(changes)-applied))
+	r.pending.Store(&pending)
+	r.Log.Info("configuration reloaded", zap.Int("changed", len(changes)-len(pending)), zap.Int("need_restart", len(pending)))
 	result.Changes = append([]config.Change{}, changes...)
 	return result
 }
