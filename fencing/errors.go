@@ -94,7 +94,7 @@ func FaultRefusal(err error) *Refusal {
 		SQLState: StateNoFence,
 		Message:  "the fence cannot be checked: " + ASCII(err.Error()),
 		Detail:   "{}",
-		Hint:     "See Fencepost's log and the status command; nothing is written until the fence can be checked.",
+		Hint:     "See Fencepost's log and fencepost status --ready; nothing is written until the fence can be checked.",
 	}
 }
 
@@ -270,7 +270,7 @@ func AheadRefusal(resource, worker, incarnation string, named Epoch, st *Status)
 		Message: fmt.Sprintf("worker %s has named epoch %d of resource %s, but the current epoch is %d",
 			ASCII(worker), named, ASCII(resource), st.Epoch),
 		Detail: statusDetail(resource, worker, incarnation, st),
-		Hint:   "If the worker did not invent its epoch, the database was restored from an older state: stop all workers of the lost epochs, and run fencepost generation bump for this database.",
+		Hint:   "If the worker did not invent its epoch, the database was restored from an older state: stop all workers of the lost epochs, and run fencepost generation bump --database DATABASE --restored",
 	}
 }
 
@@ -290,7 +290,7 @@ func UnguardedRefusal(resource string) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message:  fmt.Sprintf("resource %s has fence: tables, and guards no table in this database: nothing would refuse a stale write", ASCII(resource)),
-		Hint:     "Guard its tables by fencepost guard add --resource " + ASCII(resource) + " --table ..., or set fence: session in Fencepost's configuration.",
+		Hint:     "Guard its tables by fencepost guard add --resource " + ASCII(resource) + " --table TABLE --dsn DSN, or set fence: session in Fencepost's configuration.",
 	}
 }
 

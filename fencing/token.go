@@ -55,7 +55,7 @@ var TokenInsideRefusal = &Refusal{
 }
 
 // bumpTokens is how an operator lets lower tokens pass again.
-const bumpTokens = `If the recorded token is too high by mistake, or the elector counts from the beginning again: stop all workers that have brought it, then run "fencepost generation bump --tokens" with the --database.`
+const bumpTokens = `If the recorded token is too high by mistake, or the elector counts from the beginning again: stop all workers that have brought it, then run: fencepost generation bump --tokens --database DATABASE`
 
 // LowerToken returns the refusal of a candidacy whose token is lower than that of the record, or
 // of an earlier generation than that; nil if it is neither, or has no token. A token that was
@@ -90,6 +90,6 @@ func TokenJump(resource string, token, recorded, most int64) *Refusal {
 		Message: fmt.Sprintf("token %d of resource %s exceeds the recorded token %d by more than %d (resources.<name>.max_jump)",
 			token, strconv.QuoteToASCII(resource), recorded, most),
 		Detail: detail(map[string]any{"resource": resource, "token": token, "current_token": recorded, "max_jump": most}),
-		Hint:   `If the token is right, raise max_jump, or run "fencepost generation bump --tokens" with the --database. Otherwise correct the token.`,
+		Hint:   `If the token is right, raise max_jump, or run fencepost generation bump --tokens --database DATABASE. Otherwise correct the token.`,
 	}
 }

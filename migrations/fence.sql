@@ -107,7 +107,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('fence %s cannot be used: its row is missing', fence),
-        HINT = 'If an operator removed the resource, connect again. Otherwise run fencepost migrate, and connect again.';
+        HINT = 'If an operator removed the resource, connect again. Otherwise run fencepost migrate --dsn DSN, and connect again.';
 END $$;
 
 -- lock_fence locks a fence's row against other grants and orders, and returns it. Registrations go on.

@@ -68,7 +68,7 @@ BEGIN
     END IF;
     IF rec.id IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('table %s has a guard whose resource is not in the schema fencepost', fencepost.quoted(target::regclass::text)),
-            HINT = 'Guard the table again: fencepost guard add.';
+            HINT = 'Guard the table again: fencepost guard add --resource RESOURCE --table TABLE --dsn DSN';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'ZF002', MESSAGE = what, HINT = 'This table is guarded: write through Fencepost as the leader, or call fencepost.claim.',
         DETAIL = fencepost.detail(rec.resource, NULL, NULL, NULL, rec.epoch, rec.worker);

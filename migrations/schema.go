@@ -212,7 +212,7 @@ func (e *IncompleteError) problem() string {
 }
 
 func (e *IncompleteError) Error() string {
-	return "the schema fencepost " + e.problem() + ". " + e.Remedy("fencepost migrate")
+	return "the schema fencepost " + e.problem() + ". " + e.Remedy("fencepost migrate --dsn DSN")
 }
 
 // lost reports whether something is missing that holds data.
@@ -223,7 +223,7 @@ func (e *IncompleteError) Remedy(migrate string) string {
 	if !e.lost() {
 		return "Run: " + migrate + " (it makes again what is missing)"
 	}
-	return "What tables and sequences held cannot be made again. Restore the schema fencepost with its data from a backup, and run fencepost generation bump --restored. " +
+	return "What tables and sequences held cannot be made again. Restore the schema fencepost with its data from a backup, and run fencepost generation bump --database DATABASE --restored. " +
 		"Without a backup, stop all workers, run DROP SCHEMA fencepost CASCADE, and then: " + migrate + " (epochs begin anew, and guards have to be added again)"
 }
 

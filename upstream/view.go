@@ -7,7 +7,7 @@ import (
 
 // asynchronous is the warning about a primary without synchronous standbys.
 const asynchronous = "several upstream hosts, and synchronous_standby_names is empty: a failover can lose commits of workers and the newest grants. " +
-	"Set synchronous_standby_names, or run fencepost generation bump --restored after each failover"
+	"Set synchronous_standby_names, or run fencepost generation bump --database DATABASE --restored after each failover"
 
 // View is what is known of one host.
 type View struct {

@@ -171,7 +171,7 @@ func (p *Provider) read(ctx context.Context, resources []string) (map[string]rea
 	case err != nil:
 		return nil, fmt.Errorf("read the leases: %w", err)
 	case len(rows) == 0:
-		return nil, errors.New(`the elector's instance id is missing (fencepost.lease_marker): run "fencepost generation bump --database"`)
+		return nil, errors.New(`the elector's instance id is missing (fencepost.lease_marker): run fencepost generation bump --database DATABASE`)
 	}
 	answered := p.now()
 	all := make(map[string]reading, len(rows))

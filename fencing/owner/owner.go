@@ -24,7 +24,7 @@ type Owner struct {
 }
 
 // ErrNoSchema means that the database has no schema fencepost.
-var ErrNoSchema = errors.New("this database has no schema fencepost: run fencepost migrate")
+var ErrNoSchema = errors.New("this database has no schema fencepost: run fencepost migrate --dsn DSN")
 
 // ForeignError means that the schema belongs to another role than the one that asks, and either that this role lacks
 // rights without which no role is a control role, or that the one that asks must have its rights and has not. Migrations
@@ -51,9 +51,9 @@ func (e *ForeignError) Remedy() string {
 	quoted := pgx.Identifier{e.Role}.Sanitize()
 	is := "connect as it"
 	if len(e.Lacks) > 0 {
-		is = fmt.Sprintf("run fencepost migrate as a superuser, which loses nothing, or: GRANT %s TO %s", strings.Join(e.Lacks, ", "), quoted)
+		is = fmt.Sprintf("run fencepost migrate --dsn DSN as a superuser, which loses nothing, or: GRANT %s TO %s", strings.Join(e.Lacks, ", "), quoted)
 	}
-	return fmt.Sprintf("If %s is the control role, %s. If the schema is not Fencepost's, drop it as a superuser (DROP SCHEMA fencepost CASCADE) before you run fencepost migrate", quoted, is)
+	return fmt.Sprintf("If %s is the control role, %s. If the schema is not Fencepost's, drop it as a superuser (DROP SCHEMA fencepost CASCADE) before you run fencepost migrate --dsn DSN", quoted, is)
 }
 
 // Querier is a connection, a pool or a transaction. Its search_path must begin with pg_catalog.

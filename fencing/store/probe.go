@@ -208,7 +208,7 @@ func (s *Store) explainLogin(err error) error {
 		u.Hint = "control.password (FENCEPOST_CONTROL_PASSWORD) is not set in Fencepost's configuration: set it to the password of role " + role + "."
 	case pg.Code == "28P01":
 		u.Hint = "Correct control.password (FENCEPOST_CONTROL_PASSWORD) in Fencepost's configuration, or run as a superuser: ALTER ROLE " + role +
-			" PASSWORD '...'. If there is no such role, run fencepost migrate as a superuser."
+			" PASSWORD '...'. If there is no such role, run fencepost migrate --dsn DSN as a superuser."
 	case pg.Code == "28000":
 		u.Hint = "Make sure that role " + role + " exists and has LOGIN, and that pg_hba.conf lets it connect to database " + database + " from Fencepost's host."
 	case pg.Code == codeNoRight:

@@ -55,7 +55,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 	checkWord(fault, "upstream.application_name", c.Upstream.ApplicationName, "client", "worker")
 	c.Upstream.TLS.validate(fault)
 	if c.Control.User == "" {
-		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role grants its privileges)")
+		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --dsn DSN --control-role ROLE grants its privileges)")
 	}
 	c.validateProvider(fault, providers)
 	c.Lease.validate(fault, "lease")

@@ -40,7 +40,7 @@ func Diagnose(f Facts) []Finding {
 	if len(f.NoFence) > 0 {
 		all.fault("databases", &faults.Fault{Kind: faults.Schema,
 			Problem: "no database that the control role may connect to has the schema fencepost: " + strings.Join(f.NoFence, ", "),
-			Remedy:  "Run fencepost migrate --dsn ... for each database that workers write through Fencepost."})
+			Remedy:  "Run fencepost migrate --dsn DSN for each database that workers write through Fencepost."})
 	}
 	if f.Postgres != nil {
 		all.where = "Postgres"
@@ -87,7 +87,7 @@ var (
 // schema looks at the version of the schema and at the rights of its owner.
 func (f *findings) schema(d Database, facts Facts) {
 	s := d.Schema
-	missing := fmt.Sprintf("Run fencepost migrate --dsn ... for database %s.", d.Name)
+	missing := fmt.Sprintf("Run fencepost migrate --dsn DSN for database %s.", d.Name)
 	switch {
 	case s.Version == 0:
 		f.add(faultKinds[faults.Schema], "the schema fencepost is missing", missing)
@@ -153,7 +153,7 @@ func (f *findings) fence(d Database) {
 			"publications contain tables of the schema fencepost: %s", strings.Join(d.Publications, ", "))
 	}
 	for _, s := range d.Subscriptions {
-		f.addf(subscriptionFence, fmt.Sprintf("Run fencepost migrate --dsn ... for database %s, which makes the triggers that keep subscriptions out. Then run fencepost generation bump --database %s --restored.", d.Name, d.Name),
+		f.addf(subscriptionFence, fmt.Sprintf("Run fencepost migrate --dsn DSN for database %s, which makes the triggers that keep subscriptions out. Then run fencepost generation bump --database %s --restored.", d.Name, d.Name),
 			"subscription %s can write %s", s.Name, strings.Join(s.Tables, ", "))
 	}
 }

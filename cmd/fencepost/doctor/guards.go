@@ -94,7 +94,7 @@ func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
 // guards looks at the guarded tables.
 func (f *findings) guards(d Database) {
 	for _, l := range d.Lost {
-		f.addf(guardLost, "Run the command fencepost guard add again that guarded the table, or fencepost guard remove --table "+l.Table+".",
+		f.addf(guardLost, "Run the command fencepost guard add again that guarded the table, or fencepost guard remove --table "+l.Table+" --dsn DSN",
 			"table %s is recorded as guarded by resource %s, and has no guard", l.Table, l.Resource)
 	}
 	for _, g := range d.Guards {
@@ -103,7 +103,7 @@ func (f *findings) guards(d Database) {
 				"triggers fire behind the guard of table %s by resource %s, and could change its stamps: %s", g.Table, g.Resource, strings.Join(g.Behind, ", "))
 		}
 		if len(g.Broken) > 0 {
-			f.addf(guardBroken, "Run the command fencepost guard add again that guarded the table: it makes what is missing. Do so after each new partition, too. A partition that was detached is a table of its own: guard that, or run fencepost guard remove for it.",
+			f.addf(guardBroken, "Run the command fencepost guard add again that guarded the table: it makes what is missing. Do so after each new partition, too. A partition that was detached is a table of its own: guard that, or run fencepost guard remove --table TABLE --dsn DSN for it.",
 				"resource %s guards table %s, but a trigger is missing or disabled on %s", g.Resource, g.Table, strings.Join(g.Broken, ", "))
 		}
 		if len(g.NotAlways) > 0 {

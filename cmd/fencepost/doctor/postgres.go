@@ -49,7 +49,7 @@ func (f *findings) postgres(p *Postgres, several bool) {
 		if len(p.Replicas) > 0 {
 			why = "there are replicas: " + strings.Join(p.Replicas, ", ")
 		}
-		f.addf(asyncReplica, "Set synchronous_standby_names, if you fail over without an operator. Otherwise, stop all workers before a failover, and run fencepost generation bump --restored after it.",
+		f.addf(asyncReplica, "Set synchronous_standby_names, if you fail over without an operator. Otherwise, stop all workers before a failover, and run fencepost generation bump --database DATABASE --restored after it.",
 			"synchronous_standby_names is empty, and %s", why)
 	}
 	if ahead := p.Clock.Ahead.Abs(); ahead-p.Clock.Doubt > clockTolerance {

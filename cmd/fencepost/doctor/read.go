@@ -129,7 +129,7 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	if d.Schema.OwnerTable, err = migrations.TableOf(ctx, conn, by.Role); err != nil {
 		return d, err
 	}
-	if d.Schema.Incomplete, d.Schema.Remedy, err = migrations.Examine(ctx, conn, "fencepost migrate --dsn ..."); err != nil {
+	if d.Schema.Incomplete, d.Schema.Remedy, err = migrations.Examine(ctx, conn, "fencepost migrate --dsn DSN"); err != nil {
 		return d, err
 	}
 	if d.Schema.Version < d.Schema.Needed || d.Schema.Incomplete != "" { // what is below may not exist

@@ -66,7 +66,7 @@ func Look(ctx context.Context, conn *pgx.Conn, o Options) (*History, error) {
 	}
 	rows, err := s.Rejections(ctx, evidence.Wanted{Resource: o.Resource, Worker: o.Worker, Since: o.Since})
 	if errors.Is(err, evidence.ErrNoTable) {
-		h.NoRefusals = err.Error() + ": run fencepost migrate"
+		h.NoRefusals = err.Error() + ": run fencepost migrate --dsn DSN"
 		return h, nil
 	}
 	for _, r := range rows {

@@ -174,7 +174,7 @@ const mostShown = 50
 // WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
 	if len(r.Tables) == 0 {
-		_, err := fmt.Fprintln(w, "no table is guarded with a stamp: see fencepost guard add --stamp")
+		_, err := fmt.Fprintln(w, "no table is guarded with a stamp: fencepost guard add --resource RESOURCE --table TABLE --stamp COLUMN --dsn DSN guards one")
 		return err
 	}
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

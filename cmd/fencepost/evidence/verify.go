@@ -96,14 +96,14 @@ func verify(ctx context.Context, s *evidence.Session, t evidence.Table, since ti
 	r := newTable(t)
 	switch {
 	case t.Lost:
-		r.problem("it is recorded as guarded, and has no guard: guard it again, or run fencepost guard remove")
+		r.problem("it is recorded as guarded, and has no guard: guard it again, or run fencepost guard remove --table TABLE --dsn DSN")
 		return r, nil
 	case t.Unreadable != "":
 		r.problem(t.Unreadable)
 		return r, nil
 	case t.Bare:
 		r.problem(fmt.Sprintf("nothing stamps its rows any more, as after ALTER TABLE ... DETACH PARTITION: guard it by its own name with --stamp %s; "+
-			"if it need not be verified any more, run fencepost guard remove for it, and rename that column", t.Stamp))
+			"if it need not be verified any more, run fencepost guard remove --table TABLE --dsn DSN for it, and rename that column", t.Stamp))
 	case !t.InForce:
 		r.problem("the trigger that stamps its rows is missing or disabled: run fencepost guard add again")
 	}

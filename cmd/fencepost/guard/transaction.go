@@ -94,7 +94,7 @@ func bounded(ctx context.Context, limit time.Duration, do func(context.Context) 
 	defer cancel()
 	err := do(short)
 	if err != nil && short.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("Postgres did not answer for %s: see whether it hangs. What has been done stays recorded: fencepost guard list (%w)", limit, err)
+		return fmt.Errorf("Postgres did not answer for %s: see whether it hangs. What has been done stays recorded, as fencepost guard list shows (%w)", limit, err)
 	}
 	return err
 }

@@ -84,7 +84,7 @@ func (c *Checker) survey(ctx context.Context) (done bool) {
 		err := c.probe(ctx, c.cfg.Home)
 		if store.Gone(err) {
 			c.report(ctx, placeSchema, &faults.Fault{Kind: faults.Schema, Problem: err.Error(),
-				Remedy: fmt.Sprintf("Create database %q and run fencepost migrate for it, or correct control.probe_database (FENCEPOST_CONTROL_PROBE_DATABASE).", c.cfg.Home)})
+				Remedy: fmt.Sprintf("Create database %q and run fencepost migrate --dsn DSN for it, or correct control.probe_database (FENCEPOST_CONTROL_PROBE_DATABASE).", c.cfg.Home)})
 			return false
 		}
 		c.report(ctx, placeSchema, nil)
@@ -121,6 +121,6 @@ func (c *Checker) survey(ctx context.Context) (done bool) {
 	}
 	c.report(ctx, placeSchema, &faults.Fault{Kind: faults.Schema,
 		Problem: "no database that the control role may connect to has the schema fencepost: " + strings.Join(names, ", "),
-		Remedy:  "Run fencepost migrate --dsn ... for each database that workers write through Fencepost."})
+		Remedy:  "Run fencepost migrate --dsn DSN for each database that workers write through Fencepost."})
 	return false
 }

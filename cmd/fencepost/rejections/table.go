@@ -253,7 +253,7 @@ func (t *Table) settle(name string, of *database, left batch, err error) {
 		return
 	case errors.Is(err, evidence.ErrNoTable):
 		t.lose(NoTable, left.count())
-		of.faults.Failed(zap.Error(err), zap.String("remedy", "Run fencepost migrate for this database. Until then its refusals are in the audit log only."))
+		of.faults.Failed(zap.Error(err), zap.String("remedy", "Run fencepost migrate --dsn DSN for this database. Until then its refusals are in the audit log only."))
 		return
 	case errors.As(err, &foreign):
 		t.lose(NoTable, left.count())
