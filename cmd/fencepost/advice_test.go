@@ -185,6 +185,86 @@ func TestHintsAreCommandsThatWork(t *testing.T) {
 	}
 }
 
+// TestIncidentsDocs: each command of docs/incidents.md is one of the command line, and each section has one. Those that only
+// read work on a proxy.
+func TestIncidentsDocs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "incidents.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, ran := newSite(t), 0
+	for _, section := range strings.Split(string(page), "\n## ")[1:] {
+		title, _, _ := strings.Cut(section, "\n")
+		commands := 0
+		for _, code := range regexp.MustCompile("(?s)```(\\w*)\n(.*?)```|`(fencepost [^`]*)`").FindAllStringSubmatch(section, -1) {
+			if code[1] != "" { // what a command shows
+				continue
+			}
+			for line := range strings.Lines(code[2] + code[3]) {
+				all := adviceIn(t, title, "run: "+line)
+				if len(all) != 1 || len(all[0].args) != len(strings.Fields(line))-1 {
+					t.Fatalf("%s: %q is no command: %+v", title, line, all)
+				}
+				commands++
+				switch a := all[0]; strings.Join(a.args[:min(2, len(a.args))], " ") {
+				case "doctor --database": // it finds that the test's server is not durable
+					if out := runCommand(t, site.env, site.filled(a.args)...); out.code != exitFailure || !strings.Contains(out.stdout, "fsync-off") {
+						t.Errorf("%s: doctor: exit code %d: %s%s", title, out.code, out.stdout, out.stderr)
+					}
+					ran++
+				case "status --resource", "status --ready", "audit --resource", "resource list", "reload":
+					if out := site.run(t, a); out.stdout == "" {
+						t.Errorf("%s: %s shows nothing", title, line)
+					}
+					ran++
+				}
+			}
+		}
+		if commands == 0 {
+			t.Errorf("the section %q has no command", title)
+		}
+	}
+	if ran < 12 {
+		t.Errorf("only %d commands were run", ran)
+	}
+}
+
+// TestDocsLinkToHeadings: a link to another page of the documentation, or to a heading, leads to one.
+func TestDocsLinkToHeadings(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(pages) < 20 {
+		t.Fatalf("%d pages: %v", len(pages), err)
+	}
+	headings := regexp.MustCompile(`(?m)^#+ (.*)$`)
+	for _, page := range append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md")) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range regexp.MustCompile(`\]\(([^():#]*\.md)?(?:#([^()]*))?\)`).FindAllStringSubmatch(string(text), -1) {
+			target, there := page, text
+			if link[1] != "" {
+				target = filepath.Join(filepath.Dir(page), link[1])
+				if there, err = os.ReadFile(target); err != nil {
+					t.Errorf("%s: %v", page, err)
+					continue
+				}
+			}
+			found := link[2] == ""
+			for _, h := range headings.FindAllSubmatch(there, -1) {
+				anchor := strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(string(h[1])), ""), " ", "-")
+				found = found || anchor == link[2]
+			}
+			if !found {
+				t.Errorf("%s: there is no heading #%s in %s", page, link[2], target)
+			}
+		}
+	}
+}
+
 // site is a proxy with a worker that leads the resource billing, in whose database the table invoices is guarded.
 type site struct {
 	*running
