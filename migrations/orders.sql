@@ -74,7 +74,7 @@ BEGIN
     why := CASE WHEN given.reason <> '' THEN ', because of ' || fencepost.quoted(given.reason) ELSE '' END;
     lift := CASE WHEN fencepost.plain(given.resource) AND fencepost.plain(current_database()) AND fencepost.plain(coalesce(bar.worker, 'everybody'))
         THEN format('run: fencepost resume %s --database %s', given.resource, current_database()) || coalesce(' --worker ' || bar.worker, '')
-        ELSE 'run: fencepost resume RESOURCE --database DATABASE' || CASE WHEN bar.worker IS NULL THEN '' ELSE ' --worker WORKER' END
+        ELSE 'run fencepost resume RESOURCE --database DATABASE' || CASE WHEN bar.worker IS NULL THEN '' ELSE ' --worker WORKER' END
             || ', with the names that fencepost resource list shows, quoted for your shell' END;
     IF bar.worker IS NULL THEN
         what := format('%s paused the resource at %s%s', fencepost.quoted(given.asked_by), to_char(given.asked_at AT TIME ZONE 'UTC', stamp), why);
