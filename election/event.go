@@ -32,6 +32,9 @@ const (
 	// EventFalseAlarm: a worker whose lease was released as unresponsive came back before
 	// anybody else was granted an epoch.
 	EventFalseAlarm
+	// EventWentOn: a worker that has an epoch, and was not superseded, went on after a silence
+	// longer than any before. Took is how long it was silent.
+	EventWentOn
 	// EventRenewed: the lease was renewed.
 	EventRenewed
 	// EventFailed: a request to the lease service or the fence failed; Err is the
@@ -42,7 +45,7 @@ const (
 	EventForgotten
 )
 
-var eventNames = [...]string{"campaign", "granted", "retaken", "lapsed", "confirmed", "lost", "released", "superseded", "false alarm", "renewed", "failed", "forgotten"}
+var eventNames = [...]string{"campaign", "granted", "retaken", "lapsed", "confirmed", "lost", "released", "superseded", "false alarm", "went on", "renewed", "failed", "forgotten"}
 
 func (k EventKind) String() string { return eventNames[k] }
 

@@ -22,6 +22,8 @@ type liveness struct {
 	quiet time.Duration
 	// longest is the longest that quiet has been.
 	longest time.Duration
+	// outlasted is the longest silence after which the worker went on under its epoch.
+	outlasted time.Duration
 	// last is when the last sample was taken; 0 before the first.
 	last         time.Duration
 	unresponsive bool
@@ -112,7 +114,12 @@ func (c *Candidacy) sample(now time.Duration) (concerns bool) {
 	was := l.unresponsive
 	alive := s.alive()
 	s.owed = s.owed || c.mu.waiters > 0
+	silence := l.quiet
 	l.sample(now, s)
+	if st := c.current.Load(); l.quiet == 0 && silence > l.outlasted && st.Epoch != 0 && st.Role != fencing.Superseded {
+		l.outlasted = silence
+		c.event(Event{Kind: EventWentOn, Took: silence})
+	}
 	if f := c.r.e.cfg.Falsify; f != nil {
 		l.unresponsive = was
 		l.suspect(f(c.worker))

@@ -20,6 +20,8 @@ type Metrics interface {
 	// Refused is called for each connection that is refused before it is ready for its
 	// first statement. The reason is one of RefusalReasons.
 	Refused(reason string)
+	// Shadowed is called for each connection of a resource in shadow.
+	Shadowed(database, resource string)
 }
 
 // The reasons for which a connection is refused.
@@ -160,5 +162,6 @@ func (c *Config) setDefaults() error {
 
 type noMetrics struct{}
 
-func (noMetrics) Sessions(int)   {}
-func (noMetrics) Refused(string) {}
+func (noMetrics) Sessions(int)            {}
+func (noMetrics) Refused(string)          {}
+func (noMetrics) Shadowed(string, string) {}

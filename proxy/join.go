@@ -176,6 +176,7 @@ func (x *session) shadows(policy SessionPolicy) bool {
 // enterShadow is enter for a resource in shadow. Nothing keeps the client from Postgres: what
 // would have refused the connection is recorded.
 func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
+	x.srv.cfg.Metrics.Shadowed(x.start.database, claim.Resource)
 	x.member.shadow = newBeside()
 	cand, err := x.joinCandidacy(ctx, claim)
 	switch {
@@ -205,7 +206,7 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 func (x *session) auditStartup(r *fencing.Refusal) {
 	own := x.start.own
 	x.audit(fencing.Rejection{
-		Time: time.Now(), Resource: own.resource, Worker: x.member.claim.Worker, Write: true, Shadow: true,
+		Time: time.Now(), Resource: own.resource, Worker: x.member.claim.Worker, Write: true, Verb: fencing.VerbConnection, Shadow: true,
 		Kind: fencing.KindOf(own.resource, r.SQLState, fencing.Finding{}), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
 	})
 }

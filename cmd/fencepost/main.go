@@ -98,6 +98,7 @@ func commands() []command {
 		{name: "status", args: "[--admin ADDRESS | --dsn DSN]", summary: "show resources, leaders, epochs", run: runStatus},
 		{name: "wait", args: "[--admin ADDRESS] [--timeout DURATION]", summary: "wait until a running proxy can serve", run: runWait},
 		{name: "clients", args: "[--admin ADDRESS]", summary: "show the clients of a running proxy", run: runClients},
+		{name: "shadow", args: "report [--admin ADDRESS]", summary: "say whether a resource in shadow is safe to enforce", run: runShadow},
 		{name: "doctor", args: "[--config FILE] [--dsn DSN]", summary: "say what is wrong or risky in an installation", run: runDoctor},
 		{name: "resource", args: "list | rm RESOURCE", summary: "show or remove the resources of a database", run: runResource},
 		{name: "evict", args: "RESOURCE [--worker WORKER]", summary: "take the lead from a worker", run: runEvict},

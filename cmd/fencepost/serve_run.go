@@ -151,11 +151,15 @@ func (s *serving) newAdmin(ctx context.Context) *admin.Server {
 		EnforceMode: func(resource string) string { return s.current().Resources[resource].EnforceMode() },
 		StaleMode:   func(resource string) string { return s.current().Resources[resource].StaleMode() },
 		FenceMode:   func(resource string) string { return s.current().Resources[resource].FenceMode() },
-		Reload:      func() (any, bool) { result := s.settings.Reload(ctx); return result, result.OK() },
 		Quit: func() {
 			s.log.Info("asked to end at the admin address")
 			s.quit()
 		},
+		WorkerTimeout: func(resource string) time.Duration {
+			c := s.current()
+			return c.LeaseFor(c.Resources[resource]).WorkerTimeout.D()
+		},
+		Reload: func() (any, bool) { result := s.settings.Reload(ctx); return result, result.OK() },
 	}
 }
 

@@ -51,6 +51,7 @@ func Analyze(sql string, s Settings) *Text {
 		if raw.StmtLen > 0 {
 			st.End = offsets.original(int(raw.StmtLocation + raw.StmtLen))
 		}
+		st.Verb = verbOf(raw.Stmt, sql[st.Start:st.End])
 		t.Statements[i] = st
 	}
 	return t

@@ -94,6 +94,8 @@ type Statement struct {
 	// Command is that of INSERT, UPDATE, DELETE and MERGE, which are never a Read. Quick sets
 	// it only for a text that begins with that word, not with WITH.
 	Command Command
+	// Verb is the first word of the statement in upper case, but SELECT for every query. Quick does not set it.
+	Verb string
 	// ChoosesReadWrite means BEGIN or SET that may make the transaction READ WRITE.
 	ChoosesReadWrite bool
 	// DefaultReadOnly is what SET of default_transaction_read_only, SET SESSION CHARACTERISTICS

@@ -83,6 +83,19 @@ func commandOf(n *pgquery.Node) Command {
 	}
 }
 
+// verbOf returns Statement.Verb. It is one of few, because only keywords begin a statement. It shares no memory with
+// the text, which may be let go.
+func verbOf(n *pgquery.Node, text string) string {
+	if n.GetSelectStmt() != nil {
+		return "SELECT"
+	}
+	if c := commandOf(n); c != NoCommand { // the first word may be WITH
+		return c.String()
+	}
+	t := (&scanner{sql: text}).next()
+	return strings.Clone(strings.ToUpper(text[t.start:t.end]))
+}
+
 // requiresTransactionBlock reports whether n calls RequireTransactionBlock or
 // WarnNoTransactionBlock and has no effect outside a block.
 func requiresTransactionBlock(n *pgquery.Node) bool {

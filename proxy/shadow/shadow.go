@@ -8,6 +8,7 @@
 package shadow
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -190,11 +191,11 @@ func (w *Watch) judge(s *sqltext.Statement, text []byte) {
 	case t.led && st.Role == fencing.Superseded:
 		r := *w.superseded(st)
 		r.Message += "; the grant would have waited for this transaction, and ended it after lease.grace"
-		w.tell(st, &r, text, write || t.wrote)
+		w.tell(st, &r, s, text, write || t.wrote)
 	case s != nil && s.Kind == sqltext.Refused:
-		w.tell(st, fencing.TwoPhaseRefusal, text, true)
+		w.tell(st, fencing.TwoPhaseRefusal, s, text, true)
 	case write && !t.led:
-		w.judgeWrite(st, text)
+		w.judgeWrite(st, s, text)
 	}
 	t.wrote = t.wrote || write
 }
@@ -206,13 +207,13 @@ func (w *Watch) writes(s *sqltext.Statement) bool {
 
 // judgeWrite judges a write in a transaction that did not begin as a leader's. If the lease is vacant, the
 // candidacy tries to lead, and nothing is recorded: the worker may lead in a moment.
-func (w *Watch) judgeWrite(st *fencing.Status, text []byte) {
+func (w *Watch) judgeWrite(st *fencing.Status, s *sqltext.Statement, text []byte) {
 	switch r := w.refusal(st); {
 	case r == nil:
 	case st.Vacant && st.Fault == nil:
 		w.config.Campaign()
 	default:
-		w.tell(st, r, text, true)
+		w.tell(st, r, s, text, true)
 		if r.SQLState == fencing.StateStartOver {
 			w.announced = st.Epoch // by the refusal
 		}
@@ -242,8 +243,20 @@ func (w *Watch) superseded(st *fencing.Status) *fencing.Refusal {
 	return fencing.SupersededRefusal(w.config.Resource, w.config.Worker, w.config.Incarnation, st)
 }
 
+// verb is Rejection.Verb of a statement of this text.
+func verb(s *sqltext.Statement, text []byte) string {
+	switch {
+	case s != nil:
+		return cmp.Or(s.Verb, s.Command.String())
+	case string(text) == sqltext.FunctionCall:
+		return fencing.VerbFunction
+	default:
+		return ""
+	}
+}
+
 // tell records what r would have refused.
-func (w *Watch) tell(st *fencing.Status, r *fencing.Refusal, text []byte, write bool) {
+func (w *Watch) tell(st *fencing.Status, r *fencing.Refusal, s *sqltext.Statement, text []byte, write bool) {
 	c := &w.config
 	w.txn.told = true
 	finding := fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker}
@@ -252,7 +265,7 @@ func (w *Watch) tell(st *fencing.Status, r *fencing.Refusal, text []byte, write 
 		Announced: w.txn.announced, Held: st.Epoch,
 		Finding: finding,
 		Kind:    fencing.KindOf(c.Resource, r.SQLState, finding), SQLState: r.SQLState, Message: r.Message,
-		Statement: string(text[:min(len(text), maxText)]), Write: write, Shadow: true,
+		Statement: string(text[:min(len(text), maxText)]), Write: write, Verb: verb(s, text), Shadow: true,
 	})
 }
 
@@ -280,7 +293,7 @@ func (w *Watch) follow(s *sqltext.Statement, text []byte) {
 			w.config.Campaign()
 		}
 	case s.Prepares:
-		w.names.set([]byte(s.Name), entry{&sqltext.Statement{Read: s.Read}, cut(text)})
+		w.names.set([]byte(s.Name), entry{&sqltext.Statement{Read: s.Read, Verb: "EXECUTE"}, cut(text)})
 	case s.Kind == sqltext.Deallocate && s.Name != "":
 		w.names.remove([]byte(s.Name))
 	case s.Kind == sqltext.Deallocate, s.Kind == sqltext.Discard && s.Name == "all":

@@ -21,6 +21,8 @@ type gauge struct{ n atomic.Int64 }
 
 func (g *gauge) Refused(string) {}
 
+func (g *gauge) Shadowed(string, string) {}
+
 func (g *gauge) Sessions(delta int) { g.n.Add(int64(delta)) }
 
 // TestProtocolNothingStays: whichever side goes, how, and when, the other side is

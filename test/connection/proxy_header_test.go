@@ -44,6 +44,8 @@ type refusals struct {
 
 func (*refusals) Sessions(int) {}
 
+func (*refusals) Shadowed(string, string) {}
+
 func (r *refusals) Refused(reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

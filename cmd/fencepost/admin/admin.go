@@ -168,6 +168,8 @@ type Server struct {
 	StaleMode func(resource string) string
 	// FenceMode returns what refuses those who do not lead a resource; it may be nil.
 	FenceMode func(resource string) string
+	// WorkerTimeout returns the configured worker timeout of a resource, 0 for unlimited; it may be nil.
+	WorkerTimeout func(resource string) time.Duration
 	// Reload reads the configuration again. It returns the body of the response, and false
 	// if the configuration is invalid.
 	Reload func() (body any, ok bool)
@@ -214,6 +216,9 @@ func (a *Server) handler() http.Handler {
 			list.Connections = a.Connections()
 		}
 		writeJSON(w, http.StatusOK, list)
+	})
+	mux.HandleFunc("GET /v1/shadow", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, ShadowList{Proxy: a.Proxy, Resources: a.shadows()})
 	})
 	mux.Handle("POST /v1/reload", http.HandlerFunc(a.reload))
 	mux.HandleFunc("POST /v1/quit", func(w http.ResponseWriter, r *http.Request) {

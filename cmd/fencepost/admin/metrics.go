@@ -40,6 +40,7 @@ type Metrics struct {
 		stopped map[[2]string]stopped  // by database and resource
 		blocked map[[2]string][]string // what blocks takeovers and cannot be ended
 		awaited map[[2]string][]fencing.Awaited
+		shadows map[[2]string]*shadowed
 	}
 }
 
@@ -93,6 +94,7 @@ func NewMetrics() *Metrics {
 	m.mu.stopped = map[[2]string]stopped{}
 	m.mu.blocked = map[[2]string][]string{}
 	m.mu.awaited = map[[2]string][]fencing.Awaited{}
+	m.mu.shadows = map[[2]string]*shadowed{}
 	m.registry.MustRegister(m.stale, m.discarded, m.would, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections, m.unrecorded,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -118,6 +120,7 @@ func (m *Metrics) Audit(r fencing.Rejection) {
 	database, resource := label(r.Database), label(r.Resource)
 	if r.Shadow {
 		m.would.WithLabelValues(database, resource, r.SQLState).Inc()
+		m.note(r.Database, r.Resource, func(s *shadowed) { s.refuse(r) })
 		return
 	}
 	if r.Kind == fencing.KindDiscarded {
@@ -220,6 +223,10 @@ func (m *Metrics) Observe(e election.Event) {
 		}
 	case election.EventFalseAlarm:
 		m.falseAlarms.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
+	case election.EventSuperseded:
+		m.note(e.Database, e.Resource, func(s *shadowed) { s.superseded++ })
+	case election.EventWentOn:
+		m.note(e.Database, e.Resource, func(s *shadowed) { s.silence = max(s.silence, e.Took) })
 	case election.EventLost:
 		m.lost.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 	case election.EventFailed:
@@ -230,7 +237,8 @@ func (m *Metrics) Observe(e election.Event) {
 }
 
 // forget drops the series of a resource, so that names made up by clients do not
-// accumulate. Its counters restart at 0 if the resource is used again.
+// accumulate. Its counters restart at 0 if the resource is used again. Those of /v1/shadow stay: only
+// configured resources are in shadow.
 func (m *Metrics) forget(database, resource string) {
 	labels := prometheus.Labels{"database": label(database), "resource": label(resource)}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
