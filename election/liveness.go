@@ -92,6 +92,16 @@ func (l *liveness) sample(now time.Duration, s signs) {
 	l.suspect(l.quiet >= l.timeout)
 }
 
+// wentOn reports whether a worker of this status, which was silent for that long before the last sample, has gone on
+// under its epoch, after the longest silence so far.
+func (l *liveness) wentOn(silence time.Duration, st *fencing.Status) bool {
+	if l.quiet > 0 || silence <= l.outlasted || st.Epoch == 0 || st.Role == fencing.Superseded {
+		return false
+	}
+	l.outlasted = silence
+	return true
+}
+
 // suspect sets whether the worker is unresponsive.
 func (l *liveness) suspect(unresponsive bool) {
 	if unresponsive && !l.unresponsive {
@@ -116,8 +126,7 @@ func (c *Candidacy) sample(now time.Duration) (concerns bool) {
 	s.owed = s.owed || c.mu.waiters > 0
 	silence := l.quiet
 	l.sample(now, s)
-	if st := c.current.Load(); l.quiet == 0 && silence > l.outlasted && st.Epoch != 0 && st.Role != fencing.Superseded {
-		l.outlasted = silence
+	if l.wentOn(silence, c.current.Load()) {
 		c.event(Event{Kind: EventWentOn, Took: silence})
 	}
 	if f := c.r.e.cfg.Falsify; f != nil {

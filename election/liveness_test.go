@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 func TestSilenceIsWhatNobodyHeardForTheTimeout(t *testing.T) {
@@ -44,6 +46,31 @@ func TestWorkerWithoutTimeoutIsNeverSilent(t *testing.T) {
 	for now := time.Hour; now < 2*time.Hour; now += time.Minute {
 		if l.sample(now, signs{}); l.unresponsive {
 			t.Fatal("silent")
+		}
+	}
+}
+
+// TestAWorkerGoesOnUnderItsEpoch after a silence that counts if it is the longest.
+func TestAWorkerGoesOnUnderItsEpoch(t *testing.T) {
+	t.Parallel()
+	leads := &fencing.Status{Role: fencing.Leader, Epoch: 3}
+	var l liveness
+	for i, c := range []struct {
+		silence, quiet time.Duration
+		status         *fencing.Status
+		want           bool
+	}{
+		{time.Second, 2 * time.Second, leads, false}, // it is silent still
+		{time.Second, 0, &fencing.Status{}, false},   // it has no epoch
+		{time.Second, 0, &fencing.Status{Role: fencing.Superseded, Epoch: 3}, false},
+		{0, 0, leads, false},
+		{time.Second, 0, leads, true},
+		{time.Second, 0, leads, false},
+		{2 * time.Second, 0, &fencing.Status{Lapsed: true, Epoch: 3}, true}, // its lease was released
+	} {
+		l.quiet = c.quiet
+		if got := l.wentOn(c.silence, c.status); got != c.want {
+			t.Errorf("%d: it went on: %v, want %v", i, got, c.want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,7 +18,8 @@ import (
 )
 
 const shadowAbout = `
-Usage: fencepost shadow report [--admin ADDRESS] [--resource NAME] [--least DURATION] [--json]
+Usage: fencepost shadow report [--admin ADDRESS] [--resource NAME] [--database NAME]
+                               [--least DURATION] [--json]
 
 Says of each resource in shadow (enforce: shadow) what enforce: on would have refused,
 as far as a running Fencepost has seen it, and whether it is safe to switch. Each proxy
@@ -26,9 +28,9 @@ connection in shadow, and are lost when the proxy ends.
 
 SUPERSEDED counts the workers that were superseded while they were connected. SILENCE is
 the longest silence after which a worker went on under its epoch, TIMEOUT the shortest
-worker timeout, and FITTING a timeout that would fit: twice that silence, in whole
-seconds. The second table has the writes that would have been refused, by SQLSTATE and
-kind of statement, when the last one came, and of which workers (and users).
+worker timeout, and FITTING the shortest one that would fit: twice that silence. The
+second table has the writes that would have been refused, by SQLSTATE and kind of
+statement, when the last one came, and of which workers (and users).
 
 It is safe to switch a resource if it was watched for --least, nothing would have been
 refused, and the worker timeout is at least the fitting one.
@@ -41,7 +43,7 @@ none, or the proxy does not answer.
 // shadowReport is what is said of one resource. Its JSON is a contract.
 type shadowReport struct {
 	admin.ShadowView
-	// FittingTimeout is a worker timeout, in seconds, that would fit.
+	// FittingTimeout is the shortest worker timeout, in seconds, that would fit: twice LongestSilence.
 	FittingTimeout float64  `json:"fitting_timeout_seconds"`
 	Safe           bool     `json:"safe"`
 	NotYet         []string `json:"not_yet"` // why it is not safe to switch, and what to do
@@ -56,6 +58,7 @@ func runShadow(ctx context.Context, t terminal, args []string) error {
 	var flags admin.ClientFlags
 	flags.Add(fs, t.getenv, config.Default().Admin.Address)
 	resource := fs.String("resource", "", "show only the resource of this `name`")
+	database := fs.String("database", "", "show only resources of the database of this `name`")
 	leastText := fs.String("least", "24h", "`duration` for which a resource must have been watched, such as 12h or 7d")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if err := parseFlags(t, fs, shadowAbout, args, 0); err != nil {
@@ -80,7 +83,7 @@ func runShadow(ctx context.Context, t terminal, args []string) error {
 	}
 	reports, unsafe := []shadowReport{}, 0
 	for _, v := range list.Resources {
-		if *resource != "" && v.Resource != *resource {
+		if *resource != "" && v.Resource != *resource || *database != "" && v.Database != *database {
 			continue
 		}
 		r := reportOf(v, least, time.Now())
@@ -97,10 +100,8 @@ func runShadow(ctx context.Context, t terminal, args []string) error {
 	switch {
 	case err != nil:
 		return err
-	case len(reports) == 0 && *resource != "":
-		return fmt.Errorf("no resource named %q is known to be in shadow there", *resource)
 	case len(reports) == 0:
-		return fmt.Errorf("no resource is known to be in shadow there")
+		return errors.New("no such resource has been in shadow at this proxy")
 	case unsafe > 0:
 		return fmt.Errorf("not yet: %d of %d resources are not safe to switch", unsafe, len(reports))
 	}
@@ -110,7 +111,8 @@ func runShadow(ctx context.Context, t terminal, args []string) error {
 // reportOf judges a resource, which must have been watched for least.
 func reportOf(v admin.ShadowView, least time.Duration, now time.Time) shadowReport {
 	r := shadowReport{ShadowView: v, NotYet: []string{}}
-	fitting := (2*seconds(v.LongestSilence) + time.Second - 1).Truncate(time.Second)
+	const step = 100 * time.Millisecond
+	fitting := (2*seconds(v.LongestSilence) + step - 1).Truncate(step)
 	r.FittingTimeout = fitting.Seconds()
 	no := func(format string, args ...any) { r.NotYet = append(r.NotYet, fmt.Sprintf(format, args...)) }
 	if v.Since == nil {

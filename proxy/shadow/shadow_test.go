@@ -350,3 +350,34 @@ func TestNoMessageIsTooShort(t *testing.T) {
 		w.Ready('I')
 	}
 }
+
+// TestTheKindOfAStatement is the verb of the statement that would be refused, wherever its text is.
+func TestTheKindOfAStatement(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"insert into t values (1)": "INSERT", "select 1; /* a */ -- b\n trUncate t": "TRUNCATE", "with d as (select 1) merge into t using d on true when matched then do nothing": "MERGE",
+		"with d as (delete from t returning *) select * from d": "SELECT", "(select * from t for update)": "SELECT", "create table u as select 1": "CREATE",
+		"copy t from stdin": "COPY", "call p()": "CALL", "explain analyze delete from t": "EXPLAIN", "no SQL": "", "prepare transaction 'x'": "PREPARE",
+	} {
+		w := watch(18, follows, 0)
+		w.does('I', Q(text))
+		if found := w.Found(); len(found) != 1 || found[0].Verb != want {
+			t.Errorf("%s: %+v, want %q", text, found, want)
+		}
+	}
+	w := watch(18, follows, 0)
+	w.does('I', wiretest.Parse("m", "delete from t"), wiretest.Sync())
+	w.does('I', Q("prepare s as delete from t"))
+	w.does('I', Q("execute m"))
+	w.does('I', Q("execute s"))
+	w.does('I', wiretest.Bind("", "m"), wiretest.Execute("", 0), wiretest.Sync())
+	w.does('I', wiretest.Bind("", "none"), wiretest.Execute("", 0), wiretest.Sync())
+	w.does('I', wiretest.Msg('F', []byte{0, 0, 0, 1}))
+	var got []string
+	for _, r := range w.Found() {
+		got = append(got, r.Verb)
+	}
+	if want := []string{"PREPARE", "DELETE", "EXECUTE", "DELETE", "", fencing.VerbFunction}; !slices.Equal(got, want) {
+		t.Errorf("the kinds are %q, want %q", got, want)
+	}
+}

@@ -34,8 +34,8 @@ type ShadowView struct {
 	// LongestSilence is the longest silence, in seconds, after which a worker went on under its epoch.
 	LongestSilence float64 `json:"longest_silence_seconds"`
 	// WorkerTimeout is how many seconds a worker may be silent, null for unlimited: the shortest timeout of those that
-	// are connected here, or the configured one if there are none. Workers that have promised heartbeats, which are
-	// judged by these, do not count.
+	// are connected here, or the configured one if there are none. Workers that are superseded or only observe do not
+	// count, nor those that have promised heartbeats, which are judged by these.
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	// WouldRefuse counts the writes that enforce: on would have refused.
 	WouldRefuse []WouldRefuse `json:"would_refuse"`
@@ -113,7 +113,8 @@ func (s *shadowed) view() ShadowView {
 	return v
 }
 
-// shadows returns what was seen of the resources that are in shadow now.
+// shadows returns what was seen of the resources that are in shadow now. One that has not been seen in shadow is
+// listed while workers are connected.
 func (a *Server) shadows() []ShadowView {
 	byName := map[[2]string]ShadowView{}
 	a.Metrics.mu.Lock()
@@ -125,7 +126,7 @@ func (a *Server) shadows() []ShadowView {
 	for _, r := range a.views() {
 		key := [2]string{r.Database, r.Resource}
 		workers[key] = r.Workers
-		if _, ok := byName[key]; !ok {
+		if _, ok := byName[key]; !ok && len(r.Workers) > 0 {
 			byName[key] = ShadowView{WouldRefuse: []WouldRefuse{}}
 		}
 	}
@@ -147,7 +148,7 @@ func (a *Server) shadows() []ShadowView {
 // workerTimeout returns ShadowView.WorkerTimeout of a resource with these workers.
 func (a *Server) workerTimeout(resource string, workers []WorkerView) (shortest *float64) {
 	for _, w := range workers {
-		if !w.Observes && w.Heartbeat == nil && w.WorkerTimeout != nil && (shortest == nil || *w.WorkerTimeout < *shortest) {
+		if !w.Observes && w.Role != fencing.Superseded.String() && w.Heartbeat == nil && w.WorkerTimeout != nil && (shortest == nil || *w.WorkerTimeout < *shortest) {
 			shortest = w.WorkerTimeout
 		}
 	}
