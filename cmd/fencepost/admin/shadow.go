@@ -34,8 +34,8 @@ type ShadowView struct {
 	// LongestSilence is the longest silence, in seconds, after which a worker went on under its epoch.
 	LongestSilence float64 `json:"longest_silence_seconds"`
 	// WorkerTimeout is how many seconds a worker may be silent, null for unlimited: the shortest timeout of those that
-	// are connected here, or the configured one if there are none. Workers that are superseded or only observe do not
-	// count, nor those that have promised heartbeats, which are judged by these.
+	// are connected here and could lead, or the configured one if there are none. Those that have promised heartbeats do
+	// not count: they are judged by these.
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	// WouldRefuse counts the writes that enforce: on would have refused.
 	WouldRefuse []WouldRefuse `json:"would_refuse"`
@@ -147,12 +147,17 @@ func (a *Server) shadows() []ShadowView {
 
 // workerTimeout returns ShadowView.WorkerTimeout of a resource with these workers.
 func (a *Server) workerTimeout(resource string, workers []WorkerView) (shortest *float64) {
+	connected := false
 	for _, w := range workers {
-		if !w.Observes && w.Role != fencing.Superseded.String() && w.Heartbeat == nil && w.WorkerTimeout != nil && (shortest == nil || *w.WorkerTimeout < *shortest) {
+		if w.Observes || w.Role == fencing.Superseded.String() {
+			continue
+		}
+		connected = true
+		if w.Heartbeat == nil && w.WorkerTimeout != nil && (shortest == nil || *w.WorkerTimeout < *shortest) {
 			shortest = w.WorkerTimeout
 		}
 	}
-	if len(workers) == 0 && a.WorkerTimeout != nil {
+	if !connected && a.WorkerTimeout != nil {
 		if configured := a.WorkerTimeout(resource).Seconds(); configured > 0 {
 			return &configured
 		}

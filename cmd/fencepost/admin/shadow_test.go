@@ -24,6 +24,9 @@ func TestWhatIsSeenInShadow(t *testing.T) {
 		return "shadow"
 	}
 	a.WorkerTimeout = func(string) time.Duration { return time.Minute }
+	a.Resources = func() []election.ResourceStatus { // of the last, only the database knows
+		return append(someResources(), election.ResourceStatus{Database: "shop", Resource: "unused"})
+	}
 	would := func(resource, worker string, write bool) {
 		m.Audit(fencing.Rejection{Database: "shop", Resource: resource, Worker: worker, User: "u", SQLState: "ZF002", Verb: "COPY", Write: write, Shadow: true, Time: time.Now()})
 	}
@@ -66,5 +69,35 @@ func TestWhatIsSeenInShadow(t *testing.T) {
 	}
 	if n := len(m.mu.shadows); n != maxShadows {
 		t.Errorf("%d resources are kept, want %d", n, maxShadows)
+	}
+}
+
+// TestTheTimeoutOfTheWorkersThatCouldLead is the shortest of those without heartbeats; the configured one counts if
+// there are none.
+func TestTheTimeoutOfTheWorkersThatCouldLead(t *testing.T) {
+	t.Parallel()
+	limit := func(n float64) *float64 { return &n }
+	leader, follower, unlimited := WorkerView{Role: "leader", WorkerTimeout: limit(40)}, WorkerView{Role: "follower", WorkerTimeout: limit(30)}, WorkerView{}
+	beating := WorkerView{WorkerTimeout: limit(5), Heartbeat: limit(1)}
+	observer, superseded := WorkerView{Observes: true, WorkerTimeout: limit(3)}, WorkerView{Role: "superseded", WorkerTimeout: limit(3)}
+	a := &Server{WorkerTimeout: func(string) time.Duration { return time.Minute }}
+	for name, c := range map[string]struct {
+		workers []WorkerView
+		want    float64 // 0: unlimited
+	}{
+		"some":                 {[]WorkerView{leader, follower, unlimited, beating, observer, superseded}, 30},
+		"unlimited":            {[]WorkerView{unlimited, observer}, 0},
+		"with heartbeats":      {[]WorkerView{beating, superseded}, 0},
+		"none that could lead": {[]WorkerView{observer, superseded}, 60},
+		"none":                 {nil, 60},
+	} {
+		got := a.workerTimeout("r", c.workers)
+		if (got == nil) != (c.want == 0) || got != nil && *got != c.want {
+			t.Errorf("%s: want %g, got %v", name, c.want, got)
+		}
+	}
+	a.WorkerTimeout = func(string) time.Duration { return 0 }
+	if got := a.workerTimeout("r", nil); got != nil {
+		t.Errorf("%g where the configured timeout is unlimited", *got)
 	}
 }
