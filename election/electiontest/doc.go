@@ -4,7 +4,8 @@
 // Run takes a function that opens a Service for each case. The name of each case is a
 // sentence that must hold for every service. RunElections adds the cases that are about
 // package election: what it makes of its faults does not depend on which service awards
-// the leases, so they run on one of them.
+// the leases, so they run on one of them. RunStore is about the Store of a service that keeps
+// records (package kv).
 //
 // Faults strike at the methods of the Provider (faultyProvider): a call fails before
 // anything is sent, its answer is lost or late, or it hangs until its context ends. Only

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/kubernetestest"
 )
@@ -29,9 +30,9 @@ func onServer(t *testing.T, server *kubernetestest.Server) *store {
 	return s
 }
 
-func TestSwapOnAServerWritesOnlyWhatItMay(t *testing.T) {
+func TestStoreOnAServer(t *testing.T) {
 	t.Parallel()
-	swapWritesOnlyWhatItMay(t, onServer(t, kubernetestest.Shared(t)))
+	electiontest.RunStore(t, onServer(t, kubernetestest.Shared(t)))
 }
 
 // What Fencepost rests on: a write that is older than the object is refused, also if the object

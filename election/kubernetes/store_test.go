@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
 )
 
@@ -49,97 +50,34 @@ func award(t *testing.T, s *store, record string) (life string, version int64) {
 	return life, version
 }
 
-// swapWritesOnlyWhatItMay is about what package kv rests on, and what no test through it can bring
-// about in time: a request that is older than what stands there.
-func swapWritesOnlyWhatItMay(t *testing.T, s *store) {
-	ctx := t.Context()
-	refused := func(what string, want error, old kv.Entry, life string) {
-		t.Helper()
-		before := read(t, s)
-		if version, err := s.Swap(ctx, key, old, []byte("late"), life); !errors.Is(err, want) {
-			t.Errorf("%s: version %d, %v; want %v", what, version, err, want)
-		}
-		if after := read(t, s); after.Life != before.Life || string(after.Record) != string(before.Record) {
-			t.Errorf("%s: it wrote %+v over %+v", what, after, before)
-		}
-	}
-	if err := s.Mark(ctx, "first", false); err != nil {
+func TestStore(t *testing.T) {
+	t.Parallel()
+	electiontest.RunStore(t, newFake(t).store())
+}
+
+// A renewal writes the object, so what was read before releases nothing, and so does each position.
+func TestRenewalsAndPositionsAreWrites(t *testing.T) {
+	t.Parallel()
+	s, ctx := newFake(t).store(), t.Context()
+	if err := errors.Join(s.Mark(ctx, "first", false), s.Check(ctx), s.End(ctx, "unknown")); err != nil {
 		t.Fatal(err)
-	}
-	empty, late := read(t, s), begin(t, s)
-	if empty.Marker != "first" || empty.Version != 0 {
-		t.Fatalf("at first it reads %+v", empty)
-	}
-	if err := s.End(ctx, late); err != nil {
-		t.Fatal(err)
-	}
-	refused("with a life that is over", election.ErrLost, empty, late)
-	if err := errors.Join(s.End(ctx, late), s.End(ctx, "unknown")); err != nil {
-		t.Errorf("the second end of a life: %v", err)
-	}
-	if err := s.Beat(ctx, key, late); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the beat of a life that is over: %v", err)
 	}
 	life, version := award(t, s, "award")
-	for range 2 {
-		if held := read(t, s); held.Life != life || held.Version != version || string(held.Record) != "award" {
-			t.Errorf("version %d by %s is read as %+v", version, life, held)
-		}
-		if err := s.Beat(ctx, key, life); err != nil {
-			t.Errorf("the beat of the holder: %v", err)
-		}
-	}
 	held := read(t, s)
-	if err := s.Beat(ctx, key, begin(t, s)); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the beat of a life that holds nothing: %v", err)
-	}
-	refused("after somebody else's award", kv.ErrConflict, empty, begin(t, s))
-	refused("a release of another award", kv.ErrConflict, empty, "")
 	if err := s.Beat(ctx, key, life); err != nil {
-		t.Errorf("the beat of the holder: %v", err)
-	}
-	refused("a release of an earlier version", kv.ErrConflict, held, "")
-	if _, err := s.Swap(ctx, key, read(t, s), []byte("left"), ""); err != nil {
 		t.Fatal(err)
 	}
-	free := read(t, s)
-	if free.Life != "" || free.Version <= version || string(free.Record) != "left" {
-		t.Errorf("after its release the lease is %+v", free)
+	if _, err := s.Swap(ctx, key, held, []byte("late"), ""); !errors.Is(err, kv.ErrConflict) || read(t, s).Life != life {
+		t.Errorf("a release of an earlier version ended with %v", err)
 	}
-	if err := s.Beat(ctx, key, life); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the beat after the release: %v", err)
-	}
-	if err := s.Mark(ctx, "second", true); err != nil {
-		t.Fatal(err)
-	}
-	if version, err := s.Swap(ctx, key, free, []byte("late"), begin(t, s)); !errors.Is(err, kv.ErrConflict) {
-		t.Errorf("under a marker that was replaced: version %d, %v", version, err)
-	}
-	if after := read(t, s); after.Life != "" {
-		t.Errorf("an award under a marker that was replaced was not taken back: %+v", after)
-	}
-	if err := s.Mark(ctx, "third", false); err != nil {
-		t.Fatal(err)
-	}
-	if after := read(t, s); after.Marker != "second" {
-		t.Errorf("the marker is %q", after.Marker)
-	}
-	if err := s.Check(ctx); err != nil {
-		t.Errorf("the check ended with %v", err)
-	}
-	last := read(t, s).Version
+	last := version
 	for range 2 {
 		marker, at, err := s.Position(ctx)
-		if err != nil || marker != "second" || at <= last {
-			t.Errorf("the position is %q, %d: %v; want \"second\", above %d", marker, at, err, last)
+		if err != nil || marker != "first" || at <= last {
+			t.Fatalf("the position is %q, %d: %v; want \"first\", above %d", marker, at, err, last)
 		}
 		last = at
 	}
-}
-
-func TestSwapWritesOnlyWhatItMay(t *testing.T) {
-	t.Parallel()
-	swapWritesOnlyWhatItMay(t, newFake(t).store())
 }
 
 // hold makes the next award wait. waiting is closed when it does; arrive lets it arrive, although its

@@ -31,6 +31,9 @@ func newMemory() *memory {
 	return &memory{changed: make(chan struct{}), entries: map[string]Entry{}, lives: map[string]bool{}}
 }
 
+// NewMemory is for tests outside of the package.
+func NewMemory() Store { return newMemory() }
+
 // change changes what there is, and wakes the watches.
 func (m *memory) change(f func()) {
 	m.mu.Lock()

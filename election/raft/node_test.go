@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/raft/disk"
 	"github.com/fencepost/fencepost/election/raft/state"
@@ -30,6 +31,11 @@ func apply(ctx context.Context, n *node, c state.Command) (o state.Outcome, err 
 func TestACluster(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t)
+	t.Run("store", func(t *testing.T) {
+		cfg := c.config("one").withDefaults()
+		cfg.Prefix = "store"
+		electiontest.RunStore(t, newStore(c.nodes["one"], cfg, "raft"))
+	})
 	t.Run("strangers are refused", c.strangersAreRefused)
 	t.Run("an unknown command is refused", c.anUnknownCommandIsRefused)
 	t.Run("an award that arrives late is refused", c.anAwardThatArrivesLateIsRefused)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/redistest"
 )
@@ -28,97 +29,41 @@ func opened(t *testing.T, cfg Config) *store {
 	return s
 }
 
-// TestSwapWritesOnlyWhatItMay is about what package kv rests on, and what no test through it can
-// bring about in time: a request that is older than what stands there.
-func TestSwapWritesOnlyWhatItMay(t *testing.T) {
+func TestStore(t *testing.T) {
 	t.Parallel()
-	s := opened(t, Config{Address: redistest.Shared(t).Addr(), Prefix: "swap-" + rand.Text()})
+	electiontest.RunStore(t, opened(t, Config{Address: redistest.Shared(t).Addr(), Prefix: "swap-" + rand.Text()}))
+}
+
+// A request that is sent twice awards the lease once, and nothing after its release.
+func TestTheSameRequestAgain(t *testing.T) {
+	t.Parallel()
+	s := opened(t, Config{Address: redistest.Shared(t).Addr(), Prefix: "again-" + rand.Text()})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const key = "db/billing"
-	read := func() kv.Entry {
-		t.Helper()
-		e, err := s.Read(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return e
-	}
-	begin := func() string {
-		t.Helper()
-		life, err := s.Begin(ctx, time.Minute)
-		if err != nil || life.TTL != time.Minute {
-			t.Fatalf("a life of %v: %v", life.TTL, err)
-		}
-		return life.ID
-	}
-	refused := func(what string, want error, old kv.Entry, life string) {
-		t.Helper()
-		before := read()
-		if version, err := s.Swap(ctx, key, old, []byte("late"), life); !errors.Is(err, want) {
-			t.Errorf("%s: version %d, %v; want %v", what, version, err, want)
-		}
-		if after := read(); after.Version != before.Version || string(after.Record) != string(before.Record) || after.Life != before.Life {
-			t.Errorf("%s: it wrote %+v over %+v", what, after, before)
-		}
-	}
-
-	refused("without a marker", kv.ErrConflict, kv.Entry{Marker: "first"}, begin())
-	if err := s.Mark(ctx, "first", false); err != nil {
+	marked := s.Mark(ctx, "first", false)
+	empty, read := s.Read(ctx, key)
+	life, begun := s.Begin(ctx, time.Minute)
+	if err := errors.Join(marked, read, begun); err != nil {
 		t.Fatal(err)
 	}
-	empty, over := read(), begin()
 	if marker, replid, _ := strings.Cut(empty.Marker, "."); marker != "first" || len(replid) != 32 {
-		t.Fatalf("the marker is %q", empty.Marker)
+		t.Errorf("the marker is %q", empty.Marker)
 	}
-	if err := s.End(ctx, over); err != nil {
-		t.Fatal(err)
+	request := func() (int64, error) { return s.Swap(ctx, key, empty, []byte("award"), life.ID) }
+	version, err := request()
+	if again, repeated := request(); errors.Join(err, repeated) != nil || again != version {
+		t.Errorf("it is awarded version %d, %v, and then %d, %v", version, err, again, repeated)
 	}
-	refused("with a life that is over", election.ErrLost, empty, over)
-	if err := s.End(ctx, over); err != nil {
-		t.Errorf("the second end of a life: %v", err)
+	held, err := s.Read(ctx, key)
+	if err != nil || held.Life != life.ID {
+		t.Fatalf("it is read as %+v, %v", held, err)
 	}
-	if err := s.Beat(ctx, key, over); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the beat of a life that is over: %v", err)
-	}
-
-	life := begin()
-	version, err := s.Swap(ctx, key, empty, []byte("award"), life)
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := read()
-	if held.Life != life || held.Version != version || string(held.Record) != "award" {
-		t.Errorf("version %d by %s is read as %+v", version, life, held)
-	}
-	if again, err := s.Swap(ctx, key, empty, []byte("award"), life); err != nil || again != version {
-		t.Errorf("the same request again is awarded version %d, %v; want %d", again, err, version)
-	}
-	if err := s.Beat(ctx, key, life); err != nil {
-		t.Errorf("the beat of the holder: %v", err)
-	}
-	if err := s.Beat(ctx, key, begin()); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the beat of a life that holds nothing: %v", err)
-	}
-	refused("after somebody else's award", kv.ErrConflict, empty, begin())
-	refused("a release of another award", kv.ErrConflict, empty, "")
 	if _, err := s.Swap(ctx, key, held, []byte("left"), ""); err != nil {
 		t.Fatal(err)
 	}
-	free := read()
-	if free.Life != "" || free.Version <= version {
-		t.Errorf("after its release the lease is %+v", free)
-	}
-	refused("the award that was released", kv.ErrConflict, empty, life)
-	if err := s.Mark(ctx, "second", true); err != nil {
-		t.Fatal(err)
-	}
-	refused("under a marker that was replaced", kv.ErrConflict, free, begin())
-	if err := s.Mark(ctx, "third", false); err != nil {
-		t.Fatal(err)
-	}
-	if marker := read().Marker; !strings.HasPrefix(marker, "second.") {
-		t.Errorf("the marker is %q", marker)
+	if version, err := request(); !errors.Is(err, kv.ErrConflict) {
+		t.Errorf("after its release it is awarded version %d, %v", version, err)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
@@ -82,68 +81,9 @@ func (f *fixture) refused(what string, want error, old kv.Entry, life string) {
 	}
 }
 
-// TestSwapWritesOnlyWhatItMay is about what package kv rests on, and what no test through it can
-// bring about in time: a request that is older than what stands there.
-func TestSwapWritesOnlyWhatItMay(t *testing.T) {
+func TestStore(t *testing.T) {
 	t.Parallel()
-	s := newFixture(t, zookeepertest.Shared(t).Addrs())
-	s.refused("without a marker", kv.ErrConflict, s.read(), s.begin())
-	if err := s.Mark(s.ctx, "first", false); err != nil {
-		t.Fatal(err)
-	}
-	empty, dead := s.read(), s.begin()
-	if empty.Marker != "first" {
-		t.Fatalf("the marker is %q", empty.Marker)
-	}
-	if err := s.End(s.ctx, dead); err != nil {
-		t.Fatal(err)
-	}
-	s.refused("with a life that is over", election.ErrLost, empty, dead)
-	if err := s.End(s.ctx, dead); err != nil {
-		t.Errorf("the second end of a life: %v", err)
-	}
-	if err := s.Beat(s.ctx, key, dead); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the beat of a life that is over: %v", err)
-	}
-
-	life := s.begin()
-	version, err := s.Swap(s.ctx, key, empty, text("award"), life)
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := s.read()
-	if held.Life != life || held.Version != version || string(held.Record) != `"award"` {
-		t.Errorf("version %d by %s is read as %+v", version, life, held)
-	}
-	if err := s.Beat(s.ctx, key, life); err != nil {
-		t.Errorf("the beat of the holder: %v", err)
-	}
-	if err := s.Beat(s.ctx, key, s.begin()); !errors.Is(err, election.ErrLost) {
-		t.Errorf("the beat of a life that holds nothing: %v", err)
-	}
-	s.refused("after somebody else's award", kv.ErrConflict, empty, s.begin())
-	s.refused("a release of another award", kv.ErrConflict, empty, "")
-	if _, err := s.Swap(s.ctx, key, held, text("left"), ""); err != nil {
-		t.Fatal(err)
-	}
-	free := s.read()
-	if free.Life != "" || free.Version <= version {
-		t.Errorf("after its release the lease is %+v", free)
-	}
-	if err := s.Mark(s.ctx, "second", true); err != nil {
-		t.Fatal(err)
-	}
-	s.refused("under a marker that was replaced", kv.ErrConflict, free, s.begin())
-	if err := s.Mark(s.ctx, "third", false); err != nil {
-		t.Fatal(err)
-	}
-	if marker := s.read().Marker; marker != "second" {
-		t.Errorf("the marker is %q", marker)
-	}
-	marker, position, err := s.Position(s.ctx)
-	if err != nil || marker != "second" || position <= free.Version {
-		t.Errorf("position %d under %q, %v; the record has version %d", position, marker, err, free.Version)
-	}
+	electiontest.RunStore(t, newFixture(t, zookeepertest.Shared(t).Addrs()).store)
 }
 
 // A marker that was deleted and made again has the version that it had before. Its name is another
