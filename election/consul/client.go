@@ -36,7 +36,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -128,7 +127,7 @@ func open(cfg Config) (*consulStore, error) {
 	}
 	return &consulStore{
 		api: client, transport: transport, leases: renewal.New(tries, election.Boottime),
-		prefix:   cmp.Or(strings.Trim(cfg.Prefix, "/"), kv.DefaultPrefix) + "/",
+		prefix:   kv.Prefix(cfg.Prefix) + "/",
 		name:     "Consul at " + cmp.Or(cfg.Address, "127.0.0.1:8500"),
 		hasToken: cfg.Token != "",
 		session: api.SessionEntry{

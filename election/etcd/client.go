@@ -31,6 +31,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/renewal"
+	"github.com/fencepost/fencepost/internal/files"
 )
 
 // Source is the name under which the provider's awards are recorded.
@@ -104,13 +106,8 @@ func New(cfg Config) (*kv.Client, error) {
 
 // open returns a store that connects when it is used.
 func open(cfg Config) (*etcdStore, error) {
-	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
-		cfg.Prefix = kv.DefaultPrefix
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
-	password, err := passwordOf(cfg)
+	cfg.Prefix, cfg.Logger = kv.Prefix(cfg.Prefix), cmp.Or(cfg.Logger, zap.NewNop())
+	password, err := files.Password(cfg.Logger, "election.etcd.password_file", cfg.Password, cfg.PasswordFile)
 	if err != nil {
 		return nil, err
 	}

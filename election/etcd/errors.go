@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -26,16 +27,6 @@ func failFast(ctx context.Context, method string, req, reply any, cc *grpc.Clien
 func failFastStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return stream(clientv3.WithRequireLeader(ctx), desc, cc, method, append(opts, grpc.WaitForReady(false))...)
 }
-
-// unreachable means that no member has answered. It is a net.Error.
-type unreachable struct {
-	name  string
-	cause string
-}
-
-func (e *unreachable) Error() string   { return e.name + " cannot be reached: " + e.cause }
-func (e *unreachable) Timeout() bool   { return false }
-func (e *unreachable) Temporary() bool { return true }
 
 // refusals are what etcd answers if only an operator can help.
 var refusals = []error{
@@ -87,7 +78,7 @@ func (s *etcdStore) failed(ctx context.Context, what string, err error) error {
 	case status.Code(err) == codes.DeadlineExceeded: // gRPC may notice before the context does
 		return fmt.Errorf("%s: %s has not answered: %w", what, s.name, context.DeadlineExceeded)
 	case status.Code(err) == codes.Unavailable:
-		return fmt.Errorf("%s: %w", what, &unreachable{s.name, status.Convert(err).Message()})
+		return fmt.Errorf("%s: %w", what, &kv.Unreachable{Service: s.name, Err: errors.New(status.Convert(err).Message())})
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

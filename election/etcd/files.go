@@ -3,9 +3,7 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
-	"strings"
 
 	"google.golang.org/grpc/credentials"
 
@@ -35,23 +33,4 @@ func (s *security) ClientHandshake(ctx context.Context, authority string, conn n
 // Clone implements credentials.TransportCredentials.
 func (s *security) Clone() credentials.TransportCredentials {
 	return &security{s.TransportCredentials.Clone(), s.config}
-}
-
-// passwordOf returns what reads the password.
-func passwordOf(cfg Config) (func() string, error) {
-	if cfg.PasswordFile == "" {
-		return func() string { return cfg.Password }, nil
-	}
-	build := func(contents [][]byte) (string, error) {
-		password := strings.TrimSpace(string(contents[0]))
-		if password == "" {
-			return "", fmt.Errorf("%s is empty: write the password into it", cfg.PasswordFile)
-		}
-		return password, nil
-	}
-	password, err := files.Watch(cfg.Logger, "password_file of etcd", build, cfg.PasswordFile)
-	if err != nil {
-		return nil, fmt.Errorf("election.etcd.password_file: %w", err)
-	}
-	return password.Get, nil
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/fencepost/fencepost/election/kv"
 )
 
 const (
@@ -217,7 +219,7 @@ func (a *api) send(ctx context.Context, r request, with sent) (*http.Response, e
 	}
 	answer, err := with.to.transport(with.security).RoundTrip(req) // which follows no redirection
 	if err != nil {
-		return nil, &unreachable{a.name, err}
+		return nil, &kv.Unreachable{Service: a.name, Err: err}
 	}
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		defer drain(answer.Body)

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -59,14 +60,9 @@ func CheckNamespace(name string) error {
 
 // open returns a store that connects when it is used.
 func open(cfg Config) (*store, error) {
-	if cfg.Prefix == "" {
-		cfg.Prefix = kv.DefaultPrefix
-	}
+	cfg.Prefix, cfg.Logger = cmp.Or(cfg.Prefix, kv.DefaultPrefix), cmp.Or(cfg.Logger, zap.NewNop())
 	if err := CheckPrefix(cfg.Prefix); err != nil {
 		return nil, err
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
 	}
 	var a *access
 	var err error
@@ -78,13 +74,7 @@ func open(cfg Config) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	namespace := cfg.Namespace
-	if namespace == "" {
-		namespace = a.now().namespace
-	}
-	if namespace == "" {
-		namespace = "default"
-	}
+	namespace := cmp.Or(cfg.Namespace, a.now().namespace, "default")
 	if err := CheckNamespace(namespace); err != nil {
 		return nil, err
 	}

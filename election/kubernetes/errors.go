@@ -67,17 +67,6 @@ func isStatus(err error, code int) bool {
 	return errors.As(err, &status) && status.code == code
 }
 
-// unreachable means that the API server has not answered. It is a net.Error.
-type unreachable struct {
-	name  string
-	cause error
-}
-
-func (e *unreachable) Error() string   { return e.name + " cannot be reached: " + e.cause.Error() }
-func (e *unreachable) Unwrap() error   { return e.cause }
-func (e *unreachable) Timeout() bool   { return false }
-func (e *unreachable) Temporary() bool { return true }
-
 // failed returns the error of a request.
 func (a *api) failed(ctx context.Context, r request, err error) error {
 	if err == nil {

@@ -21,7 +21,7 @@ func read(t *testing.T, s *store) kv.Entry {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
 		e, err := s.Read(t.Context(), key)
-		var lost *unreachable
+		var lost *kv.Unreachable
 		if err == nil {
 			return e
 		}

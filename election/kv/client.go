@@ -29,9 +29,11 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,6 +45,9 @@ import (
 
 // DefaultPrefix is the default prefix of all keys of a service.
 const DefaultPrefix = "fencepost"
+
+// Prefix returns a prefix without slashes at its ends, or the default if nothing is left.
+func Prefix(prefix string) string { return cmp.Or(strings.Trim(prefix, "/"), DefaultPrefix) }
 
 // disposeTimeout bounds the attempt to end a life that holds nothing. If it fails, the life
 // expires.
@@ -91,12 +96,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Store == nil || cfg.Source == "" || cfg.Proxy == "" {
 		return nil, errors.New("kv: Config.Store, Source or Proxy is missing")
 	}
-	if cfg.Service == "" {
-		cfg.Service = cfg.Source
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Service, cfg.Logger = cmp.Or(cfg.Service, cfg.Source), cmp.Or(cfg.Logger, zap.NewNop())
 	c := &Client{
 		store: cfg.Store, cfg: cfg, log: cfg.Logger, begun: make(chan struct{}),
 		failing: faults.NewSeries(cfg.Logger, "cannot watch leases in "+cfg.Source, 0),

@@ -9,6 +9,17 @@ import (
 // ErrConflict means that a Swap wrote nothing, because what it rests on is out of date.
 var ErrConflict = errors.New("somebody else has written it in the meantime")
 
+// Unreachable is the error of a request that the service has not answered. It is a net.Error.
+type Unreachable struct {
+	Service string
+	Err     error
+}
+
+func (e *Unreachable) Error() string   { return e.Service + " cannot be reached: " + e.Err.Error() }
+func (e *Unreachable) Unwrap() error   { return e.Err }
+func (e *Unreachable) Timeout() bool   { return false }
+func (e *Unreachable) Temporary() bool { return true }
+
 // Store is a lease service that keeps records. Keys are relative to the prefix with which the
 // store was opened. A Store is safe for concurrent use, and every method returns at once when
 // its context ends. Its errors name the service; they wrap an *election.DeniedError if only an

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -54,17 +55,10 @@ type Config struct {
 }
 
 func (cfg Config) withDefaults() Config {
-	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
-		cfg.Prefix = kv.DefaultPrefix
-	}
-	if cfg.Listen == "" {
-		cfg.Listen = cfg.Peers[cfg.Name]
-	}
+	cfg.Prefix, cfg.Logger = kv.Prefix(cfg.Prefix), cmp.Or(cfg.Logger, zap.NewNop())
+	cfg.Listen = cmp.Or(cfg.Listen, cfg.Peers[cfg.Name])
 	if cfg.Heartbeat <= 0 {
 		cfg.Heartbeat = defaultHeartbeat
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
 	}
 	return cfg
 }

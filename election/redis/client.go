@@ -37,18 +37,19 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/internal/files"
 )
 
 // Source is the name under which the provider's awards are recorded.
@@ -110,13 +111,8 @@ func New(cfg Config) (*Client, error) {
 
 // open returns a store that connects when it is used.
 func open(cfg Config) (*store, error) {
-	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
-		cfg.Prefix = kv.DefaultPrefix
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
-	password, err := passwordOf(cfg)
+	cfg.Prefix, cfg.Logger = kv.Prefix(cfg.Prefix), cmp.Or(cfg.Logger, zap.NewNop())
+	password, err := files.Password(cfg.Logger, "election.redis.password_file", cfg.Password, cfg.PasswordFile)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -21,17 +22,6 @@ const leastVersion = 7
 const rights = "+eval +info +type +get +set +pttl +pexpire +del +hget +hset +hincrby +hgetall"
 
 const noCluster = "Fencepost does not support Redis Cluster: set election.redis.address to a Redis with a single master."
-
-// unreachable means that Redis has not answered. It is a net.Error.
-type unreachable struct {
-	name  string
-	cause error
-}
-
-func (e *unreachable) Error() string   { return e.name + " cannot be reached: " + e.cause.Error() }
-func (e *unreachable) Unwrap() error   { return e.cause }
-func (e *unreachable) Timeout() bool   { return false }
-func (e *unreachable) Temporary() bool { return true }
 
 // remedies are what an operator can do about an answer, by how it begins.
 var remedies = []struct{ begins, remedy string }{
@@ -70,7 +60,7 @@ func (s *store) failed(ctx context.Context, what string, err error) error {
 	case errors.As(err, &network) && network.Timeout():
 		return fmt.Errorf("%s: %s has not answered: %w (%w)", what, s.name, context.DeadlineExceeded, err)
 	}
-	return fmt.Errorf("%s: %w", what, &unreachable{s.name, err})
+	return fmt.Errorf("%s: %w", what, &kv.Unreachable{Service: s.name, Err: err})
 }
 
 // remedy returns what an operator can do about an answer, or "" if that is not what it takes.

@@ -1,8 +1,8 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -57,19 +57,14 @@ func New(cfg Config) (*kv.Client, error) {
 
 // open returns a store that connects when it is used.
 func open(cfg Config) (*store, error) {
-	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
-		cfg.Prefix = kv.DefaultPrefix
-	}
+	cfg.Prefix, cfg.Logger = kv.Prefix(cfg.Prefix), cmp.Or(cfg.Logger, zap.NewNop())
 	if cfg.TTL == 0 {
 		cfg.TTL = 10 * time.Second
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
 	}
 	if len(cfg.Servers) == 0 {
 		return nil, errors.New("Config.Servers is empty")
 	}
-	password, err := passwordOf(cfg)
+	password, err := files.Password(cfg.Logger, "election.zookeeper.password_file", cfg.Password, cfg.PasswordFile)
 	if err != nil {
 		return nil, err
 	}
@@ -79,43 +74,17 @@ func open(cfg Config) (*store, error) {
 		remedy: remedy(cfg), log: cfg.Logger, now: election.Boottime,
 	}
 	if cfg.TLS {
-		if e.security, err = securityOf(cfg); err != nil {
+		config, err := files.ClientTLS(cfg.Logger, "TLS files of ZooKeeper", "", cfg.CAFile, cfg.CertFile, cfg.KeyFile)
+		if err != nil {
 			return nil, err
 		}
+		e.security = config.Get
 	}
 	s := &store{endpoint: e, root: "/" + cfg.Prefix, proxy: cfg.Proxy, ttl: cfg.TTL, log: cfg.Logger}
 	s.mu.sessions, s.mu.lives = map[purpose]*session{}, map[string]*life{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.tend)
 	return s, nil
-}
-
-// securityOf returns the files for TLS as they are at the time.
-func securityOf(cfg Config) (func() *tls.Config, error) {
-	config, err := files.ClientTLS(cfg.Logger, "TLS files of ZooKeeper", "", cfg.CAFile, cfg.CertFile, cfg.KeyFile)
-	if err != nil {
-		return nil, err
-	}
-	return config.Get, nil
-}
-
-// passwordOf returns what reads the password.
-func passwordOf(cfg Config) (func() string, error) {
-	if cfg.PasswordFile == "" {
-		return func() string { return cfg.Password }, nil
-	}
-	build := func(contents [][]byte) (string, error) {
-		password := strings.TrimSpace(string(contents[0]))
-		if password == "" {
-			return "", fmt.Errorf("%s is empty: write the password into it", cfg.PasswordFile)
-		}
-		return password, nil
-	}
-	password, err := files.Watch(cfg.Logger, "password_file of ZooKeeper", build, cfg.PasswordFile)
-	if err != nil {
-		return nil, fmt.Errorf("election.zookeeper.password_file: %w", err)
-	}
-	return password.Get, nil
 }
 
 // remedy says what to do if ZooKeeper denies something.

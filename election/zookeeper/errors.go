@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -18,17 +19,6 @@ var errOver = errors.New("the session has expired")
 // errQuota is how the library calls an answer that it does not know: a quota is used up.
 const errQuota = "unknown error: -125"
 
-// unreachable means that no server has answered. It is a net.Error.
-type unreachable struct {
-	name  string
-	cause error
-}
-
-func (e *unreachable) Error() string   { return e.name + " cannot be reached: " + e.cause.Error() }
-func (e *unreachable) Unwrap() error   { return e.cause }
-func (e *unreachable) Timeout() bool   { return false }
-func (e *unreachable) Temporary() bool { return true }
-
 // failed returns the error of a request. What the callers compare, such as zk.ErrNoNode, stays in it.
 func (s *session) failed(what string, err error) error {
 	switch {
@@ -38,7 +28,7 @@ func (s *session) failed(what string, err error) error {
 		if s.isOver() && !s.watching { // nothing rests on a session that watches
 			return fmt.Errorf("%s: %w", what, errOver)
 		}
-		return fmt.Errorf("%s: %w", what, &unreachable{s.name, s.cause()})
+		return fmt.Errorf("%s: %w", what, &kv.Unreachable{Service: s.name, Err: s.cause()})
 	case errors.Is(err, zk.ErrSessionExpired):
 		return fmt.Errorf("%s: %w", what, errOver)
 	case errors.Is(err, zk.ErrNoAuth), errors.Is(err, zk.ErrAuthFailed), errors.Is(err, zk.ErrInvalidACL):
@@ -58,6 +48,6 @@ func denied(what string, answer error, remedy string) error {
 // isUnreachable reports whether a request failed because no server could be reached, or because
 // the connection was lost meanwhile.
 func isUnreachable(err error) bool {
-	var u *unreachable
+	var u *kv.Unreachable
 	return errors.As(err, &u)
 }
