@@ -92,20 +92,13 @@ func (s *store) markerNow(ctx context.Context) (string, error) {
 	return o.note(noteMarker), nil
 }
 
-// entry returns what an object means, without the marker.
-func (s *store) entry(o *lease) (kv.Entry, error) {
-	if o == nil {
-		return kv.Entry{}, nil
-	}
+// recordOf returns what an object is, without the marker.
+func recordOf(o *lease) (standstill.Record, error) {
 	version, err := o.award()
-	if err != nil {
-		return kv.Entry{}, err
-	}
-	e := kv.Entry{Record: []byte(o.note(noteRecord)), Version: version, Basis: o}
-	if life := o.holder(); life != "" && !s.still.Free(o.Metadata.Name, o.Metadata.ResourceVersion, o.ttl()) {
-		e.Life = life
-	}
-	return e, nil
+	return standstill.Record{
+		Lease: o.note(noteKey), ID: o.Metadata.ResourceVersion, TTL: o.ttl(),
+		Entry: kv.Entry{Record: []byte(o.note(noteRecord)), Version: version, Life: o.holder(), Basis: o},
+	}, err
 }
 
 // Read implements kv.Store.
@@ -118,9 +111,16 @@ func (s *store) Read(ctx context.Context, key string) (kv.Entry, error) {
 	if err := group.Wait(); err != nil {
 		return kv.Entry{}, err
 	}
-	e, err := s.entry(o)
+	var e kv.Entry
+	if o != nil {
+		r, err := recordOf(o)
+		if err != nil {
+			return kv.Entry{}, err
+		}
+		e = s.still.Entry(o.Metadata.Name, r)
+	}
 	e.Marker = marker
-	return e, err
+	return e, nil
 }
 
 // Swap implements kv.Store.

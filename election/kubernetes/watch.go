@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/standstill"
 )
 
 // watchSeconds is when the API server ends a watch by itself.
@@ -36,24 +36,20 @@ type event struct {
 
 // view is what a watch has shown.
 type view struct {
-	s       *store
-	objects map[string]*lease   // of leases, by name
-	shown   map[string]kv.Entry // by name
-	marker  string
+	*standstill.View
+	s *store
 }
 
 // Watch implements kv.Store. It lists what there is, watches from there on, and lists again when
 // the watch ends or what it rests on is too old.
 func (s *store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 	for short := 0; ; {
-		v := &view{s: s, objects: map[string]*lease{}, shown: map[string]kv.Entry{}}
+		v := &view{s.still.View(), s}
 		since, err := v.list(ctx)
 		if err != nil {
 			return err
 		}
-		if err := v.show(see); err != nil {
-			return err
-		}
+		v.Show(see)
 		began := time.Now()
 		err = v.follow(ctx, since, see)
 		switch {
@@ -92,58 +88,43 @@ func (v *view) list(ctx context.Context) (since string, err error) {
 	}
 	v.s.still.Hear()
 	for _, o := range all.Items {
-		v.take(o)
+		if _, err := v.take(o); err != nil {
+			return "", err
+		}
 	}
 	return all.Metadata.ResourceVersion, nil
 }
 
-// take notes an object as it is now. What is not Fencepost's is left out.
-func (v *view) take(o *lease) {
+// take notes an object as it is now, and reports whether that matters. What is not Fencepost's is left
+// out.
+func (v *view) take(o *lease) (changed bool, err error) {
 	switch {
 	case o.Metadata.Name == v.s.markerName():
-		v.marker = o.note(noteMarker)
+		return v.mark(o.note(noteMarker)), nil
 	case v.s.isOf(o):
-		v.s.sighted(o)
-		v.objects[o.Metadata.Name] = o
-	}
-}
-
-// drop notes that an object was deleted, or no longer has the label.
-func (v *view) drop(o *lease) {
-	if o.Metadata.Name == v.s.markerName() {
-		v.marker = ""
-		return
-	}
-	delete(v.objects, o.Metadata.Name)
-	v.s.still.Forget(o.Metadata.Name)
-}
-
-// show shows everything.
-func (v *view) show(see func(kv.Snapshot)) error {
-	s := kv.Snapshot{Marker: v.marker, Entries: make(map[string]kv.Entry, len(v.objects))}
-	shown := make(map[string]kv.Entry, len(v.objects))
-	for name, o := range v.objects {
-		e, err := v.s.entry(o)
+		r, err := recordOf(o)
 		if err != nil {
-			return err
+			return false, err
 		}
-		shown[name], s.Entries[o.note(noteKey)] = e, e
+		v.s.sighted(o)
+		return v.Put(o.Metadata.Name, r), nil
 	}
-	v.shown = shown
-	see(s)
-	return nil
+	return false, nil
 }
 
-// changed reports whether an object means something else than what was shown. A renewal changes
-// nothing.
-func (v *view) changed(name string) bool {
-	was, known := v.shown[name]
-	o, there := v.objects[name]
-	if !known || !there {
-		return known != there
+// mark notes the marker, and reports whether it is another one.
+func (v *view) mark(marker string) (changed bool) {
+	changed, v.Marker = v.Marker != marker, marker
+	return changed
+}
+
+// drop notes that an object was deleted, or no longer has the label, and reports whether that matters.
+func (v *view) drop(o *lease) (changed bool) {
+	if o.Metadata.Name == v.s.markerName() {
+		return v.mark("")
 	}
-	is, err := v.s.entry(o)
-	return err != nil || is.Version != was.Version || is.Life != was.Life || !bytes.Equal(is.Record, was.Record)
+	v.s.still.Forget(o.Metadata.Name)
+	return v.Drop(o.Metadata.Name)
 }
 
 // follow shows each change until the watch ends.
@@ -158,7 +139,7 @@ func (v *view) follow(ctx context.Context, since string, see func(kv.Snapshot)) 
 	go func() {
 		ended <- v.s.api.stream(ctx, request{verb: "watch", method: http.MethodGet, query: query}, events)
 	}()
-	timer := time.NewTimer(v.next())
+	timer := time.NewTimer(v.Next())
 	defer timer.Stop()
 	for {
 		var err error
@@ -166,11 +147,13 @@ func (v *view) follow(ctx context.Context, since string, see func(kv.Snapshot)) 
 		case e := <-events:
 			err = v.applyAll(e, events, func(snapshot kv.Snapshot) {
 				see(snapshot)
-				timer.Reset(v.next())
+				timer.Reset(v.Next())
 			})
 		case <-timer.C:
-			err = v.lapse(see)
-			timer.Reset(v.next())
+			if v.Lapsed() {
+				v.Show(see)
+			}
+			timer.Reset(v.Next())
 		case err := <-ended: // what has come before it is in the next list
 			return err
 		}
@@ -180,32 +163,6 @@ func (v *view) follow(ctx context.Context, since string, see func(kv.Snapshot)) 
 			return err
 		}
 	}
-}
-
-// next returns the time until a lease that was shown as held has stood still for its TTL. A
-// renewal makes it later, which shows when this time is over.
-func (v *view) next() time.Duration {
-	wait, now := time.Minute, v.s.still.Now()
-	for name, e := range v.shown {
-		o := v.objects[name]
-		if e.Life == "" || o == nil {
-			continue
-		}
-		if until, ok := v.s.still.Until(name, o.Metadata.ResourceVersion, o.ttl()); ok {
-			wait = min(wait, until-now)
-		}
-	}
-	return max(wait, time.Millisecond)
-}
-
-// lapse shows everything if a lease is free since then.
-func (v *view) lapse(see func(kv.Snapshot)) error {
-	for name := range v.objects {
-		if v.changed(name) {
-			return v.show(see)
-		}
-	}
-	return nil
 }
 
 // applyAll takes an event, and those that have come after it, and shows everything if that matters.
@@ -223,7 +180,7 @@ func (v *view) applyAll(e event, more <-chan event, see func(kv.Snapshot)) error
 		default:
 		}
 		if matters {
-			return v.show(see)
+			v.Show(see)
 		}
 		return nil
 	}
@@ -238,14 +195,11 @@ func (v *view) apply(e event) (changed bool, err error) {
 	if err := json.Unmarshal(e.Object, &o); err != nil {
 		return false, fmt.Errorf("watch leases: decode an event: %w", err)
 	}
-	marker := v.marker
 	switch e.Type {
 	case "ADDED", "MODIFIED":
-		v.take(&o)
+		return v.take(&o)
 	case "DELETED":
-		v.drop(&o)
-	default: // a bookmark
-		return false, nil
+		return v.drop(&o), nil
 	}
-	return v.marker != marker || v.changed(o.Metadata.Name), nil
+	return false, nil // a bookmark
 }

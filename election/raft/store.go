@@ -66,16 +66,11 @@ func (s *store) view(ctx context.Context, key string) (v state.View, err error) 
 	return v, s.failed("read "+key, err)
 }
 
-// entry returns what a lease means, without the marker.
-func (s *store) entry(key string, l state.Lease) kv.Entry {
-	e := kv.Entry{Version: int64(l.Version), Basis: l.Touched}
-	if l.Version > 0 {
-		e.Record = l.Record
+// recordOf returns what a lease is, without the marker.
+func recordOf(key string, l state.Lease) standstill.Record {
+	return standstill.Record{
+		Lease: key, ID: versionOf(l), TTL: l.TTL, Entry: kv.Entry{Record: l.Record, Version: int64(l.Version), Life: l.Life, Basis: l.Touched},
 	}
-	if l.Life != "" && !s.still.Free(key, versionOf(l), l.TTL) {
-		e.Life = l.Life
-	}
-	return e
 }
 
 // versionOf identifies what a lease is by its last touch and by its life, since another cluster may count
@@ -99,7 +94,7 @@ func (s *store) Read(ctx context.Context, key string) (kv.Entry, error) {
 		return kv.Entry{}, err
 	}
 	s.sighted(key, v.Lease)
-	e := s.entry(key, v.Lease)
+	e := s.still.Entry(key, recordOf(key, v.Lease))
 	e.Marker = v.Marker
 	return e, nil
 }

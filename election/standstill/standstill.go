@@ -44,9 +44,6 @@ func New(now func() time.Duration) *Clock {
 	return &Clock{now: now, seen: map[string][]sight{}, heard: now()}
 }
 
-// Now returns the time, as Until has it.
-func (c *Clock) Now() time.Duration { return c.now() }
-
 // Hear notes that the service answers. After a long silence every standstill begins again: nobody
 // could renew anything meanwhile, and the holders come first.
 func (c *Clock) Hear() {

@@ -84,8 +84,8 @@ func TestHoldersComeFirstAfterASilence(t *testing.T) {
 	free(t, c, "1", false)
 	*now += time.Second
 	free(t, c, "1", true)
-	if at, ok := c.Until("k", "1", time.Second); !ok || at != c.Now() {
-		t.Errorf("free at %v, %v; it is %v", at, ok, c.Now())
+	if at, ok := c.Until("k", "1", time.Second); !ok || at != c.now() {
+		t.Errorf("free at %v, %v; it is %v", at, ok, c.now())
 	}
 }
 

@@ -42,7 +42,7 @@ var ours = map[string][]string{
 	"election/raft/state": {},
 	"election/redis":      {"election", "election/kv", "internal/faults", "internal/files"},
 	"election/renewal":    {"election"},
-	"election/standstill": {},
+	"election/standstill": {"election/kv"},
 	"election/token":      {"election", "fencing"},
 	"election/electiontest": {
 		"election", "election/kv", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest", "internal/stopwatch",
@@ -114,7 +114,7 @@ var theirs = map[string][]string{
 	module + "/election/consul":           {"cmd/fencepost/electors/consul.go"},
 	module + "/election/etcd":             {"cmd/fencepost/electors/etcd.go"},
 	module + "/election/kubernetes":       {"cmd/fencepost/electors/kubernetes.go"},
-	module + "/election/kv":               {"election/consul", "election/electiontest", "election/etcd", "election/kubernetes", "election/raft", "election/redis", "election/zookeeper"},
+	module + "/election/kv":               {"election/consul", "election/electiontest", "election/etcd", "election/kubernetes", "election/raft", "election/redis", "election/standstill", "election/zookeeper"},
 	module + "/election/postgres":         {"cmd/fencepost/electors/postgres.go"},
 	module + "/election/raft":             {"election/raft", "cmd/fencepost/electors/raft.go", "cmd/fencepost/raft.go", "internal/rafttest"},
 	module + "/election/redis":            {"cmd/fencepost/electors/redis.go"},
