@@ -264,36 +264,3 @@ func TestTheLockDelayIsWaitedFor(t *testing.T) {
 		return len(sessions) == 1
 	})
 }
-
-// Proxies from before package kv write records without a state. Whoever leads by one is seen to
-// lead, and ends it when it starts again.
-func TestLeasesOfEarlierVersionsAreUnderstood(t *testing.T) {
-	t.Parallel()
-	agent, prefix := consultest.Shared(t), rand.Text()
-	open := func(proxy string) election.Provider {
-		return client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + proxy}).Database("db")
-	}
-	var session struct{ ID string }
-	created := agent.Request(t, http.MethodPut, "/v1/session/create",
-		[]byte(`{"Name": "fencepost/`+prefix+`old", "NodeChecks": [], "TTL": "60s", "LockDelay": "1ms", "Behavior": "release"}`))
-	if err := json.Unmarshal(created, &session); err != nil {
-		t.Fatal(err)
-	}
-	key := "/v1/kv/" + prefix + "/db/billing"
-	agent.Request(t, http.MethodPut, "/v1/kv/"+prefix+"/.generation", []byte("MARKER"))
-	agent.Request(t, http.MethodPut, key+"?acquire="+session.ID, []byte(
-		`{"worker":"a","incarnation":"a-1","proxy":"`+prefix+`old","since":"2026-11-01T10:00:00Z","ttl":"1m0s"}`))
-	p := electiontest.Reached(t, open("new"))
-	obs, err := p.Watch(within(t, patience), "billing", election.LeaseObservation{})
-	if err != nil || obs.State != election.Held || obs.Incarnation != "a-1" || obs.InstanceID != "MARKER" {
-		t.Errorf("the lease is seen as %+v, %v", obs, err)
-	}
-	if _, err := p.Acquire(within(t, patience), bid("b", time.Minute)); !errors.Is(err, election.ErrHeld) {
-		t.Errorf("another worker gets %v", err)
-	}
-	open("old") // the proxy is updated
-	eventually(t, "the lease is free", patience, func() bool {
-		_, err := p.Acquire(within(t, patience), bid("b", time.Minute))
-		return err == nil
-	})
-}

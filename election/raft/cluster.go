@@ -85,8 +85,8 @@ type scope string
 
 const (
 	anywhere scope = ""        // to the leader, or to others if it knows of none
-	onward   scope = "relayed" // to the leader
-	nowhere  scope = "1"       // it answers as the leader, or not at all
+	onward   scope = "onward"  // to the leader
+	nowhere  scope = "nowhere" // it answers as the leader, or not at all
 )
 
 // ask sends a request to a node.

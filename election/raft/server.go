@@ -17,8 +17,8 @@ import (
 const (
 	// pathPrefix precedes the operation in the path of a request.
 	pathPrefix = "/v1/"
-	// scopeHeader has the scope of a request. Earlier versions take every value for nowhere.
-	scopeHeader = "Fencepost-Final"
+	// scopeHeader has the scope of a request.
+	scopeHeader = "Fencepost-Scope"
 	// clusterHeader has the identity of the cluster: in a request that of the cluster that is meant, if the
 	// client knows it, and in each answer that of the node.
 	clusterHeader = "Fencepost-Cluster"

@@ -3,12 +3,10 @@ package disk
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"runtime/debug"
 
-	"github.com/hashicorp/raft"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
@@ -67,24 +65,4 @@ func sound(db *bolt.DB) error {
 		}
 		return first
 	})
-}
-
-// Entries have a checksum. It is at the end of their extensions, so that a version of the program that
-// knows of none reads them too. Entries that such a version has written have none.
-const (
-	sumMark = "crc1"
-	sumSize = len(sumMark) + crc32.Size
-)
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// checksum returns what stands at the end of the extensions of an entry.
-func checksum(log *raft.Log, at int64) []byte {
-	sum := crc32.New(castagnoli)
-	for _, n := range []uint64{log.Index, log.Term, uint64(log.Type), uint64(at), uint64(len(log.Extensions))} {
-		_, _ = sum.Write(number(n)) // it returns no error
-	}
-	_, _ = sum.Write(log.Extensions)
-	_, _ = sum.Write(log.Data)
-	return sum.Sum([]byte(sumMark))
 }

@@ -1,10 +1,10 @@
 package disk
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"path/filepath"
 	"sync"
 	"time"
@@ -254,12 +254,12 @@ func (d *Disk) GetUint64(key []byte) (uint64, error) {
 
 func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// headSize is the size of what precedes the extensions and the data of an entry: its term, type,
-// time in nanoseconds, and the size of its extensions, which end with its checksum.
-const headSize = 8 + 1 + 8 + 4
+// headSize is the size of what precedes the extensions and the data of an entry: the checksum of all that
+// follows, the term, the type, the time in nanoseconds, and the size of the extensions.
+const headSize = crc32.Size + 8 + 1 + 8 + 4
 
 func encode(log *raft.Log) []byte {
-	text := make([]byte, 0, headSize+len(log.Extensions)+sumSize+len(log.Data))
+	text := make([]byte, crc32.Size, headSize+len(log.Extensions)+len(log.Data))
 	text = binary.BigEndian.AppendUint64(text, log.Term)
 	text = append(text, byte(log.Type))
 	var at int64
@@ -267,38 +267,33 @@ func encode(log *raft.Log) []byte {
 		at = log.AppendedAt.UnixNano()
 	}
 	text = binary.BigEndian.AppendUint64(text, uint64(at))
-	text = binary.BigEndian.AppendUint32(text, uint32(len(log.Extensions)+sumSize))
-	text = append(append(text, log.Extensions...), checksum(log, at)...)
-	return append(text, log.Data...)
+	text = binary.BigEndian.AppendUint32(text, uint32(len(log.Extensions)))
+	text = append(append(text, log.Extensions...), log.Data...)
+	binary.BigEndian.PutUint32(text, checksum(log.Index, text[crc32.Size:]))
+	return text
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(index uint64, text []byte) uint32 {
+	return crc32.Update(crc32.Checksum(number(index), castagnoli), castagnoli, text)
 }
 
 func decode(index uint64, text []byte, log *raft.Log) error {
-	if len(text) < headSize {
-		return fmt.Errorf("%w: entry %d of the log has %d bytes", ErrDamaged, index, len(text))
+	if len(text) < headSize || binary.BigEndian.Uint32(text) != checksum(index, text[crc32.Size:]) {
+		return fmt.Errorf("%w: entry %d of the log, with %d bytes, has another checksum than its own", ErrDamaged, index, len(text))
 	}
-	extensions := int(binary.BigEndian.Uint32(text[17:]))
-	if len(text)-headSize < extensions {
-		return fmt.Errorf("%w: in entry %d of the log, %d bytes of extensions do not fit into %d bytes", ErrDamaged, index, extensions, len(text))
-	}
+	text = append([]byte(nil), text[crc32.Size:]...) // bbolt's own is valid within the transaction only
 	*log = raft.Log{Index: index, Term: binary.BigEndian.Uint64(text), Type: raft.LogType(text[8])}
-	at := int64(binary.BigEndian.Uint64(text[9:]))
-	if at != 0 {
+	if at := int64(binary.BigEndian.Uint64(text[9:])); at != 0 {
 		log.AppendedAt = time.Unix(0, at)
 	}
-	rest := append([]byte(nil), text[headSize:]...) // bbolt's own is valid within the transaction only
-	if len(rest) > extensions {
-		log.Data = rest[extensions:]
+	extensions, rest := binary.BigEndian.Uint32(text[17:]), text[headSize-crc32.Size:]
+	if extensions > 0 {
+		log.Extensions = rest[:extensions:extensions]
 	}
-	rest = rest[:extensions:extensions]
-	var sum []byte
-	if n := extensions - sumSize; n >= 0 && string(rest[n:n+len(sumMark)]) == sumMark {
-		rest, sum = rest[:n:n], rest[n:]
-	}
-	if len(rest) > 0 {
-		log.Extensions = rest
-	}
-	if sum != nil && !bytes.Equal(sum, checksum(log, at)) {
-		return fmt.Errorf("%w: entry %d of the log has another checksum than its own", ErrDamaged, index)
+	if data := rest[extensions:]; len(data) > 0 {
+		log.Data = data
 	}
 	return nil
 }

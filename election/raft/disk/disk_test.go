@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/fencepost/fencepost/election/raft/disk"
 )
@@ -369,28 +368,5 @@ func TestADamagedDatabaseIsRefused(t *testing.T) {
 				t.Errorf("it is opened with %v", err)
 			}
 		})
-	}
-}
-
-// Entries that a version of the program without checksums has written are read.
-func TestAnEntryWithoutAChecksumIsRead(t *testing.T) {
-	t.Parallel()
-	dir := create(t, id)
-	db, err := bolt.Open(filepath.Join(dir, "raft.db"), 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := append([]byte{0, 0, 0, 0, 0, 0, 0, 7, byte(raft.LogCommand)}, make([]byte, 8)...)
-	old = append(old, 0, 0, 0, 4, 'm', 'o', 'r', 'e', 'a')
-	err = db.Update(func(tx *bolt.Tx) error {
-		return tx.Bucket([]byte("log")).Put([]byte{0, 0, 0, 0, 0, 0, 0, 1}, old)
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
-	var got raft.Log
-	want := raft.Log{Index: 1, Term: 7, Type: raft.LogCommand, Extensions: []byte("more"), Data: []byte("a")}
-	if err := open(t, dir).GetLog(1, &got); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("it is %+v, %v", got, err)
 	}
 }
