@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -80,7 +82,7 @@ func TestFenceLogReadsWholeLinesOnce(t *testing.T) {
 		}
 	}
 	log := &fenceLog{path: path}
-	read := func() []logLine {
+	read := func() []scratch.LogLine {
 		lines, err := log.next()
 		if err != nil {
 			t.Fatal(err)
@@ -88,11 +90,11 @@ func TestFenceLogReadsWholeLinesOnce(t *testing.T) {
 		return lines
 	}
 	write("goroutine 1 [running]:\n" + `{"logger":"audit","msg":"stale write rejected","sqlstate":"ZF001"}` + "\n" + `{"msg":"take`)
-	if got := read(); len(got) != 1 || !got[0].refused() || got[0].SQLState != "ZF001" {
+	if got := read(); len(got) != 1 || !refused(got[0]) || got[0].SQLState != "ZF001" {
 		t.Errorf("first read: %+v", got)
 	}
 	write(`over","epoch":2}` + "\n")
-	if got := read(); len(got) != 1 || got[0].refused() || got[0].Epoch != 2 {
+	if got := read(); len(got) != 1 || refused(got[0]) || got[0].Epoch != 2 {
 		t.Errorf("second read: %+v", got)
 	}
 	if got := read(); len(got) != 0 {

@@ -1,35 +1,16 @@
 package demo
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
-
-// logLine is a line of Fencepost's log.
-type logLine struct {
-	Logger string `json:"logger"`
-	Msg    string `json:"msg"`
-
-	Resource string `json:"resource"`
-	Worker   string `json:"worker"`
-	Epoch    int64  `json:"epoch"`
-	Reason   string `json:"reason"` // why a lease was released
-	State    string `json:"state"`  // of a backend that was terminated
-
-	// Only in the audit log:
-	CurrentEpoch  int64    `json:"current_epoch"`
-	CurrentWorker string   `json:"current_worker"`
-	SQLState      string   `json:"sqlstate"`
-	Statement     string   `json:"statement"`
-	Tables        []string `json:"tables"`
-}
 
 // refused reports whether the line is the audit log's record of a stale write. A
 // worker of the demo writes only as the leader, so no other write is refused.
-func (l *logLine) refused() bool { return l.Logger == "audit" && l.Msg == "stale write rejected" }
+func refused(l scratch.LogLine) bool { return l.Logger == "audit" && l.Msg == "stale write rejected" }
 
 // fenceLog reads Fencepost's log as it grows.
 type fenceLog struct {
@@ -38,7 +19,7 @@ type fenceLog struct {
 }
 
 // next returns the lines written since the last call.
-func (f *fenceLog) next() ([]logLine, error) {
+func (f *fenceLog) next() ([]scratch.LogLine, error) {
 	file, err := os.Open(f.path)
 	if err != nil {
 		return nil, fmt.Errorf("read Fencepost's log: %w", err)
@@ -48,17 +29,7 @@ func (f *fenceLog) next() ([]logLine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Fencepost's log: %w", err)
 	}
-	var lines []logLine
-	for {
-		line, rest, whole := bytes.Cut(text, []byte("\n"))
-		if !whole {
-			return lines, nil // the last line may be incomplete
-		}
-		text, f.at = rest, f.at+int64(len(line))+1
-		var l logLine
-		// Fencepost logs JSON; a crash's stack trace is not JSON.
-		if json.Unmarshal(line, &l) == nil {
-			lines = append(lines, l)
-		}
-	}
+	lines, rest := scratch.LogLines(text)
+	f.at += int64(len(text) - len(rest))
+	return lines, nil
 }

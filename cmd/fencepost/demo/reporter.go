@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // ANSI colours, used only on a terminal.
@@ -93,7 +95,7 @@ func (r *reporter) describe(e event) string {
 }
 
 // fencepost shows what Fencepost did on its own, according to its log.
-func (r *reporter) fencepost(l logLine) {
+func (r *reporter) fencepost(l scratch.LogLine) {
 	worker, _, _ := strings.Cut(l.Worker, ":")
 	text := ""
 	switch {
@@ -110,7 +112,7 @@ func (r *reporter) fencepost(l logLine) {
 }
 
 // audit shows a line of the audit log.
-func (r *reporter) audit(l logLine) {
+func (r *reporter) audit(l scratch.LogLine) {
 	r.line("audit log", red, fmt.Sprintf("%q sqlstate=%s", l.Msg, l.SQLState))
 	for _, line := range []string{
 		fmt.Sprintf("resource=%s worker=%s epoch=%d", l.Resource, l.Worker, l.Epoch),

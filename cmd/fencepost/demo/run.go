@@ -35,10 +35,10 @@ type run struct {
 	workers map[string]*scratch.Process
 	events  chan event
 	readers sync.WaitGroup
-	charged map[int]bool // invoices reported as charged
-	refused int          // lines in the audit log
-	audit   []logLine    // the lines that have not been shown yet
-	calm    bool         // the leader has been thawed and answered: show less
+	charged map[int]bool      // invoices reported as charged
+	refused int               // lines in the audit log
+	audit   []scratch.LogLine // the lines that have not been shown yet
+	calm    bool              // the leader has been thawed and answered: show less
 }
 
 // runWorkers runs two workers on a fresh queue, freezes the leader in the middle of a
@@ -234,7 +234,7 @@ func (r *run) show(e event) {
 func (r *run) showLog() error {
 	lines, err := r.env.log.next()
 	for _, l := range lines {
-		if l.refused() {
+		if refused(l) {
 			r.refused++
 			r.audit = append(r.audit, l)
 			continue

@@ -1,56 +1,26 @@
 package playground
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"sync"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
-
-// logLine is a line of a proxy's log.
-type logLine struct {
-	Logger   string `json:"logger"`
-	Msg      string `json:"msg"`
-	Resource string `json:"resource"`
-	Worker   string `json:"worker"`
-	Epoch    int64  `json:"epoch"`
-	From     string `json:"from"`
-	Reason   string `json:"reason"` // why a lease was released
-	State    string `json:"state"`  // of a backend that was terminated
-
-	// Only in the audit log:
-	CurrentEpoch  int64  `json:"current_epoch"`
-	CurrentWorker string `json:"current_worker"`
-	SQLState      string `json:"sqlstate"`
-	Statement     string `json:"statement"`
-	Repeated      int64  `json:"repeated"`
-}
 
 // proxyLog is where a proxy writes its log.
 type proxyLog struct {
 	proxy string
-	line  func(proxy string, l logLine)
+	line  func(proxy string, l scratch.LogLine)
 
 	mu   sync.Mutex
 	rest []byte // of a line that is not complete
 }
 
-// Write implements io.Writer. Lines that are not JSON are left out.
+// Write implements io.Writer.
 func (p *proxyLog) Write(text []byte) (int, error) {
 	p.mu.Lock()
-	var lines []logLine
-	p.rest = append(p.rest, text...)
-	for {
-		line, rest, whole := bytes.Cut(p.rest, []byte("\n"))
-		if !whole {
-			break
-		}
-		var l logLine
-		if json.Unmarshal(line, &l) == nil {
-			lines = append(lines, l)
-		}
-		p.rest = append([]byte(nil), rest...)
-	}
+	lines, rest := scratch.LogLines(append(p.rest, text...))
+	p.rest = append([]byte(nil), rest...)
 	p.mu.Unlock()
 	for _, l := range lines {
 		p.line(p.proxy, l)
@@ -59,7 +29,7 @@ func (p *proxyLog) Write(text []byte) (int, error) {
 }
 
 // logged takes in a line of a proxy's log.
-func (l *Lab) logged(proxy string, line logLine) {
+func (l *Lab) logged(proxy string, line scratch.LogLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if line.Resource == "" || line.Resource != l.mu.scene.resource {
@@ -77,14 +47,14 @@ func (l *Lab) logged(proxy string, line logLine) {
 		l.changedLocked()
 		return
 	}
-	if text := line.describe(); text != "" {
+	if text := describe(line); text != "" {
 		l.sayLocked("fencepost", proxy, false, "%s", text)
 		l.changedLocked()
 	}
 }
 
 // describe says what a line means, "" if the page does not show it.
-func (l logLine) describe() string {
+func describe(l scratch.LogLine) string {
 	name := nameOf(l.Worker)
 	switch l.Msg {
 	case "granted":

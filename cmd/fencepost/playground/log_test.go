@@ -4,12 +4,14 @@ import (
 	"io"
 	"slices"
 	"testing"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 func TestLogIsReadLineByLine(t *testing.T) {
 	t.Parallel()
 	var got []string
-	p := &proxyLog{proxy: "p", line: func(_ string, l logLine) { got = append(got, l.describe()) }}
+	p := &proxyLog{proxy: "p", line: func(_ string, l scratch.LogLine) { got = append(got, describe(l)) }}
 	for _, text := range []string{
 		`{"msg":"granted","worker":"worker-a:x","epoch":1}` + "\n" + `{"msg":"takeover","worker":"worker-b:y",`,
 		`"epoch":2,"from":"worker-a:x"}` + "\ngoroutine 1 [running]:\n",
@@ -35,15 +37,15 @@ func TestLogIsShownForTheSceneOnly(t *testing.T) {
 	l := newLab(nil)
 	l.mu.scene.resource = "pause-2"
 	for _, resource := range []string{"pause-1", "", "pause-2"} {
-		l.logged("proxy", logLine{Msg: "granted", Worker: "worker-a:x", Resource: resource, Epoch: 1})
-		l.logged("proxy", logLine{Logger: "audit", Msg: "stale write rejected", Worker: "worker-b:y", Resource: resource, SQLState: "ZF001"})
+		l.logged("proxy", scratch.LogLine{Msg: "granted", Worker: "worker-a:x", Resource: resource, Epoch: 1})
+		l.logged("proxy", scratch.LogLine{Logger: "audit", Msg: "stale write rejected", Worker: "worker-b:y", Resource: resource, SQLState: "ZF001"})
 	}
 	s := l.State()
 	if len(s.Lines) != 1 || len(s.Audit) != 1 || s.Audit[0].SQLState != "ZF001" {
 		t.Errorf("shown: %+v, %+v", s.Lines, s.Audit)
 	}
 	for range 10 * shownLines {
-		l.logged("proxy", logLine{Msg: "granted", Worker: "worker-a:x", Resource: "pause-2"})
+		l.logged("proxy", scratch.LogLine{Msg: "granted", Worker: "worker-a:x", Resource: "pause-2"})
 	}
 	if n, kept := len(l.State().Lines), len(l.mu.lines); n != shownLines || kept > 2*shownLines {
 		t.Errorf("%d lines are shown, %d kept, of at most %d", n, kept, shownLines)
