@@ -40,10 +40,7 @@ func (t *teller) tell(resource string) {
 	t.mu.Lock()
 	t.changed[resource] = struct{}{}
 	t.mu.Unlock()
-	select {
-	case t.more <- struct{}{}:
-	default:
-	}
+	poke(t.more)
 }
 
 // take returns what has changed since it was last called.
