@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // WorkerOptions configures one worker process.
@@ -73,7 +75,7 @@ func RunWorker(ctx context.Context, o WorkerOptions) error {
 			fmt.Fprintln(o.Log, err)
 			// Like a pool: drop the connection and open another.
 			w.disconnect()
-			sleep(ctx, idle)
+			scratch.Sleep(ctx, idle)
 		}
 	}
 	return nil
@@ -90,7 +92,7 @@ func (w *worker) turn(ctx context.Context) error {
 		return err
 	}
 	if role != "leader" {
-		sleep(ctx, idle)
+		scratch.Sleep(ctx, idle)
 		return nil
 	}
 	return w.charge(ctx)
@@ -125,7 +127,7 @@ func (w *worker) charge(ctx context.Context) error {
 			return err
 		}
 		w.report(event{Kind: eventInserted, Invoice: invoice})
-		sleep(ctx, w.o.Pause) // wait for the payment service
+		scratch.Sleep(ctx, w.o.Pause) // wait for the payment service
 		step = "UPDATE"
 		if _, err := tx.Exec(ctx, "UPDATE invoices SET state = 'charged' WHERE id = $1", invoice); err != nil {
 			return err
@@ -137,7 +139,7 @@ func (w *worker) charge(ctx context.Context) error {
 	case err == nil:
 		w.report(event{Kind: eventCharged, Invoice: invoice})
 	case errors.Is(err, pgx.ErrNoRows):
-		sleep(ctx, idle)
+		scratch.Sleep(ctx, idle)
 		return nil
 	default:
 		w.reportError(eventRefused, err, event{Invoice: invoice, Step: step})
@@ -209,13 +211,4 @@ func (w *worker) report(e event) {
 	}
 	// If nobody reads any more, this process is about to be ended.
 	_, _ = w.o.Out.Write(append(line, '\n'))
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

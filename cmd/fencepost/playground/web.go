@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 //go:embed page
@@ -101,7 +103,7 @@ func (w *web) events(rw http.ResponseWriter, r *http.Request) {
 		if _, err := fmt.Fprintf(rw, "data: %s\n\n", text); err != nil || control.Flush() != nil {
 			return
 		}
-		pause(r.Context(), sendEvery)
+		scratch.Sleep(r.Context(), sendEvery)
 		select {
 		case <-news:
 		case <-time.After(aliveEvery):

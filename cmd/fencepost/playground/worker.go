@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
 // WorkerOptions configures one worker process.
@@ -81,13 +83,13 @@ func RunWorker(ctx context.Context, o WorkerOptions) error {
 	for ctx.Err() == nil {
 		switch err := w.turn(ctx); {
 		case err == nil:
-			pause(ctx, o.Rest)
+			scratch.Sleep(ctx, o.Rest)
 		case errors.Is(err, errNotLeading):
-			pause(ctx, idleRest)
+			scratch.Sleep(ctx, idleRest)
 		default:
 			if ctx.Err() == nil {
 				w.failed(err)
-				pause(ctx, o.Rest)
+				scratch.Sleep(ctx, o.Rest)
 			}
 		}
 	}
@@ -164,7 +166,7 @@ func (w *worker) write(ctx context.Context, epoch int64) error {
 	step, n := "BEGIN", w.last.N+1
 	remembers := w.o.Insist && epoch > 0 && w.last.Epoch == epoch
 	if remembers {
-		pause(ctx, w.o.Think)
+		scratch.Sleep(ctx, w.o.Think)
 	}
 	err := pgx.BeginFunc(ctx, w.conn, func(tx pgx.Tx) error {
 		if !remembers {
@@ -173,7 +175,7 @@ func (w *worker) write(ctx context.Context, epoch int64) error {
 				return err
 			}
 			w.say(report{Kind: reportRead, N: n})
-			pause(ctx, w.o.Think)
+			scratch.Sleep(ctx, w.o.Think)
 		}
 		step = "INSERT"
 		if _, err := tx.Exec(ctx, "INSERT INTO notes (resource, n, worker, epoch) VALUES ($1, $2, $3, $4)", w.o.Resource, n, w.id, epoch); err != nil {
@@ -239,13 +241,4 @@ func (w *worker) say(r report) {
 	}
 	// If nobody reads any more, this process is about to be ended.
 	_, _ = w.o.Out.Write(append(line, '\n'))
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
