@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
 )
 
@@ -127,16 +128,16 @@ func (env *environment) migrate(ctx context.Context) error {
 
 // startFencepost writes a configuration and runs fencepost serve with it.
 func (env *environment) startFencepost(ctx context.Context) error {
-	var admin string
+	var adminAddress string
 	var err error
 	if env.listen, err = scratch.FreeAddress(); err != nil {
 		return err
 	}
-	if admin, err = scratch.FreeAddress(); err != nil {
+	if adminAddress, err = scratch.FreeAddress(); err != nil {
 		return err
 	}
 	config := fmt.Sprintf("listen: %s\nadmin: %s\nupstream:\n  address: %s\nelection:\n  provider: %s\n",
-		env.listen, admin, env.pg.Address, env.o.Election)
+		env.listen, adminAddress, env.pg.Address, env.o.Election)
 	if env.leases != nil {
 		config += env.leases.config
 	}
@@ -157,7 +158,7 @@ func (env *environment) startFencepost(ctx context.Context) error {
 	if env.fence, err = scratch.Start("Fencepost", cmd); err != nil {
 		return err
 	}
-	err = scratch.WaitFor(ctx, env.fence, 20*time.Second, func() error { return ready(ctx, admin) })
+	err = scratch.WaitFor(ctx, env.fence, 20*time.Second, func() error { return ready(ctx, adminAddress) })
 	if err != nil {
 		return fmt.Errorf("wait for Fencepost: %w\n%s", err, scratch.Tail(env.log.path, 10))
 	}
@@ -165,20 +166,13 @@ func (env *environment) startFencepost(ctx context.Context) error {
 }
 
 // ready returns nil if Fencepost is ready.
-func ready(ctx context.Context, admin string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)
-	if err != nil {
-		return err
+func ready(ctx context.Context, address string) error {
+	var r admin.Readiness
+	err := (&admin.Client{Address: address}).Ask(ctx, http.MethodGet, "/readyz", &r, http.StatusOK, http.StatusServiceUnavailable)
+	if err == nil && !r.Ready {
+		err = fmt.Errorf("not ready: upstream %s, election %s", r.Upstream, r.Election)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("not ready: %s", resp.Status)
-	}
-	return nil
+	return err
 }
 
 // leaseDSN returns the DSN of a worker: Postgres' own DSN with Fencepost's address and
