@@ -1,7 +1,6 @@
 package consul_test
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -19,26 +18,17 @@ import (
 	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/internal/consultest"
-	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
-const patience = 60 * time.Second
+// What these tests share with those of other providers.
+var (
+	within     = electiontest.Within
+	eventually = electiontest.Eventually
+	bid        = electiontest.Bid
+	renew      = electiontest.Renew
+)
 
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
-	t.Helper()
-	stopwatch.Eventually(t, d, what, holds)
-}
-
-func bid(worker string, ttl time.Duration) election.AcquireRequest {
-	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
-}
+const patience = electiontest.Patience
 
 // A session that is renewed while no read confirms the lock would serve nobody: its holder
 // may not lead, and nobody else could take over.
@@ -76,30 +66,14 @@ func TestALeaseThatCannotBeConfirmedEnds(t *testing.T) {
 	}
 }
 
-// An agent that stands still confirms nothing, and loses nothing.
+// An agent that stands still confirms nothing, and loses nothing. Agents of the tests keep no data.
 func TestAFrozenAgentIsUnknownNotLost(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t)
-	c := client(t, consul.Config{Address: agent.Addr(), Proxy: "one"})
-	p := electiontest.Reached(t, c.Database("db"))
-	lease, err := p.Acquire(within(t, patience), bid("a", time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent.Pause(t)
-	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
-		t.Errorf("while Consul stands still the holder renews with %v", err)
-	}
-	eventually(t, "the client knows that Consul stands still", patience, func() bool { return c.Healthy() != nil })
-	agent.Continue(t)
-	eventually(t, "the holder renews when Consul goes on", patience, func() bool {
-		err := p.Renew(within(t, time.Second), lease)
-		if errors.Is(err, election.ErrLost) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	eventually(t, "the client knows that Consul goes on", patience, func() bool { return c.Healthy() == nil })
+	electiontest.Outage{
+		Client: client(t, consul.Config{Address: agent.Addr(), Proxy: "one"}), TTL: time.Minute,
+		Pause: func() { agent.Pause(t) }, Continue: func() { agent.Continue(t) },
+	}.Run(t)
 }
 
 func TestMissingRightsAreUnknownNotLost(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
@@ -59,13 +58,9 @@ func TestTLSFilesAreReadAgain(t *testing.T) {
 	renewed := func(what string) {
 		t.Helper()
 		agent.CloseClientConnections()
-		eventually(t, "the lease is renewed with "+what, patience, func() bool {
-			err := p.Renew(within(t, time.Second), lease)
-			if errors.Is(err, election.ErrLost) {
-				t.Fatal(err)
-			}
-			return err == nil
-		})
+		if err := renew(t, p, lease); err != nil {
+			t.Fatalf("with %s the lease is renewed with %v", what, err)
+		}
 	}
 	renewed("the first files")
 

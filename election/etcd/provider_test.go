@@ -1,7 +1,6 @@
 package etcd_test
 
 import (
-	"context"
 	"crypto/rand"
 	"strings"
 	"testing"
@@ -110,25 +109,33 @@ func (a admin) revoke(key string) {
 
 func client(t *testing.T, cfg etcd.Config) *kv.Client {
 	t.Helper()
-	cfg.Logger = zaptest.NewLogger(t).Named(strings.TrimPrefix(cfg.Proxy, cfg.Prefix))
-	c, err := etcd.New(cfg)
+	c, err := open(t, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-const patience = 60 * time.Second
-
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
+// open returns a client that is closed when the test ends.
+func open(t *testing.T, cfg etcd.Config) (*kv.Client, error) {
+	cfg.Logger = zaptest.NewLogger(t).Named(strings.TrimPrefix(cfg.Proxy, cfg.Prefix))
+	c, err := etcd.New(cfg)
+	if err == nil {
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return c, err
 }
 
-func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
-	t.Helper()
-	stopwatch.Eventually(t, d, what, holds)
-}
+// What these tests share with those of other providers.
+var (
+	within     = electiontest.Within
+	eventually = electiontest.Eventually
+	bid        = electiontest.Bid
+	acquire    = electiontest.Acquire
+	renew      = electiontest.Renew
+)
+
+const (
+	patience = electiontest.Patience
+	long     = time.Minute // the TTL of leases that do not expire in a test
+)

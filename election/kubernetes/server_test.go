@@ -3,7 +3,6 @@
 package kubernetes
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -80,71 +79,26 @@ func TestWhatAServerRefuses(t *testing.T) {
 
 const long = 60 * time.Second
 
-// acquire waits for the lease.
-func acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (lease *election.Lease) {
-	t.Helper()
-	eventually(t, "the lease of "+b.Worker+" is awarded", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		var err error
-		lease, err = p.Acquire(ctx, b)
-		return err == nil
-	})
-	return lease
-}
-
-// renew renews a lease until the outcome is known.
-func renew(t *testing.T, p election.Provider, l *election.Lease) error {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		err := p.Renew(ctx, l)
-		cancel()
-		if err == nil || errors.Is(err, election.ErrLost) || time.Now().After(end) {
-			return err
-		}
-	}
-}
+// What these tests share with those of other providers.
+var (
+	acquire = electiontest.Acquire
+	renew   = electiontest.Renew
+)
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not hold that %s", what)
-		}
-	}
+	electiontest.Eventually(t, what, patience, holds)
 }
 
 // A server that is killed or frozen ends no term.
 func TestTheServerIsAwayWhileALeaseIsHeld(t *testing.T) {
 	t.Parallel()
 	server := kubernetestest.Start(t)
-	c := client(t, Config{Kubeconfig: server.Kubeconfig(t, server.Addr(), kubernetestest.Admin), Proxy: "one"})
-	p := c.Database("db")
-	lease := acquire(t, p, bid("a"))
-	server.Kill()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := p.Renew(ctx, lease); errors.Is(err, election.ErrLost) || err == nil || !strings.Contains(err.Error(), "cannot be reached") {
-		t.Errorf("without the server, the holder renews with %v", err)
-	}
-	eventually(t, "the client knows", func() bool { return c.Healthy() != nil })
-	server.Restart(t)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("after the restart the holder renews with %v", err)
-	}
-	eventually(t, "the client knows that it is there", func() bool { return c.Healthy() == nil })
-	server.Pause(t)
-	short, stop := context.WithTimeout(t.Context(), time.Second)
-	defer stop()
-	if err := p.Renew(short, lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
-		t.Errorf("while the server stands still the holder renews with %v", err)
-	}
-	eventually(t, "the client knows that it stands still", func() bool { return c.Healthy() != nil })
-	server.Continue(t)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("when the server goes on the holder renews with %v", err)
-	}
+	s := onServer(t, server)
+	electiontest.Outage{
+		Service: s.api.name, Client: client(t, Config{Kubeconfig: server.Kubeconfig(t, server.Addr(), kubernetestest.Admin), Proxy: "one"}), TTL: long,
+		Kill: server.Kill, Restart: func() { server.Restart(t) }, Pause: func() { server.Pause(t) }, Continue: func() { server.Continue(t) },
+	}.Run(t)
 }
 
 // Missing rights and a token that is no longer valid are unknown, not lost; a new token is read.

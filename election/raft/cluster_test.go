@@ -1,7 +1,6 @@
 package raft
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,7 +12,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
 	"github.com/fencepost/fencepost/internal/stopwatch"
@@ -22,7 +21,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const (
-	patience = 60 * time.Second
+	patience = electiontest.Patience
 	// heartbeat is the default. With less, a busy machine elects leaders all the time.
 	heartbeat = defaultHeartbeat
 	// ttl is the TTL of leases that expire in a test.
@@ -30,17 +29,13 @@ const (
 	long = time.Minute
 )
 
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
-	t.Helper()
-	stopwatch.Eventually(t, d, what, holds)
-}
+// What these tests share with those of other providers.
+var (
+	within     = electiontest.Within
+	eventually = electiontest.Eventually
+	bid        = electiontest.Bid
+	acquire    = electiontest.Acquire
+)
 
 // clusters bounds how many clusters there are at once. Their nodes have to hear of each other within a second, which a
 // busy machine does not manage for many.
@@ -293,21 +288,4 @@ func (c *members) client(t *testing.T, proxy, prefix string, addresses ...string
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	return client
-}
-
-func bid(worker string, ttl time.Duration) election.AcquireRequest {
-	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
-}
-
-// acquire waits for the lease.
-func acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (lease *election.Lease) {
-	t.Helper()
-	eventually(t, "the lease of "+b.Worker+" is awarded", patience, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		var err error
-		lease, err = p.Acquire(ctx, b)
-		return err == nil
-	})
-	return lease
 }

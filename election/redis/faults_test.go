@@ -1,7 +1,6 @@
 package redis_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,39 +23,10 @@ import (
 func TestRedisRestartsWhileALeaseIsHeld(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := client(t, redis.Config{Address: server.Addr(), Proxy: "one"})
-	p := c.Database("db")
-	lease := acquire(t, p, bid("a", long))
-	server.Kill()
-	for what, request := range map[string]func() error{
-		"renew":   func() error { return p.Renew(within(t, patience), lease) },
-		"acquire": func() error { _, err := p.Acquire(within(t, patience), bid("b", long)); return err },
-		"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
-	} {
-		eventually(t, "the error of "+what+" names the cause", patience, func() bool {
-			err := request()
-			var network net.Error
-			if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
-				t.Fatalf("without Redis, %s ended with %v", what, err)
-			}
-			return strings.Contains(err.Error(), "Redis at "+server.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
-		})
-	}
-	eventually(t, "the client knows", patience, func() bool { return c.Healthy() != nil })
-	server.Restart(t)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("after the restart the holder renews with %v", err)
-	}
-	eventually(t, "the client knows that Redis is there", patience, func() bool { return c.Healthy() == nil })
-	server.Pause(t)
-	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
-		t.Errorf("while Redis stands still the holder renews with %v", err)
-	}
-	eventually(t, "the client knows that Redis stands still", patience, func() bool { return c.Healthy() != nil })
-	server.Continue(t)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("when Redis goes on the holder renews with %v", err)
-	}
+	p, lease := electiontest.Outage{
+		Service: "Redis at " + server.Addr(), Client: client(t, redis.Config{Address: server.Addr(), Proxy: "one"}), TTL: long,
+		Kill: server.Kill, Restart: func() { server.Restart(t) }, Pause: func() { server.Pause(t) }, Continue: func() { server.Continue(t) },
+	}.Run(t)
 	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,7 @@
 package redis_test
 
 import (
-	"context"
 	"crypto/rand"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -103,69 +101,34 @@ func (o operator) wipe() {
 
 func client(t *testing.T, cfg redis.Config) *redis.Client {
 	t.Helper()
-	cfg.Logger = zaptest.NewLogger(t).Named(strings.TrimPrefix(cfg.Proxy, cfg.Prefix))
-	c, err := redis.New(cfg)
+	c, err := open(t, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-const (
-	patience = 60 * time.Second
-	long     = 60 * time.Second
+// open returns a client that is closed when the test ends.
+func open(t *testing.T, cfg redis.Config) (*redis.Client, error) {
+	cfg.Logger = zaptest.NewLogger(t).Named(strings.TrimPrefix(cfg.Proxy, cfg.Prefix))
+	c, err := redis.New(cfg)
+	if err == nil {
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return c, err
+}
+
+// What these tests share with those of other providers.
+var (
+	within     = electiontest.Within
+	eventually = electiontest.Eventually
+	bid        = electiontest.Bid
+	acquire    = electiontest.Acquire
+	renew      = electiontest.Renew
+	isDenied   = electiontest.IsDenied
 )
 
-func bid(worker string, ttl time.Duration) election.AcquireRequest {
-	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
-}
-
-// acquire waits for the lease.
-func acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (lease *election.Lease) {
-	t.Helper()
-	eventually(t, "the lease of "+b.Worker+" is awarded", patience, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		var err error
-		lease, err = p.Acquire(ctx, b)
-		return err == nil
-	})
-	return lease
-}
-
-// renew renews a lease until the outcome is known.
-func renew(t *testing.T, p election.Provider, l *election.Lease) error {
-	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		err := p.Renew(ctx, l)
-		cancel()
-		if err == nil || errors.Is(err, election.ErrLost) || time.Now().After(end) {
-			return err
-		}
-	}
-}
-
-func isDenied(t *testing.T, what string, err error, remedy string) {
-	t.Helper()
-	var denied *election.DeniedError
-	switch {
-	case errors.Is(err, election.ErrLost), errors.Is(err, election.ErrHeld), !errors.As(err, &denied):
-		t.Errorf("%s ended with %v", what, err)
-	case !strings.Contains(denied.Remedy, remedy):
-		t.Errorf("%s: the remedy %q does not contain %q", what, denied.Remedy, remedy)
-	}
-}
-
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
-	t.Helper()
-	stopwatch.Eventually(t, d, what, holds)
-}
+const (
+	patience = electiontest.Patience
+	long     = time.Minute // the TTL of leases that do not expire in a test
+)

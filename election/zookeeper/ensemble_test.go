@@ -18,42 +18,16 @@ func TestAnEnsemble(t *testing.T) {
 	ensemble := zookeepertest.Start(t, zookeepertest.WithServers(3))
 	t.Run("a late request over another server", func(t *testing.T) { aLateRequestOverAnotherServer(t, ensemble) })
 	t.Run("without a quorum nothing is confirmed", func(t *testing.T) { withoutAQuorumNothingIsConfirmed(t, ensemble) })
-	t.Run("a leader is lost", func(t *testing.T) { aLeaderIsLost(t, ensemble) })
-}
-
-// Whoever leads an ensemble of three is frozen, then killed. The term goes on each time, and a dead
-// proxy's lease is free after a timeout that began anew.
-func aLeaderIsLost(t *testing.T, ensemble *zookeepertest.Ensemble) {
-	const ttl = 8 * time.Second
-	open := func(proxy string) election.Provider {
-		return client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: ttl, Prefix: "leader", Proxy: proxy}).Database("db")
-	}
-	p, q := open("one"), open("two")
-	lease := acquire(t, p, bid("a", ttl))
-	leader := ensemble.Leader(t)
-	ensemble.Pause(t, leader)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("while the leader is frozen, the holder renews with %v", err)
-	}
-	ensemble.Continue(t, leader)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("after the old leader woke up, the holder renews with %v", err)
-	}
-	ensemble.Kill(ensemble.Leader(t))
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("after the leader was killed, the holder renews with %v", err)
-	}
-	if _, err := q.Acquire(within(t, 2*time.Second), bid("b", ttl)); err == nil {
-		t.Error("somebody else got the lease")
-	}
-	next := acquire(t, q, bid("b", long)) // the holder's candidacy dies
-	if next.Index <= lease.Index || next.InstanceID != lease.InstanceID {
-		t.Errorf("award (%s, %d) came after (%s, %d)", next.InstanceID, next.Index, lease.InstanceID, lease.Index)
-	}
-	ensemble.Restart(t)
-	if err := renew(t, q, next); err != nil {
-		t.Errorf("with all servers again, the holder renews with %v", err)
-	}
+	t.Run("a leader is lost", func(t *testing.T) {
+		const ttl = 8 * time.Second
+		electiontest.Members{
+			Open: func(proxy string) electiontest.Client {
+				return client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: ttl, Prefix: "leader", Proxy: proxy})
+			},
+			TTL: ttl, Leader: func() int { return ensemble.Leader(t) }, Kill: ensemble.Kill, Restart: func() { ensemble.Restart(t) },
+			Pause: func(i int) { ensemble.Pause(t, i) }, Continue: func(i int) { ensemble.Continue(t, i) },
+		}.LoseTheLeader(t)
+	})
 }
 
 // A request is still under way to one server when its proxy has connected to another one, and has

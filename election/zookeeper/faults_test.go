@@ -1,10 +1,8 @@
 package zookeeper_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -19,83 +17,18 @@ import (
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
-const long = 60 * time.Second
-
-func bid(worker string, ttl time.Duration) election.AcquireRequest {
-	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
-}
-
-// acquire waits for the lease.
-func acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (lease *election.Lease) {
-	t.Helper()
-	var err error
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		lease, err = p.Acquire(ctx, b)
-		cancel()
-		if err == nil {
-			return lease
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the lease of %s is not awarded: %v", b.Worker, err)
-		}
-	}
-}
-
-// renew renews a lease until the outcome is known.
-func renew(t *testing.T, p election.Provider, l *election.Lease) error {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		err := p.Renew(ctx, l)
-		cancel()
-		if err == nil || errors.Is(err, election.ErrLost) || time.Now().After(end) {
-			return err
-		}
-	}
-}
-
 // The server is away for longer than the session timeout. It counts anew when it is there again:
 // the term goes on.
 func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
 	t.Parallel()
 	ensemble := zookeepertest.Start(t)
 	const ttl = 8 * time.Second
-	c := client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: ttl, Proxy: "one"})
-	p := c.Database("db")
-	lease := acquire(t, p, bid("a", ttl))
-	ensemble.Kill(0)
-	killed := time.Now()
-	for what, request := range map[string]func() error{
-		"renew":   func() error { return p.Renew(within(t, patience), lease) },
-		"acquire": func() error { _, err := p.Acquire(within(t, patience), bid("b", ttl)); return err },
-		"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
-	} {
-		eventually(t, "the error names the cause", patience, func() bool {
-			err := request()
-			var network net.Error
-			if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
-				t.Fatalf("without ZooKeeper, %s ended with %v", what, err)
-			}
-			return strings.Contains(err.Error(), "ZooKeeper at "+ensemble.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
-		})
-	}
-	eventually(t, "the client knows", patience, func() bool { return c.Healthy() != nil })
-	time.Sleep(time.Until(killed.Add(ttl + zookeepertest.Tick))) // the session would be over by now
-	ensemble.Restart(t)
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("after the restart the holder renews with %v", err)
-	}
-	eventually(t, "the client knows that ZooKeeper is there", patience, func() bool { return c.Healthy() == nil })
-	ensemble.Pause(t, 0)
-	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
-		t.Errorf("while ZooKeeper stands still the holder renews with %v", err)
-	}
-	eventually(t, "the client knows that ZooKeeper stands still", patience, func() bool { return c.Healthy() != nil })
-	ensemble.Continue(t, 0)
-	if err := renew(t, p, lease); err != nil && !errors.Is(err, election.ErrLost) { // its server may find that the session is over
-		t.Errorf("when ZooKeeper goes on the holder renews with %v", err)
-	}
+	electiontest.Outage{
+		Service: "ZooKeeper at " + ensemble.Addr(), Client: client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: ttl, Proxy: "one"}), TTL: ttl,
+		Kill: func() { ensemble.Kill(0) }, Restart: func() { ensemble.Restart(t) }, Away: ttl + zookeepertest.Tick,
+		Pause: func() { ensemble.Pause(t, 0) }, Continue: func() { ensemble.Continue(t, 0) },
+		Expires: true, // a server that goes on may find that the session is over
+	}.Run(t)
 }
 
 // While a proxy is cut off its session expires, and another worker gets the lease. The library then
@@ -156,43 +89,29 @@ func TestAServerGrantsLess(t *testing.T) {
 	}
 }
 
-// TestMissingRightsAreUnknownNotLost: a user without rights, a wrong password, no user, and one
-// whose rights are taken away and given back while it holds a lease.
+const remedy = "(crwd) on /fencepost"
+
 func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	t.Parallel()
 	ensemble := zookeepertest.Start(t)
-	open := func(user, password string) election.Provider {
-		return client(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "of " + user + password, TTL: long, User: user, Password: password}).Database("db")
-	}
-	p := open("full", "secret")
-	lease := acquire(t, p, bid("a", long))
-	for name, q := range map[string]election.Provider{
-		"another user": open("none", "secret"), "a wrong password": open("full", "wrong"), "no user": open("", ""),
-	} {
-		other := bid(name, long)
-		other.Resource = "other"
-		_, err := q.Acquire(within(t, patience), other)
-		isDenied(t, name+": acquire", err)
-		_, err = q.Watch(within(t, patience), "other", election.LeaseObservation{})
-		isDenied(t, name+": watch", err)
-	}
-	record := "/fencepost/db/billing"
-	as := ensemble.Client(t, "full", "secret")
-	allow := func(acl []zk.ACL) {
-		t.Helper()
-		if _, err := as.SetACL(record, acl, -1); err != nil {
-			t.Fatal(err)
+	allow := func(acl []zk.ACL) func(*election.Lease) {
+		return func(*election.Lease) {
+			if _, err := ensemble.Client(t, "full", "secret").SetACL("/fencepost/db/billing", acl, -1); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	allow([]zk.ACL{{Perms: zk.PermAdmin, Scheme: "auth"}})
-	isDenied(t, "after the rights were taken away: renew", p.Renew(within(t, patience), lease))
-	allow(zk.AuthACL(zk.PermAll))
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("the holder, whose rights were restored, renews with %v", err)
-	}
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
-		t.Errorf("it releases with %v", err)
-	}
+	electiontest.Rights{
+		Open: func(who electiontest.Login) electiontest.Client {
+			return client(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "of " + who.User + who.Password, TTL: long, User: who.User, Password: who.Password})
+		},
+		Holder: electiontest.Login{User: "full", Password: "secret", Remedy: remedy},
+		Strangers: map[string]electiontest.Login{
+			"another user": {User: "none", Password: "secret"}, "a wrong password": {User: "full", Password: "wrong"}, "no user": {},
+		},
+		Sessions: true,
+		Deny:     allow([]zk.ACL{{Perms: zk.PermAdmin, Scheme: "auth"}}), Allow: allow(zk.AuthACL(zk.PermAll)),
+	}.Run(t)
 }
 
 // TestAForeignZnodeCostsItsOwnResource, and no other, until its ACL is mended.
@@ -212,7 +131,7 @@ func TestAForeignZnodeCostsItsOwnResource(t *testing.T) {
 	other.Resource, foreign.Resource = "other", "foreign"
 	acquire(t, q, other)
 	_, err := q.Acquire(within(t, patience), foreign)
-	isDenied(t, "the foreign one", err)
+	electiontest.IsDenied(t, "the foreign one", err, remedy)
 	if obs, err := q.Watch(within(t, patience), "billing", election.LeaseObservation{}); err != nil || obs.Incarnation != "a-1" {
 		t.Errorf("the watch shows %+v, %v", obs, err)
 	}
@@ -220,17 +139,6 @@ func TestAForeignZnodeCostsItsOwnResource(t *testing.T) {
 		t.Fatal(err)
 	}
 	acquire(t, q, foreign)
-}
-
-func isDenied(t *testing.T, what string, err error) {
-	t.Helper()
-	var denied *election.DeniedError
-	switch {
-	case errors.Is(err, election.ErrLost), errors.Is(err, election.ErrHeld), !errors.As(err, &denied):
-		t.Errorf("%s ended with %v", what, err)
-	case denied.Kind != faults.LeaseDenied, denied.Answer == "", !strings.Contains(denied.Remedy, "(crwd) on /fencepost"):
-		t.Errorf("%s: %+v", what, denied)
-	}
 }
 
 func TestNamesCannotMeetInOneZnode(t *testing.T) {

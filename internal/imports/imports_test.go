@@ -45,7 +45,7 @@ var ours = map[string][]string{
 	"election/standstill": {"election/kv"},
 	"election/token":      {"election", "fencing"},
 	"election/electiontest": {
-		"election", "election/kv", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest", "internal/stopwatch",
+		"election", "election/kv", "fencing", "fencing/store", "migrations", "internal/faults", "internal/pgtest", "internal/consultest", "internal/stopwatch",
 	},
 	"upstream": {"fencing", "proxy/pgtls"},
 	"proxy": {

@@ -1,0 +1,174 @@
+package electiontest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// What the tests of the providers need too.
+var (
+	Within     = within
+	Eventually = eventually
+)
+
+// Patience bounds every wait, and is only reached if a test fails.
+const Patience = patience
+
+// lasting is the TTL of leases that are not to expire. Some services grant no longer one.
+const lasting = time.Minute
+
+// Bid is a request of a worker for the lease of the resource billing.
+func Bid(worker string, ttl time.Duration) election.AcquireRequest {
+	return election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+}
+
+// Acquire waits for the lease.
+func Acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (lease *election.Lease) {
+	t.Helper()
+	eventually(t, "the lease of "+b.Worker+" is awarded", patience, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var err error
+		lease, err = p.Acquire(ctx, b)
+		return err == nil
+	})
+	return lease
+}
+
+// Renew renews a lease until the outcome is known.
+func Renew(t *testing.T, p election.Provider, l *election.Lease) error {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(retryPause) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := p.Renew(ctx, l)
+		cancel()
+		if err == nil || errors.Is(err, election.ErrLost) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// IsDenied fails the test unless err says that the service denies something, and what to do.
+func IsDenied(t *testing.T, what string, err error, remedy string) {
+	t.Helper()
+	var denied *election.DeniedError
+	switch {
+	case errors.Is(err, election.ErrLost), errors.Is(err, election.ErrHeld), !errors.As(err, &denied):
+		t.Errorf("%s ended with %v", what, err)
+	case denied.Kind != faults.LeaseDenied, denied.Answer == "", !strings.Contains(denied.Remedy, remedy):
+		t.Errorf("%s: %+v, whose remedy should contain %q", what, denied, remedy)
+	}
+}
+
+// Client is a client of a service, as each provider has one.
+type Client interface {
+	Database(name string) *kv.Provider
+	Healthy() error
+}
+
+// Outage is a server of a test's own that is killed, and then frozen, while a lease is held. Neither ends the term.
+type Outage struct {
+	Service         string // as errors name it
+	Client          Client
+	TTL             time.Duration
+	Kill, Restart   func() // nil if the server does not keep its data
+	Away            time.Duration
+	Pause, Continue func()
+	Expires         bool // what was frozen may find that the lease has expired
+}
+
+// Run returns the lease, and the provider that holds it.
+func (o Outage) Run(t *testing.T) (election.Provider, *election.Lease) {
+	t.Helper()
+	p := Reached(t, o.Client.Database("db"))
+	lease := Acquire(t, p, Bid("a", o.TTL))
+	healthy := func(what string, want bool) {
+		t.Helper()
+		eventually(t, "the client knows that the service "+what, patience, func() bool { return (o.Client.Healthy() == nil) == want })
+	}
+	if o.Kill != nil {
+		o.Kill()
+		killed := time.Now()
+		for what, request := range map[string]func() error{
+			"renew":   func() error { return p.Renew(within(t, patience), lease) },
+			"acquire": func() error { _, err := p.Acquire(within(t, patience), Bid("b", o.TTL)); return err },
+			"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
+		} {
+			eventually(t, "the error of "+what+" names the cause", patience, func() bool {
+				err := request()
+				var network net.Error
+				if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
+					t.Fatalf("without the service, %s ended with %v", what, err)
+				}
+				return strings.Contains(err.Error(), o.Service+" cannot be reached") && strings.Contains(err.Error(), "refused")
+			})
+		}
+		healthy("is away", false)
+		time.Sleep(time.Until(killed.Add(o.Away)))
+		o.Restart()
+		if err := Renew(t, p, lease); err != nil {
+			t.Errorf("after the restart the holder renews with %v", err)
+		}
+		healthy("is there", true)
+	}
+	o.Pause()
+	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
+		t.Errorf("while the service stands still the holder renews with %v", err)
+	}
+	healthy("stands still", false)
+	o.Continue()
+	if err := Renew(t, p, lease); err != nil && !(o.Expires && errors.Is(err, election.ErrLost)) {
+		t.Errorf("when the service goes on the holder renews with %v", err)
+	}
+	healthy("goes on", true)
+	return p, lease
+}
+
+// Members are the servers of a service that has a leader among them.
+type Members struct {
+	Open     func(proxy string) Client
+	TTL      time.Duration // for which a dead holder is waited for
+	Leader   func() int
+	Pause    func(member int)
+	Continue func(member int)
+	Kill     func(member int)
+	Restart  func()
+}
+
+// LoseTheLeader shows that a leader that is frozen, and one that is killed, costs no lease, and that a dead proxy's
+// lease is free after a TTL that began anew.
+func (m Members) LoseTheLeader(t *testing.T) {
+	t.Helper()
+	p, q := m.Open("one").Database("db"), m.Open("two").Database("db")
+	lease := Acquire(t, p, Bid("a", m.TTL))
+	renewed := func(when string, p election.Provider, l *election.Lease) {
+		t.Helper()
+		if err := Renew(t, p, l); err != nil {
+			t.Errorf("%s, the holder renews with %v", when, err)
+		}
+	}
+	leader := m.Leader()
+	m.Pause(leader)
+	renewed("while the leader is frozen", p, lease)
+	m.Continue(leader)
+	renewed("after the old leader woke up", p, lease)
+	m.Kill(m.Leader())
+	renewed("after the leader was killed", p, lease)
+	if _, err := q.Acquire(within(t, 2*time.Second), Bid("b", m.TTL)); err == nil {
+		t.Error("somebody else got the lease")
+	}
+	next := Acquire(t, q, Bid("b", lasting)) // the holder's candidacy dies
+	if next.Index <= lease.Index || next.InstanceID != lease.InstanceID {
+		t.Errorf("award (%s, %d) came after (%s, %d)", next.InstanceID, next.Index, lease.InstanceID, lease.Index)
+	}
+	m.Restart()
+	renewed("with all members again", q, next)
+}
