@@ -17,29 +17,6 @@ import (
 // long is a TTL longer than any test, so that no lease expires.
 const long = "LEASE_TTL=120s"
 
-// TestIdleWorkersDoNotTradeTheLease checks this on one proxy and across two.
-func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "postgres", with(long))
-	one, two := h.proxy(), h.proxy()
-	a := h.join(one, "a", "campaign", "wait", "worker_timeout", "200ms")
-	awake := h.join(one, "a", "campaign", "wait") // while a is silent, any worker that comes may acquire the lease
-	b := h.join(two, "b", "worker_timeout", "200ms")
-	h.join(one, "c", "worker_timeout", "200ms")
-	awake.leave()
-	process.Eventually(t, process.Patience, "a's lease to be free", func() bool { return released(one, "a") })
-	process.Always(t, 1500*time.Millisecond, "nobody but a was granted an epoch", func() bool { return h.granted() == "a" })
-	// It comes back unnoticed, and is the only leader.
-	a.must("INSERT INTO work VALUES ('a')")
-	h.join(one, "a", "campaign", "wait") // or the other one's write might find it silent again
-	if err := b.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNotLeader {
-		t.Errorf("the other one's write: %v; want ZF002", err)
-	}
-	if h.granted() != "a" {
-		t.Errorf("granted %q", h.granted())
-	}
-}
-
 // released reports whether a worker's lease was released for silence, and has not been
 // reacquired since.
 func released(p *process.Server, worker string) bool {
