@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,9 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	fs.Var(&claim, "claim-role", "`role` that may call fencepost.claim, past the proxy")
 	lockTimeout := fs.Duration("lock-timeout", migrations.DefaultLockTimeout, "`duration` for which a lock is waited for that another session holds")
 	hideDefault(fs, "dsn")
+	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "worker-role") }) {
+		return usagef("--worker-role is gone: workers need no right on the schema, so leave it out. Jobs that call fencepost.claim are named by --claim-role")
+	}
 	if err := parseFlags(t, fs, migrateAbout, args, 0); err != nil {
 		return err
 	}

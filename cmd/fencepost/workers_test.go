@@ -16,7 +16,7 @@ import (
 )
 
 // TestWorkersNeedNoRight: a role that may not even use the schema leads and writes. Which jobs may call fencepost.claim
-// is said by --claim-role.
+// is said by --claim-role, and the flag that named workers is gone.
 func TestWorkersNeedNoRight(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -41,6 +41,11 @@ func TestWorkersNeedNoRight(t *testing.T) {
 	wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "ZF004")
 	if out := migrate("--claim-role", "nobody here"); out.code != exitFailure || !strings.Contains(out.stderr, `"nobody here" does not exist`) {
 		t.Errorf("a role that does not exist: code %d, %s", out.code, out.stderr)
+	}
+	for _, old := range [][]string{{"--worker-role", pgtest.App}, {"-worker-role=" + pgtest.App}} {
+		if out := migrate(old...); out.code != exitUsage || !strings.Contains(out.stderr, "--worker-role is gone") {
+			t.Errorf("%v: code %d, %s", old, out.code, out.stderr)
+		}
 	}
 }
 

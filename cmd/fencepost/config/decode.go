@@ -221,7 +221,16 @@ func (d *decoder) field(key, value *yaml.Node, v reflect.Value, path string) {
 		}
 		keys = append(keys, name)
 	}
+	if why := gone[key.Value]; why != "" && v.Type() == reflect.TypeFor[Resource]() {
+		d.fault(key, "%s is gone: %s Delete this line", join(path, key.Value), why)
+		return
+	}
 	d.fault(key, "unknown setting %q%s", join(path, key.Value), suggestKey(path, key.Value, keys))
+}
+
+// gone has the settings of a resource that an earlier Fencepost had, with what has become of what they were for.
+var gone = map[string]string{
+	"reads": "no statement of a leader is checked any more, so reads need no exception.",
 }
 
 // groupOrShort decodes a setting, or a group that may also be the single value of the setting
