@@ -1,7 +1,6 @@
 package sqltext
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"runtime"
@@ -34,11 +33,11 @@ var largeParses = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 // bounded by the length of sql.
 func Analyze(sql string, s Settings) *Text {
 	if why := unreadable(sql, s); why != "" {
-		return unparsed(sql, why)
+		return &Text{why: why}
 	}
 	tree, offsets, err := parse(sql)
 	if err != nil {
-		return unparsed(sql, err.Error())
+		return &Text{why: err.Error()}
 	}
 	t := &Text{Known: true}
 	if len(tree.Stmts) > 0 {
@@ -139,10 +138,4 @@ func isASCII(b []byte) bool {
 		}
 	}
 	return true
-}
-
-// AtMostOne reports whether sql contains no semicolon except at its end: then it is at
-// most one statement, in every encoding and under all settings.
-func AtMostOne(sql []byte) bool {
-	return bytes.IndexByte(sql, 0) < 0 && bytes.IndexByte(bytes.TrimRight(sql, "; \t\n\r\f"), ';') < 0
 }

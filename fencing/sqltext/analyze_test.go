@@ -30,10 +30,8 @@ func TestSettingsDecideWhatIsKnown(t *testing.T) {
 		{"SELECT 1; COMMIT", unsafe, true, 2, Ordinary},
 		{"/* \x95\x5c */ CALL p()", unsafe, false, 0, Ordinary},
 		{"-- \x95\x5c\nCOMMIT", unsafe, false, 0, Ordinary},
-		{"-- \x95\x5c", unsafe, true, 0, Ordinary},
-		{"/* \x95\x5c */; ;", unsafe, true, 0, Ordinary},
+		{"-- \x95\x5c", unsafe, false, 0, Ordinary},
 		{"; /* \x95\x5c */ SELECT 1", unsafe, false, 0, Ordinary},
-		{"/* \x95\x5c */\v;", unsafe, false, 0, Ordinary},
 		{"SELECT 'na\xefve' AS \xe4; COMMIT", DefaultSettings, true, 2, Ordinary},
 		{"SELECT 1\x00; COMMIT", DefaultSettings, false, 0, Ordinary},
 	} {

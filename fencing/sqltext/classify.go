@@ -9,7 +9,7 @@ import (
 type Kind uint8
 
 const (
-	// Ordinary statements are queries, DDL, COPY, EXPLAIN, savepoints, FETCH, NOTIFY, LOCK, and everything without
+	// Ordinary statements are queries, DDL, COPY, EXPLAIN, savepoints, FETCH, NOTIFY, LOCK, CALL, DO, and everything without
 	// another kind.
 	Ordinary Kind = iota
 	// Session is SET, SHOW and RESET of anything but fencepost.*, LISTEN and UNLISTEN. SET CONSTRAINTS is not
@@ -24,13 +24,6 @@ const (
 	// RollbackTo is ROLLBACK TO a savepoint. Apart from Rollback and Commit it is the
 	// only command that a failed transaction accepts.
 	RollbackTo
-	// NonTransactional statements cannot follow another statement in a transaction, or
-	// may commit inside: VACUUM, ANALYZE, CREATE DATABASE, the CONCURRENTLY forms,
-	// CALL, DO. In a transaction block, and among others in one simple Query, Postgres
-	// itself refuses those that must be alone, and COMMIT inside CALL and DO. For an
-	// extended message outside a block it does not: up to 17, a CALL that commits
-	// inside also commits the messages before it.
-	NonTransactional
 	// Discard is DISCARD in any form. With ALL it also drops every prepared statement,
 	// and cannot follow another statement in a transaction.
 	Discard
@@ -48,7 +41,7 @@ const (
 	SetFence
 )
 
-var kindNames = [...]string{"ordinary", "session", "begin", "commit", "rollback", "rollback to", "alone",
+var kindNames = [...]string{"ordinary", "session", "begin", "commit", "rollback", "rollback to",
 	"discard", "deallocate", "refused", "by message", "show fence", "set fence"}
 
 func (k Kind) String() string {
@@ -91,8 +84,7 @@ type Statement struct {
 	EndsTransaction bool
 	// Hides means CALL and DO, which run code that their trees do not show.
 	Hides bool
-	// Command is that of INSERT, UPDATE, DELETE and MERGE, which are never a Read. Quick sets
-	// it only for a text that begins with that word, not with WITH.
+	// Command is that of INSERT, UPDATE, DELETE and MERGE, which are never a Read.
 	Command Command
 	// Verb is the first word of the statement in upper case, but SELECT for every query. Quick does not set it.
 	Verb string
@@ -108,10 +100,6 @@ type Statement struct {
 	KeptSince16 bool
 	// Evades means that it calls a function by name that read-only mode does not stop.
 	Evades bool
-	// RequiresTransactionBlock means that outside a transaction block Postgres refuses
-	// it, or warns and does nothing: LOCK, SET CONSTRAINTS, SET LOCAL, SET TRANSACTION,
-	// SAVEPOINT, DECLARE without HOLD.
-	RequiresTransactionBlock bool
 	// Local means SetFence by SET LOCAL.
 	Local bool
 	// Current means SetFence FROM CURRENT: the text does not have the value.

@@ -2,6 +2,8 @@ package sqltext
 
 import "bytes"
 
+const prepare, transaction, fence = "prepare", "transaction", "fencepost"
+
 // ConcernsFencepost reports whether a text may show or set a parameter of Fencepost's, or may prepare a
 // transaction for a two-phase commit, which outlives its backend. Only such a text of a relayed session is analyzed.
 func ConcernsFencepost(text []byte) bool {

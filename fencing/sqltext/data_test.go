@@ -21,16 +21,6 @@ type textCase struct {
 	want    string
 }
 
-// notRun returns why a case is not tried on a server, "" if it is.
-func (c *textCase) notRun() string {
-	for _, l := range c.comment {
-		if why, ok := strings.CutPrefix(l, "# not run: "); ok {
-			return why
-		}
-	}
-	return ""
-}
-
 // readCases returns the cases of one file in order.
 func readCases(t testing.TB, file string) []*textCase {
 	t.Helper()
@@ -152,7 +142,6 @@ func TestClassify(t *testing.T) {
 			if got != c.want {
 				t.Errorf("%s:%d: %s\ngot:\n%s\nwant:\n%s", c.file, c.line, c.sql, got, c.want)
 			}
-			agreeWithQuick(t, c.sql, Analyze(c.sql, DefaultSettings))
 		}
 		if *rewrite {
 			writeCases(t, file, cases)
@@ -160,26 +149,5 @@ func TestClassify(t *testing.T) {
 	}
 	if total < 250 {
 		t.Errorf("only %d texts in testdata/classify, want at least 250", total)
-	}
-}
-
-// agreeWithQuick fails t if Quick claims more about sql than the grammar.
-func agreeWithQuick(t *testing.T, sql string, full *Text) {
-	t.Helper()
-	quick, ok := Quick([]byte(sql))
-	if !ok {
-		return
-	}
-	if !full.Known {
-		return
-	}
-	if len(full.Statements) != 1 {
-		t.Errorf("Quick returned one statement for %q, which has %d", sql, len(full.Statements))
-		return
-	}
-	st := full.Statements[0]
-	if quick.Kind != st.Kind || quick.Read && !st.Read || quick.EndsTransaction != st.EndsTransaction ||
-		quick.Command != NoCommand && quick.Command != st.Command || quick.ChoosesReadWrite != st.ChoosesReadWrite || quick.Chain != st.Chain || quick.Savepoint != st.Savepoint {
-		t.Errorf("Quick said %q of %q, the grammar says %q", describeStatement(&quick), sql, describeStatement(&st))
 	}
 }

@@ -20,7 +20,7 @@ type Explanation struct {
 func Explain(sql string, c *fencing.Catalog) []Explanation {
 	t := Analyze(sql, DefaultSettings)
 	if !t.Known {
-		one := Explanation{SQL: sql, Kind: NonTransactional, Reason: t.why, Leader: "runs", Reader: fates[RefusedByText], On15: fates[RefusedByText]}
+		one := Explanation{SQL: sql, Reason: t.why, Leader: "runs", Reader: fates[RefusedByText], On15: fates[RefusedByText]}
 		if PreparesTransaction([]byte(sql)) {
 			one.Leader = "may be refused with ZF005: the words PREPARE and TRANSACTION are in it"
 		}

@@ -29,27 +29,6 @@ func TestAccessMode(t *testing.T) {
 	}
 }
 
-func TestQuickTellsWhatModifies(t *testing.T) {
-	t.Parallel()
-	for sql, want := range map[string]Command{
-		"select 1": NoCommand, " \n Insert into t values (1)": Insert, "UPDATE t SET a = 1": Update, "delete from t;": Delete, "merge into t": Merge,
-		"with x as (select 1) insert into t select * from x": NoCommand, "values (1)": NoCommand, "table t": NoCommand, "begin": NoCommand, "commit": NoCommand,
-	} {
-		if st, ok := Quick([]byte(sql)); !ok || st.Command != want {
-			t.Errorf("Quick(%q): %v with the command %q, want %q", sql, ok, st.Command, want)
-		}
-	}
-}
-
-func TestAtMostOne(t *testing.T) {
-	t.Parallel()
-	for sql, want := range map[string]bool{"": true, "a": true, "a; \t\r\n\f;": true, "a;b": false, "';'": false, ";a": false, "a\x00": false, "a;\v": false} {
-		if got := AtMostOne([]byte(sql)); got != want {
-			t.Errorf("%q: %v, want %v", sql, got, want)
-		}
-	}
-}
-
 func TestDependence(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string]Dependence{"": OnNothing, "select 'a'": OnNothing, "\xe4": OnEncoding, "select '\xe4'": OnEncoding, "select 'a\xe4'": OnEncoding, "select 'ab'\xe4": OnEncoding, "\xe4 '\\'": OnQuoting, "'\\' \xe4": OnQuoting, `'\'`: OnQuoting} {

@@ -2,22 +2,14 @@ package sqltext
 
 import "bytes"
 
-// Quick classifies the most common texts without the grammar and without allocating. It
-// returns true if sql is certainly one statement that begins with SELECT, INSERT,
-// UPDATE, DELETE, VALUES, WITH, TABLE or MERGE, or one of BEGIN, START TRANSACTION,
-// COMMIT, END, ROLLBACK without options. It needs no Settings: without a semicolon
-// there is no second statement, however strings are read. Only Analyze determines
-// whether a query is a Read.
+// Quick classifies a text without the grammar if it is certainly one INSERT, UPDATE, DELETE or MERGE that begins with
+// that word; ok is false for any other. It needs no Settings: without a semicolon there is no second statement, however
+// strings are read.
 func Quick(sql []byte) (s Statement, ok bool) {
-	ok = s.Quick(sql)
-	return s, ok
-}
-
-// Quick is the function of that name for s, which must be empty and stays so if it returns false:
-// for those who keep a Statement, so that none is copied.
-func (s *Statement) Quick(sql []byte) bool {
-	start := skipSpace(sql, 0)
-	end := len(sql)
+	start, end := 0, len(sql)
+	for start < end && isSpace(sql[start]) {
+		start++
+	}
 	for end > start && (sql[end-1] == ';' || isSpace(sql[end-1])) {
 		end--
 	}
@@ -25,21 +17,11 @@ func (s *Statement) Quick(sql []byte) bool {
 	for word < end && isLetter(sql[word]) {
 		word++
 	}
-	if word < end && isIdentifier(sql[word]) {
-		return false
+	s.Command, s.End = quickCommand(sql[start:word]), end
+	if s.Command == NoCommand || word < end && isIdentifier(sql[word]) || bytes.ContainsAny(sql[word:end], ";\x00") {
+		return Statement{}, false
 	}
-	first := sql[start:word]
-	query := foldEqual(first, "select") || foldEqual(first, "with") || foldEqual(first, "values") || foldEqual(first, "table")
-	command := quickCommand(first)
-	if query || command != NoCommand {
-		body := sql[word:end]
-		if bytes.IndexByte(body, ';') >= 0 || bytes.IndexByte(body, 0) >= 0 {
-			return false
-		}
-		s.Kind, s.Command, s.End = Ordinary, command, end
-		return true
-	}
-	return s.quickTransaction(sql[:end], first, word)
+	return s, true
 }
 
 // quickCommand is the command whose word is first.
@@ -56,25 +38,6 @@ func quickCommand(first []byte) Command {
 	default:
 		return NoCommand
 	}
-}
-
-// quickTransaction is Quick for the transaction commands without options.
-func (s *Statement) quickTransaction(sql, first []byte, word int) bool {
-	whole := word == len(sql)
-	switch {
-	case whole && foldEqual(first, "begin"):
-		s.Kind = Begin
-	case whole && (foldEqual(first, "commit") || foldEqual(first, "end")):
-		s.Kind, s.EndsTransaction = Commit, true
-	case whole && foldEqual(first, "rollback"):
-		s.Kind, s.EndsTransaction = Rollback, true
-	case foldEqual(first, "start") && foldEqual(sql[skipSpace(sql, word):], "transaction"):
-		s.Kind = Begin
-	default:
-		return false
-	}
-	s.Read, s.End = true, len(sql)
-	return true
 }
 
 // foldEqual compares case-insensitively by ASCII rules; lower must contain only
@@ -97,13 +60,6 @@ func foldPrefix(b []byte, lower string) bool {
 		}
 	}
 	return true
-}
-
-func skipSpace(b []byte, i int) int {
-	for i < len(b) && isSpace(b[i]) {
-		i++
-	}
-	return i
 }
 
 // isSpace reports whether every version of Postgres treats c as space. (The vertical

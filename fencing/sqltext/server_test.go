@@ -18,12 +18,6 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-const (
-	stateDivision      = "22012" // of SELECT 1/0: everything before it ran
-	stateActiveTx      = "25001"
-	stateTxTermination = "2D000"
-)
-
 // sessionFixture creates what the texts expect in their session.
 const sessionFixture = "PREPARE q AS SELECT 1; PREPARE q2 (int) AS SELECT $1; DECLARE c SCROLL CURSOR WITH HOLD FOR SELECT 1"
 
@@ -64,143 +58,16 @@ func stateOf(t *testing.T, s *pgtest.Server, db, sql string) string {
 	return ""
 }
 
-// behind returns sql after another statement in one Query, followed by an error that
-// undoes it.
-func behind(sql string, st *Statement) string {
-	front := "SELECT 1; "
-	if st.Savepoint || st.Chain {
-		front = "BEGIN; SAVEPOINT sp; "
-	}
-	return front + sql + "\n; SELECT 1/0"
-}
-
-// TestServerAgrees is a single test because its parts change what databases share.
-func TestServerAgrees(t *testing.T) {
+// TestServerAgreesOnWhereStatementsBegin inserts statements between those of a text, and checks that a real
+// server finds them and the text's own statements unchanged.
+func TestServerAgreesOnWhereStatementsBegin(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := fixtureDatabase(t, s)
-	t.Run("on what must be alone", func(t *testing.T) { agreesOnAlone(t, s, db) })
-	t.Run("on where statements begin", func(t *testing.T) { agreesOnStatements(t, s, db) })
-	t.Run("on what ends the transaction", func(t *testing.T) { agreesOnTransactions(t, s, db) })
-}
-
-// agreesOnAlone checks that a real server refuses exactly the NonTransactional
-// statements after another statement.
-func agreesOnAlone(t *testing.T, s *pgtest.Server, db string) {
-	const with = " CONNECTION 'dbname=nowhere' PUBLICATION pub WITH (connect = false, slot_name = "
-	s.Exec(t, pgtest.Superuser, db, "CREATE SUBSCRIPTION sub"+with+"NONE)", "CREATE SUBSCRIPTION slotted"+with+"x)")
-	t.Cleanup(func() {
-		s.Exec(t, pgtest.Superuser, db, "ALTER SUBSCRIPTION slotted SET (slot_name = NONE)",
-			"DROP SUBSCRIPTION slotted", "DROP SUBSCRIPTION sub")
-	})
-	ran := 0
-	for _, file := range dataFiles(t) {
-		for _, c := range readCases(t, file) {
-			text := Analyze(c.sql, DefaultSettings)
-			if c.notRun() != "" || len(text.Statements) != 1 ||
-				text.Statements[0].Kind == Refused || text.Statements[0].Kind == ShowFence {
-				continue
-			}
-			st := &text.Statements[0]
-			got := stateOf(t, s, db, behind(c.sql, st))
-			if want := expectedStates(c, st); !slices.Contains(want, got) {
-				t.Errorf("%s:%d: behind another statement, %s: SQLSTATE %s, want one of %v\n%s",
-					c.file, c.line, describeStatement(st), got, want, c.sql)
-			}
-			ran++
-		}
-	}
-	if ran < 300 {
-		t.Errorf("only %d texts were run, want at least 300", ran)
-	}
-}
-
-// agreesOnTransactions checks that after a statement of an extended pipeline, like the
-// check, only NonTransactional statements and Begin, Commit and Rollback end the
-// transaction that the check is in.
-func agreesOnTransactions(t *testing.T, s *pgtest.Server, db string) {
-	kept := 0
-	for _, file := range dataFiles(t) {
-		for _, c := range readCases(t, file) {
-			text := Analyze(c.sql, DefaultSettings)
-			if c.notRun() != "" || len(text.Statements) != 1 || strings.Contains(c.sql, "TO STDOUT") {
-				continue
-			}
-			switch text.Statements[0].Kind {
-			case NonTransactional, Begin, Commit, Rollback, Refused, ShowFence:
-				continue
-			}
-			switch before, after := transactionsAround(t, s, db, c.sql); {
-			case after == "": // it failed, and the transaction with it
-			case before != after:
-				t.Errorf("%s:%d: transaction %s before, %s behind\n%s", c.file, c.line, before, after, c.sql)
-			default:
-				kept++
-			}
-		}
-	}
-	if kept < 250 {
-		t.Errorf("only %d texts kept their transaction, want at least 250", kept)
-	}
-}
-
-// transactionsAround runs sql in a pipeline that finally fails, and returns the
-// transaction ids before and after it, "" if that point was not reached.
-func transactionsAround(t *testing.T, s *pgtest.Server, db, sql string) (before, after string) {
-	t.Helper()
-	ctx := context.Background()
-	conn, err := pgconn.Connect(ctx, s.DSN(pgtest.Superuser, db))
-	if err != nil {
-		t.Fatalf("connect: %v", err)
-	}
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sessionFixture).ReadAll(); err != nil {
-		t.Fatalf("prepare the session: %v", err)
-	}
-	b := &pgconn.Batch{}
-	for _, q := range []string{"SELECT pg_current_xact_id()", sql, "SELECT pg_current_xact_id()", "SELECT 1/0"} {
-		b.ExecParams(q, nil, nil, nil, nil)
-	}
-	results, err := conn.ExecBatch(ctx, b).ReadAll()
-	if err == nil {
-		t.Fatalf("%q: the pipeline did not fail", sql)
-	}
-	id := func(i int) string {
-		if len(results) <= i || len(results[i].Rows) == 0 {
-			return ""
-		}
-		return string(results[i].Rows[0][0])
-	}
-	return id(0), id(2)
-}
-
-// expectedStates returns how a server may respond to c after another statement.
-func expectedStates(c *textCase, st *Statement) []string {
-	for _, l := range c.comment {
-		if code, ok := strings.CutPrefix(l, "# or: "); ok { // in newer versions
-			return []string{stateDivision, code}
-		}
-	}
-	inTx := slices.ContainsFunc(c.comment, func(l string) bool { return strings.HasPrefix(l, "# runs in a transaction") })
-	switch {
-	case st.Kind == NonTransactional && !inTx:
-		return []string{stateActiveTx, stateTxTermination}
-	case st.Kind == Discard && st.Name == "all":
-		return []string{stateActiveTx}
-	case st.Kind == Session, st.Kind == Begin: // it may set what must precede the first query
-		return []string{stateActiveTx, stateDivision}
-	default:
-		return []string{stateDivision}
-	}
-}
-
-// agreesOnStatements inserts statements between those of a text, and checks that a real
-// server finds them and the text's own statements unchanged.
-func agreesOnStatements(t *testing.T, s *pgtest.Server, db string) {
 	for _, c := range readCases(t, "testdata/classify/texts.txt") {
 		text := Analyze(c.sql, DefaultSettings)
 		unlike := func(st Statement) bool { return st.Kind == Refused || st.Kind == ShowFence }
-		if c.notRun() != "" || !text.Known || len(text.Statements) < 2 || slices.ContainsFunc(text.Statements, unlike) {
+		if !text.Known || len(text.Statements) < 2 || slices.ContainsFunc(text.Statements, unlike) {
 			continue
 		}
 		var b strings.Builder

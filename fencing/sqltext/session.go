@@ -144,6 +144,17 @@ func fenceName(name string) (string, bool) {
 	return strings.CutPrefix(lower(name), fencePrefix)
 }
 
+// lower converts to lower case as Postgres does for keywords and parameter names: ASCII
+// only.
+func lower(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, s)
+}
+
 // setValue formats the values of SET as the parameter would hold them.
 func setValue(args []*pgquery.Node) string {
 	values := make([]string, 0, len(args))

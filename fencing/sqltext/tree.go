@@ -10,12 +10,11 @@ import (
 func classify(n *pgquery.Node) Statement {
 	w := look(n)
 	st := Statement{Kind: Ordinary}
-	if !classifySession(n, &st) && !classifyNonTransactional(n, &st) {
+	if !classifySession(n, &st) {
 		classifyQuery(n, w, &st)
 	}
 	st.Evades = w.function != ""
 	st.KeptSince16 = keptSince16(n, w)
-	st.RequiresTransactionBlock = st.Kind != SetFence && requiresTransactionBlock(n)
 	st.Command = commandOf(n)
 	st.SetsConfig = w.setsConfig
 	if w.unsetsReadOnly {
@@ -60,6 +59,8 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 		classifyExplain(n.GetExplainStmt(), w, st)
 	case n.GetCopyStmt() != nil:
 		classifyCopy(n.GetCopyStmt(), w, st)
+	case n.GetCallStmt() != nil, n.GetDoStmt() != nil:
+		st.EndsTransaction, st.Hides, st.reason = true, true, "it may commit inside"
 	default:
 		st.reason = "not a query"
 		if w.writes != "" {
@@ -94,29 +95,6 @@ func verbOf(n *pgquery.Node, text string) string {
 	}
 	t := (&scanner{sql: text}).next()
 	return strings.Clone(strings.ToUpper(text[t.start:t.end]))
-}
-
-// requiresTransactionBlock reports whether n calls RequireTransactionBlock or
-// WarnNoTransactionBlock and has no effect outside a block.
-func requiresTransactionBlock(n *pgquery.Node) bool {
-	const withHold = 0x20 // CURSOR_OPT_HOLD
-	c := n.GetDeclareCursorStmt()
-	return n.GetLockStmt() != nil || n.GetConstraintsSetStmt() != nil ||
-		n.GetTransactionStmt().GetKind() == pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT ||
-		c != nil && c.Options&withHold == 0 ||
-		setsForTransaction(n.GetVariableSetStmt())
-}
-
-// setsForTransaction reports whether v is SET LOCAL or SET TRANSACTION.
-func setsForTransaction(v *pgquery.VariableSetStmt) bool {
-	switch v.GetKind() {
-	case pgquery.VariableSetKind_VAR_SET_VALUE, pgquery.VariableSetKind_VAR_SET_DEFAULT, pgquery.VariableSetKind_VAR_SET_CURRENT:
-		return v.IsLocal
-	case pgquery.VariableSetKind_VAR_SET_MULTI:
-		return v.IsLocal || strings.HasPrefix(lower(v.Name), "transaction")
-	default:
-		return false
-	}
 }
 
 // readIf makes st a read unless something in it prevents that.
@@ -167,50 +145,4 @@ func classifyCopy(c *pgquery.CopyStmt, w findings, st *Statement) {
 	default:
 		st.readIf(w)
 	}
-}
-
-// classifyNonTransactional reports whether Postgres refuses n after others in a
-// transaction (because it calls PreventInTransactionBlock), or n may commit inside. If
-// that depends on something that the text does not show (is the table partitioned? is
-// there a slot?), the statement is assumed to be NonTransactional, which only costs
-// time.
-func classifyNonTransactional(n *pgquery.Node, st *Statement) bool {
-	switch {
-	case n.GetCallStmt() != nil:
-		st.EndsTransaction, st.Hides, st.reason = true, true, "a procedure may commit inside"
-	case n.GetDoStmt() != nil:
-		st.EndsTransaction, st.Hides, st.reason = true, true, "DO may commit inside"
-	case n.GetVacuumStmt() != nil && !n.GetVacuumStmt().IsVacuumcmd:
-		st.reason = "ANALYZE commits after each of several tables, which it does not where it shares a transaction"
-	case n.GetVacuumStmt() != nil, n.GetClusterStmt() != nil, n.GetReindexStmt() != nil,
-		n.GetCreatedbStmt() != nil, n.GetDropdbStmt() != nil,
-		n.GetCreateTableSpaceStmt() != nil, n.GetDropTableSpaceStmt() != nil,
-		n.GetAlterSystemStmt() != nil,
-		n.GetCreateSubscriptionStmt() != nil, n.GetAlterSubscriptionStmt() != nil, n.GetDropSubscriptionStmt() != nil,
-		n.GetIndexStmt().GetConcurrent(), n.GetDropStmt().GetConcurrent(),
-		setsTablespace(n.GetAlterDatabaseStmt()), detachesConcurrently(n.GetAlterTableStmt()):
-		st.reason = "Postgres refuses it behind another statement in a transaction"
-	default:
-		return false
-	}
-	st.Kind = NonTransactional
-	return true
-}
-
-func setsTablespace(a *pgquery.AlterDatabaseStmt) bool {
-	for _, o := range a.GetOptions() {
-		if o.GetDefElem().GetDefname() == "tablespace" {
-			return true
-		}
-	}
-	return false
-}
-
-func detachesConcurrently(a *pgquery.AlterTableStmt) bool {
-	for _, c := range a.GetCmds() {
-		if c.GetAlterTableCmd().GetDef().GetPartitionCmd().GetConcurrent() {
-			return true
-		}
-	}
-	return false
 }

@@ -15,9 +15,6 @@ func (s *Session) judgeAll(t *sqltext.Text, all []sqltext.Statement, alone bool)
 	}
 	for i := range all {
 		st := &all[i]
-		if alone && s.txn == 'I' && st.RequiresTransactionBlock && st.Kind != sqltext.ByMessage {
-			return nil, false, NeedNothing // Postgres refuses it outside a block, or does nothing
-		}
 		if r, need = s.judge(st, false); r == nil && need == NeedNothing && joins(st) && s.txn != 'E' {
 			r, need = s.join(st, alone)
 		}

@@ -40,7 +40,7 @@ func scripts() []script {
 		q("select 1; select 2"), q("select 1; select 1/0; select 2"), q("selec 1"), q("select 'abc"), q("select ("), q("select 1 /* open"),
 		q("select 1;\nselect 'ä' fro"), q("explain select * from c"), q("explain (costs off, format json) select 1"), q("show work_mem"), q("set work_mem = '2MB'"), q("set work_mem = 'x'"),
 		q("copy c to stdout"), q("copy (select * from big) to stdout"), q("copy (select 1/0) to stdout"), q("copy c to stdout binary"),
-		q("savepoint a"), q("lock table c"), q("commit"), q("rollback"), q("select 1; commit; select 2"), q("begin; select 1; commit; select 2; selec"),
+		q("savepoint a"), q("commit"), q("rollback"), q("select 1; commit; select 2"), q("begin; select 1; commit; select 2; selec"),
 		q("select 1; commit; select 1/0; select 3"), q("begin; select 1; rollback; begin; select 2; commit"), q("select 'ä'; commit; select nothing from c"),
 		q("reset work_mem"), q("listen ch"), q("unlisten *"), q("select now() = now()"), q("select pg_typeof($1)"), q("fetch 1 from nothing"),
 		x("select 1"), x("select $1::int + 1", "41"), x("select * from c where id = $1", "1"), x("select * from c where id = $1", "x"), x("select 1/0"), x("selec"), x("show work_mem"), x("copy c to stdout"), x("begin"),

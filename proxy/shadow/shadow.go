@@ -157,7 +157,7 @@ func (w *Watch) statements(sql []byte, reading sqltext.Settings) (all []sqltext.
 	if len(sql) > maxAnalyzed {
 		return nil, false
 	}
-	if st, quick := sqltext.Quick(sql); quick && st.Command != sqltext.NoCommand {
+	if st, quick := sqltext.Quick(sql); quick {
 		return []sqltext.Statement{st}, true
 	}
 	if sqltext.DependenceOf(sql) == sqltext.OnNothing {

@@ -121,8 +121,6 @@ var table = []mutation{
 		old: "	return string(sql) + suffix\n", text: "	return string(sql) + suffix[:1]\n"},
 	{name: "SELECT INTO is a read", file: "fencing/sqltext/look.go", in: "./fencing/sqltext", tests: "^TestClassify$",
 		old: "	case *pgquery.IntoClause:", text: "	case *pgquery.IntoClause:\n		if true {\n			break\n		}"},
-	{name: "DECLARE WITH HOLD needs a block", file: "fencing/sqltext/tree.go", in: "./fencing/sqltext", tests: "^TestOnlyInBlock$",
-		old: "		c != nil && c.Options&withHold == 0", text: "		c != nil && c.Options&withHold >= 0"},
 
 	// What is discarded.
 	{name: "before 16 a write is discarded", file: theDiscards, in: ofTheCore, tests: "^TestSafetyDiscardedWritesWriteNothing$/^15$",
