@@ -121,10 +121,7 @@ func (x *session) wakeUpPumpAndUnlock() {
 // awaitRoom waits until the server has answered enough that more can be sent to it. It
 // returns errServerGone if the server will answer nothing more, and errClientGone if the
 // client has departed.
-//
-// terminates says that the message in hand is Terminate. It only waits to know whether something has to be sent again
-// because a check was unknown to the server, and that fails at once.
-func (x *session) awaitRoom(terminates bool) error {
+func (x *session) awaitRoom() error {
 	if x.downHasEnded() {
 		return errServerGone
 	}
@@ -137,7 +134,7 @@ func (x *session) awaitRoom(terminates bool) error {
 	x.mu.Unlock()
 	defer while(&x.active.busy)()
 	switch {
-	case x.departs(room, x.downGone, terminates):
+	case x.departs(room, x.downGone):
 		return errClientGone
 	case x.downHasEnded():
 		return errServerGone
@@ -150,12 +147,8 @@ func (x *session) awaitRoom(terminates bool) error {
 // the client has ended its output and nothing has moved for DepartedWait: a worker that has
 // died keeps neither its lease nor its session for as long as the server takes for what it was
 // sent. It is long, because a client may send everything at once, and end. One that is slow to
-// read its replies is not gone. A client that has sent Terminate sends nothing more, and is waited for shortly.
-func (x *session) departs(done, gone <-chan struct{}, terminates bool) bool {
-	patience := x.srv.cfg.DepartedWait
-	if terminates {
-		patience = min(patience, terminateWait)
-	}
+// read its replies is not gone.
+func (x *session) departs(done, gone <-chan struct{}) bool {
 	ended, late := socketBelow(x.client).PeerEnded(), (<-chan time.Time)(nil)
 	moved := x.moved()
 	for {
@@ -171,12 +164,9 @@ func (x *session) departs(done, gone <-chan struct{}, terminates bool) bool {
 				return true
 			}
 		}
-		moved, late = x.moved(), time.After(patience)
+		moved, late = x.moved(), time.After(x.srv.cfg.DepartedWait)
 	}
 }
-
-// terminateWait is how long a Terminate waits for the replies to what came before.
-const terminateWait = 5 * time.Second
 
 // moved grows with each byte that the client or the server takes.
 func (x *session) moved() uint64 {

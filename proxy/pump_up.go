@@ -273,8 +273,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			u.keep()
 			return false, false
 		case need.Kind == protocol.NeedRoom:
-			rest := u.left()
-			if err := x.awaitRoom(len(rest) > 0 && rest[0] == 'X'); err != nil {
+			if err := x.awaitRoom(); err != nil {
 				return u.ends(err)
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
@@ -331,7 +330,7 @@ const longWrite = 100 * time.Millisecond
 func (x *session) watchWrite() (ends func() (departed bool)) {
 	written, departed := make(chan struct{}), make(chan bool, 1)
 	timer := time.AfterFunc(longWrite, func() {
-		departs := x.departs(written, nil, false)
+		departs := x.departs(written, nil)
 		if departs {
 			_ = x.server.SetWriteDeadline(aLongTimeAgo)
 		}

@@ -51,7 +51,7 @@ func (s *Session) message(in []byte, n int, p *gate.Plan) (taken int, need NeedK
 		return 0, NeedMore
 	case x.copyIn:
 		return s.copyMessage(in, n, f, p)
-	case x.kind == ownExchange, x.kind == queryExchange, x.synced:
+	case (x.kind == ownExchange || x.kind == queryExchange || x.synced) && f.Type != 'X': // a Terminate waits for nothing
 		return 0, NeedRoom
 	case !known: // the server ends the connection over the type alone
 		p.Relay(n, n+1)

@@ -95,7 +95,7 @@ func (s *Session) relayMessage(in []byte, n int, p *gate.Plan) (taken int, need 
 		s.inHand.wants = wire.HeaderLen
 		return 0, NeedMore
 	}
-	if r.own != nil || r.due.len() >= maxRelayed {
+	if (r.own != nil || r.due.len() >= maxRelayed) && f.Type != 'X' {
 		return 0, NeedRoom
 	}
 	avail := min(f.Size, len(in)-n)
