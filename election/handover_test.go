@@ -49,7 +49,7 @@ func (o *offering) Orders(_ context.Context, after int64) (fencing.Ordered, erro
 	if o.deaf || after >= o.orders {
 		return fencing.Ordered{}, nil
 	}
-	return fencing.Ordered{LastOrder: o.orders, Orders: []fencing.Order{{ID: o.orders, Kind: fencing.OrderHandover, Resource: "billing", Worker: o.worker}}}, nil
+	return fencing.Ordered{LastOrder: o.orders, Orders: []fencing.Order{{ID: o.orders, Kind: "handover", Resource: "billing", Worker: o.worker}}}, nil
 }
 
 func (o *offering) Offers(context.Context) ([]fencing.Offer, error) {

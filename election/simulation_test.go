@@ -311,7 +311,7 @@ func joinBarred(t *testing.T, order *fencing.Barred) (f *barringFence, c *conn, 
 		Fence:    func(context.Context, string) (election.Fence, error) { return f, nil },
 		Orders: func(_ context.Context, after int64) (fencing.Ordered, error) {
 			if n := last.Load(); after < n {
-				return fencing.Ordered{LastOrder: n, Orders: []fencing.Order{{ID: n, Kind: fencing.OrderResume, Resource: "r"}}}, nil
+				return fencing.Ordered{LastOrder: n, Orders: []fencing.Order{{ID: n, Kind: "resume", Resource: "r"}}}, nil
 			}
 			return fencing.Ordered{LastOrder: last.Load()}, nil
 		},

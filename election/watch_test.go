@@ -80,7 +80,7 @@ func TestAnotherOrderOfTheSameId(t *testing.T) {
 		return func(_ context.Context, after int64) (st fencing.Ordered, err error) {
 			st.LastOrder = 6
 			for _, o := range []fencing.Order{
-				{ID: 5, Kind: fencing.OrderPause, Resource: "r", AskedAt: pause}, {ID: 6, Kind: fencing.OrderResume, Resource: "r", AskedAt: resume},
+				{ID: 5, Kind: "pause", Resource: "r", AskedAt: pause}, {ID: 6, Kind: "resume", Resource: "r", AskedAt: resume},
 			} {
 				if o.ID > after {
 					st.Orders = append(st.Orders, o)

@@ -2,27 +2,19 @@ package fencing
 
 import "time"
 
-// Kinds of orders.
-const (
-	OrderEvict  = "evict"  // takes the lead from a worker
-	OrderPause  = "pause"  // also keeps everybody from being granted an epoch
-	OrderResume = "resume" // ends a pause, or lets a worker campaign again
-	OrderRemove = "remove" // removes a resource
-	OrderPrune  = "prune"  // shortens the ledger of the whole database
-	OrderRaise  = "raise"  // puts a resource under a higher epoch, after a restore
-	// OrderHandover offers the lead to one worker, and has the leader stop for it.
-	OrderHandover = "handover"
-)
-
 // Order is what an operator has ordered, as the database keeps it.
 type Order struct {
-	ID       int64 // grows in the order in which orders become visible
+	ID int64 // grows in the order in which orders become visible
+	// Kind is evict (takes the lead from a worker), pause (also keeps everybody from being granted an epoch), resume
+	// (ends a pause, or lets a worker campaign again), remove (removes a resource), prune (shortens the ledger of the
+	// whole database), raise (puts a resource under a higher epoch, after a restore), or handover (offers the lead to
+	// one worker, and has the leader stop for it).
 	Kind     string
 	Resource string // "" for the whole database
-	// Worker is whom the order concerns. For OrderPause, OrderRemove and OrderRaise it is who
+	// Worker is whom the order concerns. For pause, remove and raise it is who
 	// held the epoch, "" for nobody.
 	Worker string
-	// Until is when the worker may campaign again or, for OrderHandover, when others may. It is
+	// Until is when the worker may campaign again or, for handover, when others may. It is
 	// zero if the order has no end.
 	Until time.Time
 	// Epoch is the epoch that the order gave to nobody, 0 if it left the epoch alone.

@@ -148,7 +148,7 @@ func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
 	d.lead("a")
 	p := d.proxy("p", "a", "b", "c")
 	order := d.offer("b", time.Hour)
-	if order.Kind != fencing.OrderHandover || order.Worker != "b" || order.AskedBy != operator.AskedBy || order.Epoch != 0 {
+	if order.Kind != "handover" || order.Worker != "b" || order.AskedBy != operator.AskedBy || order.Epoch != 0 {
 		t.Errorf("the order is %+v", order)
 	}
 	b := d.barred("c")

@@ -139,7 +139,7 @@ func TestManyGrantsUseFewConnections(t *testing.T) {
 		})
 	}
 	eventually(t, "as many grants wait as have a turn", func() bool {
-		return ask[int](c.testDatabase, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = $1 AND datname = current_database()", pgtest.Control) >= store.DefaultPoolSize
+		return ask[int](c.testDatabase, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = $1 AND datname = current_database()", pgtest.Control) >= store.PoolSize
 	})
 	// A grant whose obstacle is gone succeeds, in any order, long before the grace of
 	// the others has passed.

@@ -182,7 +182,7 @@ func (h *testDatabase) cutConnections(change ...func(*store.Config)) (far *store
 // fill opens as many connections of a pool as there may be.
 func (h *testDatabase) fill(pool *pgxpool.Pool) (all []*pgxpool.Conn) {
 	h.t.Helper()
-	for range store.DefaultPoolSize {
+	for range store.PoolSize {
 		conn, err := pool.Acquire(h.ctx())
 		if err != nil {
 			h.t.Fatal(err)

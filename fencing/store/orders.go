@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"time"
 
@@ -165,9 +164,6 @@ func (s *Store) tryOrder(ctx context.Context, resource string, give func(f *Fenc
 	id, err := give(f)
 	return id, f.unlessGone(ctx, err)
 }
-
-// Newest, as the parameter of Orders, asks for no order, only for the last id.
-const Newest = math.MaxInt64
 
 // Orders returns the orders with ids above after, the last id of all, and what else stands there. It is one
 // statement, because every proxy asks it once a second.

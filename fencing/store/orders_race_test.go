@@ -72,7 +72,7 @@ func TestPauseBeforeTheFirstGrant(t *testing.T) {
 		t.Parallel()
 		h := newTestDatabase(t, pgtest.Shared(t))
 		order, err := h.store.Pause(h.ctx(), resource, operator)
-		ordered(t, order, err, &fencing.Order{Kind: fencing.OrderPause})
+		ordered(t, order, err, &fencing.Order{Kind: "pause"})
 		_, err = h.fence.Grant(h.ctx(), h.award("one"))
 		barred(t, err)
 	})
@@ -82,7 +82,7 @@ func TestPauseBeforeTheFirstGrant(t *testing.T) {
 		one := h.grant("one")
 		h.server.Exec(t, pgtest.Control, h.db, "UPDATE fencepost.fence SET epoch = 0, worker = NULL, incarnation = NULL")
 		order, err := h.store.Pause(h.ctx(), resource, operator)
-		ordered(t, order, err, &fencing.Order{Kind: fencing.OrderPause, Epoch: one.Epoch + 1})
+		ordered(t, order, err, &fencing.Order{Kind: "pause", Epoch: one.Epoch + 1})
 		if err := h.worker(one).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
 			t.Errorf("a write under a pause: %v; want ZF001", err)
 		}

@@ -97,7 +97,7 @@ func TestRemovedResourceBeginsAboveItsLastEpoch(t *testing.T) {
 	one := h.grant("one")
 	old := h.fence
 	order := h.remakeFence(t)
-	if order.Kind != fencing.OrderRemove || order.Worker != one.Worker || order.Epoch != one.Epoch+1 {
+	if order.Kind != "remove" || order.Worker != one.Worker || order.Epoch != one.Epoch+1 {
 		t.Errorf("the order is %+v", order)
 	}
 	if rec, err := h.fence.Record(h.ctx()); err != nil || rec.Epoch != order.Epoch || rec.Worker != "" {
@@ -148,7 +148,7 @@ func TestRemoveRefusesWhatIsInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	order, err := h.store.Remove(h.ctx(), resource, false, operator)
-	ordered(t, order, err, &fencing.Order{Kind: fencing.OrderRemove, Epoch: 3})
+	ordered(t, order, err, &fencing.Order{Kind: "remove", Epoch: 3})
 	if _, err := h.store.Remove(h.ctx(), resource, false, operator); !errors.Is(err, store.ErrNoResource) {
 		t.Errorf("removed twice: %v", err)
 	}

@@ -23,7 +23,6 @@ import (
 const (
 	DefaultGrace    = 2 * time.Second
 	DefaultPatience = 5 * time.Second
-	DefaultPoolSize = 8
 )
 
 const (
@@ -57,9 +56,13 @@ const (
 	watchConnections = 2
 )
 
-// Connections is how many connections of the control role a Store may open, with the
-// default pool size. One is for Elsewhere, and one listens; Answers does not log in.
-const Connections = 2*DefaultPoolSize + maxReads + watchConnections + 2
+// PoolSize is the maximum size of the pool that Pool returns, and of the pool for
+// grants. If more resources are granted at once, the surplus grants wait without a
+// connection.
+const PoolSize = 8
+
+// Connections is how many connections of the control role a Store may open. One is for Elsewhere, and one listens; Answers does not log in.
+const Connections = 2*PoolSize + maxReads + watchConnections + 2
 
 // Config says how to connect to one database as the control role.
 type Config struct {
@@ -78,10 +81,6 @@ type Config struct {
 	Grace time.Duration
 	// Patience is how long a terminated backend may take to disappear.
 	Patience time.Duration
-	// PoolSize is the maximum size of the pool that Pool returns, and of the pool for
-	// grants. If more resources are granted at once, the surplus grants wait without a
-	// connection.
-	PoolSize int
 	// Blocked, if not nil, is called when the takeover of a resource starts or stops
 	// waiting for transactions that the control role cannot end, with one line for each
 	// of them. It is called again when they change, and with an empty list when nothing
@@ -111,9 +110,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Patience <= 0 {
 		c.Patience = DefaultPatience
-	}
-	if c.PoolSize <= 0 {
-		c.PoolSize = DefaultPoolSize
 	}
 	if c.Blocked == nil {
 		c.Blocked = func(string, []string) {}
@@ -156,7 +152,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
 	s.catalog = newCatalogReader(s)
-	s.turns, s.reads = &turns{free: cfg.PoolSize}, make(chan struct{}, maxReads)
+	s.turns, s.reads = &turns{free: PoolSize}, make(chan struct{}, maxReads)
 	life, end := context.WithCancel(context.Background())
 	s.end = end
 	s.polls, s.confirms = &batches[[]holder]{life: life, query: s.poll}, &batches[grantID]{life: life, query: s.confirm}
@@ -164,7 +160,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		size int
-	}{{&s.free, cfg.PoolSize}, {&s.fences, cfg.PoolSize + maxReads + watchConnections}} {
+	}{{&s.free, PoolSize}, {&s.fences, PoolSize + maxReads + watchConnections}} {
 		if *p.pool, err = newPool(ctx, cfg, p.size, s.begin, s.closeConnections); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)

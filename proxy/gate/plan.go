@@ -8,9 +8,6 @@ type Plan struct{ segments Segments }
 // Reset begins a plan for in.
 func (p *Plan) Reset(in []byte) { p.segments.Reset(in) }
 
-// Input returns what the plan was begun with.
-func (p *Plan) Input() []byte { return p.segments.in }
-
 // Bytes returns what to send as one slice. It copies only if there is more
 // than one piece, into scratch, which it returns for the next use.
 func (p *Plan) Bytes(scratch []byte) (out, next []byte) { return p.segments.Bytes(scratch) }

@@ -66,7 +66,7 @@ func TestAnIdleLeaderIsEvicted(t *testing.T) {
 	wantFailure(t, "the evicted leader's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateSuperseded)
 	b.must("INSERT INTO work VALUES ('b')")
 	for _, p := range []*process.Server{one, two} {
-		p.Await(t, "an operator gave an order", "kind", fencing.OrderEvict, "resource", resource, "worker", "a", "asked_by", "ops", "reason", "drill")
+		p.Await(t, "an operator gave an order", "kind", "evict", "resource", resource, "worker", "a", "asked_by", "ops", "reason", "drill")
 		if n := len(p.Lines("an operator gave an order")); n != 1 {
 			t.Errorf("a proxy logged the order %d times", n)
 		}
@@ -261,7 +261,7 @@ func TestAnIdleLeaderLearnsThatTheEpochsWereRaised(t *testing.T) {
 	h.awaitState("led", "b", one, two)
 	wantFailure(t, "the former leader's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateSuperseded)
 	for _, p := range []*process.Server{one, two} {
-		p.Await(t, "an operator gave an order", "kind", fencing.OrderRaise, "resource", resource, "worker", "a")
+		p.Await(t, "an operator gave an order", "kind", "raise", "resource", resource, "worker", "a")
 	}
 }
 
