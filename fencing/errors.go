@@ -130,7 +130,7 @@ func UnfencedRefusal(user string) *Refusal {
 	return &Refusal{
 		SQLState: StateNotLeader,
 		Message:  "this connection names no resource, so it can only read",
-		Detail:   detail(map[string]any{"user": user}),
+		Detail:   Detail(map[string]any{"user": user}),
 		Hint: "Waiting does not help. Name the resource that this worker writes, as in options='-c fencepost.resource=billing -c fencepost.worker=host-7:4242', " +
 			"or add a route for it (routes in Fencepost's configuration; fencepost explain-route says why none matches), or let this user write unfenced by unfenced.users there.",
 	}
@@ -204,7 +204,7 @@ func RemovedRefusal(resource, worker string) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message:  fmt.Sprintf("an operator removed resource %s after worker %s, which has not led it, connected", ASCII(resource), ASCII(worker)),
-		Detail:   detail(map[string]any{"resource": resource, "worker": worker}),
+		Detail:   Detail(map[string]any{"resource": resource, "worker": worker}),
 		Hint:     "Connect again.",
 	}
 }
@@ -337,14 +337,14 @@ func UnlocatedRefusal(code, message string) *Refusal {
 }
 
 func statusDetail(resource, worker, incarnation string, st *Status) string {
-	return detail(map[string]any{
+	return Detail(map[string]any{
 		"resource": resource, "worker": worker, "incarnation": incarnation, "epoch": st.Epoch,
 		"current_epoch": st.Holder.Epoch, "current_worker": st.Holder.Worker,
 	})
 }
 
-// detail returns one line of JSON in ASCII.
-func detail(v map[string]any) string {
+// Detail returns one line of JSON in ASCII, "{}" for what cannot be encoded.
+func Detail(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return "{}"

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"unicode/utf16"
 )
 
 // Literal quotes s as an SQL string constant that has the same meaning under either
@@ -48,23 +47,16 @@ func Name(worker string) string {
 	if plain {
 		return worker
 	}
+	return Quoted(worker)
+}
+
+// Quoted quotes a name as fencepost.quoted does: as a JSON string in ASCII.
+func Quoted(name string) string {
 	var text strings.Builder
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(worker); err != nil { // cannot happen: every string can be encoded
+	if err := encoder.Encode(name); err != nil { // cannot happen: every string can be encoded
 		return `"?"`
 	}
-	var ascii strings.Builder
-	for _, r := range strings.TrimSuffix(text.String(), "\n") {
-		switch {
-		case r < 0x7f:
-			ascii.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&ascii, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&ascii, `\u%04x`, r)
-		}
-	}
-	return ascii.String()
+	return ASCII(strings.TrimSuffix(text.String(), "\n"))
 }

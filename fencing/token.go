@@ -69,7 +69,7 @@ func LowerToken(resource, worker, incarnation string, rec Record) *Refusal {
 		SQLState: StateSuperseded,
 		Message: fmt.Sprintf("worker %s does not lead resource %s: its token %d is lower than the recorded token %d, under which %s has epoch %d",
 			strconv.QuoteToASCII(worker), strconv.QuoteToASCII(resource), token, rec.Index, holderText(rec.Worker), rec.Epoch),
-		Detail: detail(map[string]any{
+		Detail: Detail(map[string]any{
 			"resource": resource, "worker": worker, "incarnation": incarnation, "epoch": 0, "token": token,
 			"current_epoch": rec.Epoch, "current_worker": rec.Worker, "current_token": rec.Index,
 		}),
@@ -89,7 +89,7 @@ func TokenJump(resource string, token, recorded, most int64) *Refusal {
 		SQLState: StateAwardNotNewer,
 		Message: fmt.Sprintf("token %d of resource %s exceeds the recorded token %d by more than %d (resources.<name>.max_jump)",
 			token, strconv.QuoteToASCII(resource), recorded, most),
-		Detail: detail(map[string]any{"resource": resource, "token": token, "current_token": recorded, "max_jump": most}),
+		Detail: Detail(map[string]any{"resource": resource, "token": token, "current_token": recorded, "max_jump": most}),
 		Hint:   `If the token is right, raise max_jump, or run fencepost generation bump --tokens --database DATABASE. Otherwise correct the token.`,
 	}
 }

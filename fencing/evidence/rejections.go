@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/owner"
 )
 
@@ -78,7 +79,7 @@ func keepLatest() string {
 func Record(ctx context.Context, conn *pgx.Conn, rows []Rejections) error {
 	err := record(ctx, conn, rows, func(s string) string { return strings.ToValidUTF8(s, "?") })
 	if strings.HasPrefix(stateOf(err), "22") { // the database's encoding lacks a character of theirs
-		err = record(ctx, conn, rows, ascii)
+		err = record(ctx, conn, rows, fencing.ASCII)
 	}
 	switch {
 	case stateOf(err) == "42P01":
@@ -87,19 +88,6 @@ func Record(ctx context.Context, conn *pgx.Conn, rows []Rejections) error {
 		return fmt.Errorf("record rejections: %w", err)
 	}
 	return nil
-}
-
-// ascii replaces each other character by its escape.
-func ascii(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if r < 0x80 {
-			b.WriteRune(r)
-		} else {
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
 }
 
 func record(ctx context.Context, conn *pgx.Conn, rows []Rejections, text func(string) string) error {

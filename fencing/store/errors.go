@@ -92,22 +92,22 @@ func (s *Store) explain(err error) error {
 	}
 	switch pg.Code {
 	case "3F000", "42P01", "42883", "42703", "42704":
-		u := s.noFence(faults.Schema, "the schema fencepost of database %s is missing or incomplete: %s", ascii(s.cfg.Database), ascii(pg.Message))
+		u := s.noFence(faults.Schema, "the schema fencepost of database %s is missing or incomplete: %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(pg.Message))
 		u.Err = err
 		return u
 	case codeReadOnly: // the control connections set read-only mode themselves, so it is the server's
 		return &Unusable{Kind: faults.Upstream, Err: err, Refusal: &fencing.Refusal{
 			SQLState: fencing.StateNoFence,
-			Message:  fmt.Sprintf("database %s accepts no writes: the server is a standby", ascii(s.cfg.Database)),
+			Message:  fmt.Sprintf("database %s accepts no writes: the server is a standby", fencing.ASCII(s.cfg.Database)),
 			Hint:     "Let upstream.address name the primary. After a promotion of this server the next attempt succeeds.",
 		}}
 	case codeNoRight:
-		return s.noFence(faults.Privilege, "role %s lacks a privilege on the schema fencepost of database %s: %s", ascii(s.cfg.User), ascii(s.cfg.Database), ascii(pg.Message))
+		return s.noFence(faults.Privilege, "role %s lacks a privilege on the schema fencepost of database %s: %s", fencing.ASCII(s.cfg.User), fencing.ASCII(s.cfg.Database), fencing.ASCII(pg.Message))
 	case "22001", "23514":
-		return badName("a name is empty or too long: " + ascii(pg.Message))
+		return badName("a name is empty or too long: " + fencing.ASCII(pg.Message))
 	case "22P05", "22021":
 		return &fencing.Refusal{SQLState: fencing.StateNoFence,
-			Message: fmt.Sprintf("a name, or the reason of an order, cannot be written in the encoding of database %s: %s", ascii(s.cfg.Database), ascii(pg.Message)),
+			Message: fmt.Sprintf("a name, or the reason of an order, cannot be written in the encoding of database %s: %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(pg.Message)),
 			Hint:    "Use ASCII characters."}
 	}
 	return err
@@ -147,12 +147,6 @@ func retryable(err error) bool {
 		return false
 	}
 	return pg.Code == codeDeadlock || pg.Code == codeSerialization
-}
-
-// ascii escapes the non-ASCII characters of a text that a client may see.
-func ascii(text string) string {
-	quoted := strconv.QuoteToASCII(text)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
 // noticesKey is the key under which a connection keeps the warnings of its last

@@ -64,12 +64,12 @@ func (s *Store) examine(ctx context.Context) error {
 		return s.explain(err)
 	case version == 0 || version < s.cfg.SchemaVersion:
 		return s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but version %d is needed",
-			ascii(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
+			fencing.ASCII(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
 	}
 	for right, has := range map[string]bool{"pg_signal_backend": signals, "pg_read_all_stats": reads, "EXECUTE ON FUNCTION " + forbidden: forbidden == ""} {
 		if !has {
-			refusal := s.noFence(faults.Privilege, "the control role %s lacks %s", ascii(s.cfg.User), right)
-			refusal.Hint = fmt.Sprintf("Run as a superuser: GRANT %s TO %s", right, ascii(pgx.Identifier{s.cfg.User}.Sanitize()))
+			refusal := s.noFence(faults.Privilege, "the control role %s lacks %s", fencing.ASCII(s.cfg.User), right)
+			refusal.Hint = fmt.Sprintf("Run as a superuser: GRANT %s TO %s", right, fencing.ASCII(pgx.Identifier{s.cfg.User}.Sanitize()))
 			return refusal
 		}
 	}
@@ -86,7 +86,7 @@ func (s *Store) owns(ctx context.Context, q owner.Querier) error {
 	case errors.As(err, &unusable): // a new connection was needed, and begin says so
 		return unusable
 	case errors.Is(err, owner.ErrNoSchema):
-		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", ascii(s.cfg.Database))
+		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", fencing.ASCII(s.cfg.Database))
 		missing.Err = fencing.ErrNoFence
 		return missing
 	case errors.As(err, &foreign):
@@ -110,8 +110,8 @@ func (s *Store) Examine(ctx context.Context) error {
 	lookErr := s.free.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		problem, remedy, err := s.cfg.Complete(ctx, conn.Conn(), s.migrateCommand())
 		if err == nil && problem != "" {
-			incomplete = s.noFence(faults.Schema, "the schema fencepost of database %s %s", ascii(s.cfg.Database), ascii(problem))
-			incomplete.Hint = ascii(remedy)
+			incomplete = s.noFence(faults.Schema, "the schema fencepost of database %s %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(problem))
+			incomplete.Hint = fencing.ASCII(remedy)
 		}
 		return err
 	})
@@ -137,22 +137,22 @@ func (f *Fence) unenterable(ctx context.Context) error {
 	if err := f.store.Examine(ctx); err != nil {
 		return err
 	}
-	return f.store.noFence(faults.Schema, "the schema fencepost of database %s lacks a function that every registration calls", ascii(f.store.cfg.Database))
+	return f.store.noFence(faults.Schema, "the schema fencepost of database %s lacks a function that every registration calls", fencing.ASCII(f.store.cfg.Database))
 }
 
 // notOwner returns the error of a role that is not the control role: the schema belongs to another one. It
 // names no migration, which would not help: the role of a command is wrong, or the configured one.
 func (s *Store) notOwner(owner string) *Unusable {
 	u := s.noFence(faults.Privilege, "role %s is not the control role of database %s: the schema fencepost belongs to role %s",
-		ascii(s.cfg.User), ascii(s.cfg.Database), ascii(owner))
-	u.Hint = fmt.Sprintf("Connect as %s (control.user in Fencepost's configuration, or the role in --dsn).", ascii(pgx.Identifier{owner}.Sanitize()))
+		fencing.ASCII(s.cfg.User), fencing.ASCII(s.cfg.Database), fencing.ASCII(owner))
+	u.Hint = fmt.Sprintf("Connect as %s (control.user in Fencepost's configuration, or the role in --dsn).", fencing.ASCII(pgx.Identifier{owner}.Sanitize()))
 	return u
 }
 
 // foreign returns the error of a schema that is not Fencepost's.
 func (s *Store) foreign(err *owner.ForeignError) *Unusable {
-	u := s.noFence(faults.Schema, "database %s has a schema that is not Fencepost's: %s", ascii(s.cfg.Database), ascii(err.Problem()))
-	u.Hint, u.Err = ascii(err.Remedy()), err
+	u := s.noFence(faults.Schema, "database %s has a schema that is not Fencepost's: %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(err.Problem()))
+	u.Hint, u.Err = fencing.ASCII(err.Remedy()), err
 	return u
 }
 
@@ -170,7 +170,7 @@ func (s *Store) locked(ctx context.Context, err error) error {
 	}
 	return &Unusable{Kind: faults.Schema, Err: err, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
-		Message:  fmt.Sprintf("the schema fencepost of database %s cannot be read: %s is locked by %s", ascii(s.cfg.Database), ascii(table), ascii(by)),
+		Message:  fmt.Sprintf("the schema fencepost of database %s cannot be read: %s is locked by %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(table), fencing.ASCII(by)),
 		Hint:     "Wait until that transaction has ended, or end its backend with pg_terminate_backend. Until then no worker that connects can be granted an epoch; those that lead go on while their lease lasts.",
 	}}
 }

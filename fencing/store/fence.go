@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -112,7 +111,7 @@ func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
 	return &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message: fmt.Sprintf("worker %s was granted epoch %d on resource %s, but the fence has epoch %d, held by worker %s: the database was restored",
-			quoted(t.Worker), t.Epoch, quoted(f.resource), rec.Epoch, quoted(rec.Worker)),
+			fencing.Quoted(t.Worker), t.Epoch, fencing.Quoted(f.resource), rec.Epoch, fencing.Quoted(rec.Worker)),
 		Detail: detail(f.resource, t, rec),
 		Hint:   fencing.RestoredHint(f.store.cfg.Database, t.Epoch),
 	}
@@ -159,7 +158,7 @@ func (f *Fence) unlessGone(ctx context.Context, err error) error {
 func (f *Fence) removed() error {
 	return fmt.Errorf("%w: %w", fencing.ErrRemoved, &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
-		Message:  fmt.Sprintf("an operator removed resource %s after its fence was opened", quoted(f.resource)),
+		Message:  fmt.Sprintf("an operator removed resource %s after its fence was opened", fencing.Quoted(f.resource)),
 		Hint:     "Connect again.",
 	})
 }
@@ -168,13 +167,10 @@ func (f *Fence) removed() error {
 func (f *Fence) replaced() error {
 	return fmt.Errorf("%w: %w", fencing.ErrReplaced, &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
-		Message:  fmt.Sprintf("database %s, or its schema fencepost, was dropped and made anew after the fence of resource %s was opened", ascii(f.store.cfg.Database), quoted(f.resource)),
+		Message:  fmt.Sprintf("database %s, or its schema fencepost, was dropped and made anew after the fence of resource %s was opened", fencing.ASCII(f.store.cfg.Database), fencing.Quoted(f.resource)),
 		Hint:     "Connect again.",
 	})
 }
-
-// quoted quotes a name as fencepost.quoted does: as a JSON string in ASCII.
-func quoted(name string) string { return strconv.QuoteToASCII(name) }
 
 // SupersededBefore reports whether this worker id led under an epoch, and another worker has led under a
 // higher one since. Grants to the candidacy except do not count.

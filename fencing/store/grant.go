@@ -2,12 +2,10 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -190,7 +188,7 @@ func (f *Fence) blame(ctx context.Context, err error) error {
 // detail returns the DETAIL of a refusal, one line of JSON in the format of
 // fencepost.detail.
 func detail(resource string, t fencing.Term, rec fencing.Record) string {
-	line, err := json.Marshal(struct {
+	return fencing.Detail(struct {
 		Resource      string        `json:"resource"`
 		Worker        string        `json:"worker"`
 		Incarnation   string        `json:"incarnation"`
@@ -198,21 +196,6 @@ func detail(resource string, t fencing.Term, rec fencing.Record) string {
 		CurrentEpoch  fencing.Epoch `json:"current_epoch"`
 		CurrentWorker *string       `json:"current_worker"`
 	}{resource, t.Worker, t.Incarnation, t.Epoch, rec.Epoch, nullable(rec.Worker)})
-	if err != nil {
-		return "{}"
-	}
-	var out strings.Builder
-	for _, r := range string(line) {
-		switch {
-		case r < 0x7f:
-			out.WriteRune(r)
-		case r > 0xffff:
-			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, r)
-		}
-	}
-	return out.String()
 }
 
 func nullable(s string) *string {

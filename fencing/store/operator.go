@@ -167,7 +167,7 @@ func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
 	if !may {
 		return &fencing.Refusal{
 			SQLState: fencing.StateNoFence,
-			Message:  fmt.Sprintf("role %s is a superuser, and a grant could not end its backends", quoted(role)),
+			Message:  fmt.Sprintf("role %s is a superuser, and a grant could not end its backends", fencing.Quoted(role)),
 			Hint:     "Let workers connect as a role that is not a superuser.",
 		}
 	}

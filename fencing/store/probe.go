@@ -201,7 +201,7 @@ func (s *Store) explainLogin(err error) error {
 	u := &Unusable{Kind: faults.ControlLogin, Err: err, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message: fmt.Sprintf("Fencepost cannot log in to database %s as its control role %s: %s",
-			ascii(database), ascii(role), ascii(pg.Message)),
+			fencing.ASCII(database), fencing.ASCII(role), fencing.ASCII(pg.Message)),
 	}}
 	switch {
 	case pg.Code == "28P01" && s.cfg.Password == "":
@@ -221,7 +221,7 @@ func (s *Store) explainLogin(err error) error {
 	default:
 		return nil
 	}
-	u.Hint = ascii(u.Hint)
+	u.Hint = fencing.ASCII(u.Hint)
 	return u
 }
 

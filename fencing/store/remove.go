@@ -42,7 +42,7 @@ func (f *Fence) unguarded(ctx context.Context) error {
 	}
 	return &fencing.Refusal{
 		SQLState: fencing.StateInUse,
-		Message:  fmt.Sprintf("resource %s was not removed: it guards %d tables: %s", quoted(f.resource), len(tables), ascii(strings.Join(tables, ", "))),
+		Message:  fmt.Sprintf("resource %s was not removed: it guards %d tables: %s", fencing.Quoted(f.resource), len(tables), fencing.ASCII(strings.Join(tables, ", "))),
 		Hint:     "Remove their guards first: fencepost guard remove --table TABLE --dsn DSN",
 	}
 }

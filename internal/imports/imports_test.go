@@ -23,7 +23,7 @@ var ours = map[string][]string{
 	"fencing/sqltext":     {"fencing"},
 	"fencing/owner":       {},
 	"fencing/store":       {"fencing", "fencing/owner", "internal/faults", "internal/unpinged"},
-	"fencing/evidence":    {"fencing/owner"},
+	"fencing/evidence":    {"fencing", "fencing/owner"},
 	"fencing/handover":    {"fencing"},
 	"election":            {"election/boottime", "election/heartbeat", "election/offer", "election/own", "fencing", "internal/faults"},
 	"election/anyone":     {"election"},
