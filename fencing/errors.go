@@ -47,16 +47,6 @@ var ReplicationRefusal = &Refusal{
 	Hint:     "Connect to Postgres itself for replication.",
 }
 
-// RegistrationStuckRefusal is raised after the deletion of a registration has failed
-// but may still happen: it would then delete the next registration, and grants would
-// not see what runs under that.
-var RegistrationStuckRefusal = &Refusal{
-	SQLState: StateNoFence,
-	Message:  "the fence cannot be checked: the last registration of this connection could not be deleted",
-	Detail:   "{}",
-	Hint:     "Connect again.",
-}
-
 // RetiredRefusal is what the client of a session is told whose backend was ended for a grant that was then given up.
 var RetiredRefusal = &Refusal{
 	SQLState: "57P01",

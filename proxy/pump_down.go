@@ -32,6 +32,7 @@ type downPump struct {
 	scratch []byte
 	plan    gate.Segments
 	events  []protocol.Event // of the step
+	deleted []registrations  // of each EventUnregister of the step, in order
 
 	taken bool // the step is to be carried out, and sending is held
 	step  downStep
@@ -189,9 +190,7 @@ func (d *downPump) takeAndUnlock() {
 				d.events[i].Rejection = nil
 			}
 		case protocol.EventUnregister:
-			for _, resource := range d.events[i].Resources {
-				x.registrationOf(resource).beginDelete()
-			}
+			d.deleted = append(d.deleted, x.registrations.take(d.events[i].Resources))
 		}
 	}
 	x.retireAtRest()
@@ -229,7 +228,8 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventRefused:
 			e.Rejection.Time = time.Now()
 		case protocol.EventUnregister:
-			x.unregister(ctx, e.Resources)
+			x.unregister(ctx, d.deleted[0])
+			d.deleted = d.deleted[1:]
 		case protocol.EventSuperseded:
 			x.learnSuperseded(ctx, x.belonging(e.Resource))
 		case protocol.EventDiscarded:

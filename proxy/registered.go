@@ -19,8 +19,8 @@ func (x *session) EpochEnds(e fencing.Epoch) { x.epochEnds("", nil, e) }
 func (x *session) epochEnds(resource string, s *seat, e fencing.Epoch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	r := x.registrations[resource]
-	if x.m == nil || r == nil || r.state != registered || r.epoch > e || s != nil && !s.base.Load() {
+	r, registered := x.registrations[resource]
+	if x.m == nil || !registered || r.epoch > e || s != nil && !s.base.Load() {
 		return // what was chosen for one transaction is let go of behind that
 	}
 	x.member.retiresFor.Store(s)
@@ -36,9 +36,8 @@ func (x *session) retireAtRest() {
 	case !x.retires() || !x.m.Is(protocol.AtRest):
 	case m.discards && m.retiresFor.Load() == nil:
 		m.retires.Store(0)
-		x.m.LetGo()
-		begun := x.beginDeleteAll()
-		x.deletions.Go(func() { x.unregister(context.Background(), begun) })
+		deleted := x.letsGo()
+		x.deletions.Go(func() { x.unregister(context.Background(), deleted) })
 	case m.standing.Load() == joined:
 		m.over.CompareAndSwap(nil, m.retiresFor.Load())
 		if m.standing.CompareAndSwap(joined, superseded) {
@@ -116,7 +115,7 @@ func (s *Server) registeredSessions() map[registryKey][]registeredSession {
 	for _, x := range sessions {
 		x.mu.Lock()
 		for resource, r := range x.registrations {
-			if x.m != nil && r.state == registered {
+			if x.m != nil {
 				key := registryKey{x.start.database, x.backend.started}
 				all[key] = append(all[key], registeredSession{x, resource, r.entry.ID})
 			}
@@ -153,8 +152,8 @@ func verify(ctx context.Context, all []registeredSession) {
 // does not know that yet.
 func (x *session) unregistered(ctx context.Context, resource string, entry int64) {
 	x.mu.Lock()
-	r := x.registrationOf(resource)
-	same := r.state == registered && r.entry.ID == entry
+	r, registered := x.registrations[resource]
+	same := registered && r.entry.ID == entry
 	x.mu.Unlock()
 	if !same || x.isSuperseded() || x.belonging(resource).Advanced(ctx) || ctx.Err() != nil {
 		return // in the last case the database has not said who leads, and the next comparison asks again

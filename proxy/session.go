@@ -52,13 +52,12 @@ type session struct {
 	// reply or inside it.
 	sending sync.Mutex
 
-	mu    sync.Mutex
-	m     *protocol.Session // nil until the session has joined
-	life  lifecycle
-	pumps handover
-	since time.Time // when the client last sent something, or its last reply ended, if that is later
-	// registrations are the entries of the backend in the registry, by their resources.
-	registrations map[string]*registration
+	mu            sync.Mutex
+	m             *protocol.Session // nil until the session has joined
+	life          lifecycle
+	pumps         handover
+	since         time.Time // when the client last sent something, or its last reply ended, if that is later
+	registrations registrations
 	// deletions delete entries while nobody waits for that.
 	deletions sync.WaitGroup
 }

@@ -167,10 +167,8 @@ var table = []mutation{
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 
 	// The registry.
-	{name: "an entry that may be there is added again", file: "proxy/registration.go", in: ofThePumps, tests: "^TestARegistrationIsAddedAndDeletedInTurns$",
-		old: "	if r.state != unregistered {\n		return false", text: "	if r.state == registered {\n		return false"},
-	{name: "a deletion that was not confirmed is one", file: "proxy/registration.go", in: ofThePumps, tests: "^TestARegistrationIsAddedAndDeletedInTurns$",
-		old: "	if confirmed {\n", text: "	if confirmed || r.deleted == nil {\n"},
+	{name: "an entry that is let go stays in the registry", file: "proxy/registration.go", tests: "^TestALapsedSessionIsLetGo$",
+		old: "	x.mu.Unlock()\n	x.unregister(ctx, deleted)\n}", text: "	x.mu.Unlock()\n	_ = deleted\n}"},
 	{name: "a refused registration is one", file: theChoices, in: ofTheCore, tests: "^TestRegistrationThatFails$/^18$",
 		old: "	if r == nil {\n		s.enrol()", text: "	if r == nil || !r.Usage {\n		s.enrol()"},
 	{name: "an entry that is missing is not noticed", file: "proxy/registered.go", tests: "^TestSafetyALostRegistrationEndsTheSession$",

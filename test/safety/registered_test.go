@@ -69,6 +69,44 @@ func TestALapsedSessionIsLetGo(t *testing.T) {
 	}
 }
 
+// TestADeletionThatIsNotConfirmedEndsNobody: the deletion of an entry waits for a lock, and is given up by the proxy. The
+// session is not registered then, but can be registered again. The deletion that happens later leaves the newer entry
+// alone, so that a grant ends the backend.
+func TestADeletionThatIsNotConfirmedEndsNobody(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	c := s.Leader("w")
+	fixture.MustPass(t, c, Q(mine))
+	candidacy := s.Candidacy(s.DB, "r", "w")
+	led := *candidacy.Status()
+	lapsed := led
+	lapsed.Role, lapsed.Lapsed = fencing.Follower, true
+	locks, err := s.PG.Connect(t, pgtest.Superuser, s.DB).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locks.Exec(t.Context(), "select from fencepost.running for update"); err != nil {
+		t.Fatal(err)
+	}
+	candidacy.SetStatus(&lapsed)
+	fixture.MustPass(t, c, Q("select count(*) from t"))
+	fixture.MustFail(t, c, "ZF002", Q(mine))
+	candidacy.SetStatus(&led)
+	fixture.MustPass(t, c, Q(mine))
+	if err := locks.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, "the deletion to end", func() bool {
+		return s.Number("select count(*) from pg_stat_activity where datname = current_database() and usename = 'fencepost' and state = 'active'") == 0
+	})
+	fixture.MustPass(t, c, Q(mine))
+	s.Supersede()
+	fixture.MustEnd(t, c, "ZF001", Q(stale))
+	if s.Rows("mine") != 3 || s.Rows("stale") != 0 || s.Number("select count(*) from fencepost.running") != 0 {
+		t.Errorf("%d rows of the leader and %d stale ones, %d backends are registered; want 3, 0, 0", s.Rows("mine"), s.Rows("stale"), s.Number("select count(*) from fencepost.running"))
+	}
+}
+
 // TestNothingIsPreparedBehindAFailedBatch: the error of a batch has come, and its ReadyForQuery has not, when the
 // client sends a batch that prepares its transaction. The server does not skip that one.
 func TestNothingIsPreparedBehindAFailedBatch(t *testing.T) {
