@@ -102,6 +102,7 @@ var ours = map[string][]string{
 	"internal/netlooptest":     {"proxy/netloop", "internal/wiretest"},
 	"internal/imports":         {},
 	"scripts":                  {},
+	"scripts/bench":            {"internal/child"},
 }
 
 // inTests are packages that only tests may import.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
@@ -20,7 +22,7 @@ func (s *Server) place() error {
 			return err
 		}
 	}
-	if s.as, err = account(); err != nil {
+	if s.as, err = child.Unprivileged(); err != nil {
 		return err
 	}
 	s.found = s.bin

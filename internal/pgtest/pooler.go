@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
 )
 
@@ -68,13 +69,14 @@ func runPooler(t testing.TB, s *Server, dir string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as}
 	var log strings.Builder
 	cmd.Stdout, cmd.Stderr = &log, &log
-	p, err := startProcess(cmd)
+	child.OwnSession(cmd, syscall.SIGQUIT)
+	p, err := child.Start("PgBouncer", cmd)
 	if err != nil {
-		t.Fatalf("start PgBouncer (scripts/setup.sh pgbouncer installs it): %v", err)
+		t.Fatalf("%v (scripts/setup.sh pgbouncer installs it)", err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(p.pid, syscall.SIGKILL)
-		<-p.done
+		_ = syscall.Kill(p.PID(), syscall.SIGKILL)
+		<-p.Done()
 		if t.Failed() {
 			t.Logf("PgBouncer's log:\n%s", log.String())
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
@@ -73,7 +74,7 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		process *process // nil while stopped
+		process *child.Process // nil while stopped
 	}
 }
 
@@ -151,7 +152,8 @@ func (s *Server) start() error {
 	defer log.Close()
 	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.Port()))
 	cmd.Stdout, cmd.Stderr = log, log
-	p, err := startProcess(cmd)
+	child.OwnSession(cmd, syscall.SIGQUIT) // an immediate shutdown
+	p, err := child.Start("PostgreSQL", cmd)
 	if err != nil {
 		return err
 	}
@@ -166,11 +168,11 @@ func (s *Server) start() error {
 			return conn.Close(ctx)
 		}
 		select {
-		case <-p.done:
+		case <-p.Done():
 			return fmt.Errorf("the server ended at its start; its log ends with:\n%s", s.logTail())
 		case <-ctx.Done():
-			_ = syscall.Kill(p.pid, syscall.SIGQUIT)
-			<-p.done
+			_ = syscall.Kill(p.PID(), syscall.SIGQUIT)
+			<-p.Done()
 			return fmt.Errorf("the server accepted no connection within %s: %w", patience, err)
 		case <-time.After(20 * time.Millisecond):
 		}
@@ -186,15 +188,15 @@ func (s *Server) end(mode Mode) error {
 	if p == nil {
 		return nil
 	}
-	if err := syscall.Kill(p.pid, syscall.Signal(mode)); err != nil && !errors.Is(err, syscall.ESRCH) {
+	if err := syscall.Kill(p.PID(), syscall.Signal(mode)); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("signal the server: %w", err)
 	}
 	select {
-	case <-p.done:
+	case <-p.Done():
 		return nil
 	case <-time.After(patience):
-		_ = syscall.Kill(p.pid, syscall.SIGQUIT)
-		<-p.done
+		_ = syscall.Kill(p.PID(), syscall.SIGQUIT)
+		<-p.Done()
 		return fmt.Errorf("the server did not stop within %s", patience)
 	}
 }
@@ -229,7 +231,7 @@ func (s *Server) logTail() string {
 func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mu.process != nil && !s.mu.process.ended()
+	return s.mu.process != nil && !s.mu.process.Ended()
 }
 
 // Stop stops the server and waits until it has ended.
@@ -259,5 +261,5 @@ func (s *Server) PID() int {
 	if s.mu.process == nil {
 		return 0
 	}
-	return s.mu.process.pid
+	return s.mu.process.PID()
 }

@@ -7,15 +7,15 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 // role is who runs the loads, and also the name of the database and of the resource.
@@ -126,18 +126,11 @@ func (p *process) stop() {
 }
 
 // findUser finds a user without privileges if this is root: Postgres and PgBouncer do not run as root.
-func (s *servers) findUser() error {
-	if os.Getuid() != 0 {
-		return nil
+func (s *servers) findUser() (err error) {
+	if s.user, err = child.Unprivileged(); err != nil || s.user == nil {
+		return err
 	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return fmt.Errorf("find a user for PostgreSQL: %w", err)
-	}
-	uid, uidErr := strconv.Atoi(u.Uid)
-	gid, gidErr := strconv.Atoi(u.Gid)
-	s.user = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	return errors.Join(uidErr, gidErr, os.Chown(s.dir, uid, gid))
+	return os.Chown(s.dir, int(s.user.Uid), int(s.user.Gid))
 }
 
 func (s *servers) findPostgres(ctx context.Context) error {

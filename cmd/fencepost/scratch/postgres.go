@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 // Superuser is the role that owns a throwaway server.
@@ -44,7 +46,7 @@ func StartPostgres(ctx context.Context, dir, bin string) (*Postgres, error) {
 	if err := forgetServers(); err != nil {
 		return nil, err
 	}
-	cred, err := unprivileged()
+	cred, err := child.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -203,8 +205,8 @@ func WaitFor(ctx context.Context, p *Process, within time.Duration, try func() e
 			return nil
 		}
 		select {
-		case <-p.done:
-			return fmt.Errorf("%s has ended: %v (last: %w)", p.name, p.err, err)
+		case <-p.Done():
+			return fmt.Errorf("%s has ended: %v (last: %w)", p.Name, p.Err(), err)
 		case <-ctx.Done():
 			return fmt.Errorf("not ready after %s: %w", within, err)
 		case <-tick.C:
