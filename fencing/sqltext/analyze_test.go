@@ -152,11 +152,12 @@ func TestCacheIsBounded(t *testing.T) {
 	size, entries := 0, 0
 	for i := range c.shards {
 		mu := &c.shards[i].mu
-		if len(mu.ring) != len(mu.entries) {
-			t.Errorf("shard %d: %d in the ring, %d in the map", i, len(mu.ring), len(mu.entries))
+		for _, generation := range []map[cacheKey]*Text{mu.young, mu.old} {
+			for key, text := range generation {
+				size += key.size(text)
+			}
+			entries += len(generation)
 		}
-		size += mu.size
-		entries += len(mu.entries)
 	}
 	if size > limit || entries == 0 {
 		t.Errorf("%d entries of %d bytes, limit %d", entries, size, limit)
@@ -164,6 +165,22 @@ func TestCacheIsBounded(t *testing.T) {
 	long := "SELECT '" + strings.Repeat("x", cachedTextMax) + "'"
 	if c.Analyze(long, DefaultSettings) == c.Analyze(long, DefaultSettings) {
 		t.Error("a long text was kept")
+	}
+}
+
+func TestCacheKeepsWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	c := NewCache(64 << 10)
+	used := c.Analyze("SELECT 1", DefaultSettings)
+	unused := c.Analyze("SELECT 2", DefaultSettings)
+	for i := range 500 {
+		c.Analyze(fmt.Sprintf("SELECT %d, 'some text'", i), DefaultSettings)
+		if c.Analyze("SELECT 1", DefaultSettings) != used {
+			t.Fatalf("behind %d other texts, one that is always used was analyzed again", i)
+		}
+	}
+	if c.Analyze("SELECT 2", DefaultSettings) == unused {
+		t.Error("a text that was not used is still there")
 	}
 }
 

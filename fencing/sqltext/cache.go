@@ -2,9 +2,7 @@ package sqltext
 
 import (
 	"hash/maphash"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 )
 
@@ -19,7 +17,8 @@ const (
 )
 
 // Cache caches the analysis of recurring texts. It is safe for concurrent use and
-// bounded in bytes. A text that was used since the last sweep survives the next one.
+// bounded in bytes: when the texts of the young generation have half of the room, it becomes
+// the old one, which is dropped. A text that is used becomes one of the young ones.
 type Cache struct {
 	seed   maphash.Seed
 	shards [cacheShards]cacheShard
@@ -28,12 +27,10 @@ type Cache struct {
 type cacheShard struct {
 	mu struct {
 		sync.RWMutex
-		entries map[cacheKey]*cacheEntry
-		ring    []*cacheEntry // in the order of the clock hand
-		hand    int
-		size    int // sum of the entries' sizes
+		young, old map[cacheKey]*Text
+		size       int // of young, in bytes
 	}
-	max int
+	max int // of a generation
 }
 
 type cacheKey struct {
@@ -41,49 +38,31 @@ type cacheKey struct {
 	sql      string
 }
 
-type cacheEntry struct {
-	key  cacheKey
-	text *Text
-	size int
-	used atomic.Bool
-}
-
 // NewCache returns an empty cache of about maxBytes at most.
 func NewCache(maxBytes int) *Cache {
 	c := &Cache{seed: maphash.MakeSeed()}
 	for i := range c.shards {
-		c.shards[i].max = maxBytes / cacheShards
-		c.shards[i].mu.entries = make(map[cacheKey]*cacheEntry)
+		c.shards[i].max = maxBytes / cacheShards / 2
+		c.shards[i].mu.young = make(map[cacheKey]*Text)
 	}
 	return c
 }
 
 // Analyze returns Analyze(sql, s), from the cache if possible.
-func (c *Cache) Analyze(sql string, s Settings) *Text {
-	if len(sql) > cachedTextMax {
-		return Analyze(sql, s)
-	}
-	sh := &c.shards[maphash.String(c.seed, sql)%cacheShards]
-	sh.mu.RLock()
-	e := sh.mu.entries[cacheKey{s, sql}]
-	sh.mu.RUnlock()
-	if e != nil {
-		e.touch()
-		return e.text
-	}
-	return sh.add(strings.Clone(sql), s)
-}
+func (c *Cache) Analyze(sql string, s Settings) *Text { return c.AnalyzeBytes([]byte(sql), s) }
 
 // AnalyzeBytes is Analyze for a text in a buffer. It does not retain the buffer, and a
 // hit does not allocate.
 func (c *Cache) AnalyzeBytes(sql []byte, s Settings) *Text {
-	if len(sql) > cachedTextMax {
-		return Analyze(string(sql), s)
-	}
 	if t := c.Lookup(sql, s); t != nil {
 		return t
 	}
-	return c.shards[maphash.Bytes(c.seed, sql)%cacheShards].add(string(sql), s)
+	key := cacheKey{s, string(sql)}
+	t := Analyze(key.sql, s)
+	if len(sql) > cachedTextMax {
+		return t
+	}
+	return c.shard(sql).add(key, t)
 }
 
 // Lookup returns the cached analysis of sql, or nil. It never parses.
@@ -91,66 +70,47 @@ func (c *Cache) Lookup(sql []byte, s Settings) *Text {
 	if len(sql) > cachedTextMax {
 		return nil
 	}
-	sh := &c.shards[maphash.Bytes(c.seed, sql)%cacheShards]
+	sh := c.shard(sql)
 	sh.mu.RLock()
-	e := sh.mu.entries[cacheKey{s, string(sql)}]
+	t, young := sh.mu.young[cacheKey{s, string(sql)}]
+	if !young {
+		t = sh.mu.old[cacheKey{s, string(sql)}]
+	}
 	sh.mu.RUnlock()
-	if e == nil {
-		return nil
+	if t != nil && !young {
+		return sh.add(cacheKey{s, string(sql)}, t)
 	}
-	e.touch()
-	return e.text
+	return t
 }
 
-// touch marks e as used. Loading first keeps the cache line shared between cores.
-func (e *cacheEntry) touch() {
-	if !e.used.Load() {
-		e.used.Store(true)
-	}
+func (c *Cache) shard(sql []byte) *cacheShard {
+	return &c.shards[maphash.Bytes(c.seed, sql)%cacheShards]
 }
 
-// add analyzes sql outside the lock and caches the result. The shard owns sql.
-func (sh *cacheShard) add(sql string, s Settings) *Text {
-	e := &cacheEntry{key: cacheKey{s, sql}, text: Analyze(sql, s)}
-	e.size = cacheEntryOverhead + len(sql) + len(e.text.why) + len(e.text.Statements)*int(unsafe.Sizeof(Statement{}))
-	for i := range e.text.Statements {
-		e.size += len(e.text.Statements[i].Name) + len(e.text.Statements[i].Value) + e.text.Statements[i].dependencies.size()
-	}
-	if e.size > sh.max {
-		return e.text
+// add adds t to the young texts, and returns the analysis that is there.
+func (sh *cacheShard) add(key cacheKey, t *Text) *Text {
+	size := key.size(t)
+	if size > sh.max {
+		return t
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if other := sh.mu.entries[e.key]; other != nil {
-		return other.text
+	if other := sh.mu.young[key]; other != nil {
+		return other
 	}
-	for sh.mu.size+e.size > sh.max {
-		sh.evictLocked()
+	if sh.mu.size+size > sh.max {
+		sh.mu.old, sh.mu.young, sh.mu.size = sh.mu.young, make(map[cacheKey]*Text), 0
 	}
-	sh.mu.entries[e.key] = e
-	sh.mu.ring = append(sh.mu.ring, e)
-	sh.mu.size += e.size
-	return e.text
+	sh.mu.young[key] = t
+	sh.mu.size += size
+	return t
 }
 
-// evictLocked drops the first entry, from the hand on, that has not been used since the
-// hand last passed it. The ring must not be empty.
-func (sh *cacheShard) evictLocked() {
-	for {
-		if sh.mu.hand >= len(sh.mu.ring) {
-			sh.mu.hand = 0
-		}
-		e := sh.mu.ring[sh.mu.hand]
-		if e.used.Swap(false) {
-			sh.mu.hand++
-			continue
-		}
-		last := len(sh.mu.ring) - 1
-		sh.mu.ring[sh.mu.hand] = sh.mu.ring[last]
-		sh.mu.ring[last] = nil
-		sh.mu.ring = sh.mu.ring[:last]
-		delete(sh.mu.entries, e.key)
-		sh.mu.size -= e.size
-		return
+// size is about how many bytes the entry of t takes.
+func (k cacheKey) size(t *Text) int {
+	n := cacheEntryOverhead + len(k.sql) + len(t.why) + len(t.Statements)*int(unsafe.Sizeof(Statement{}))
+	for i := range t.Statements {
+		n += len(t.Statements[i].Name) + len(t.Statements[i].Value) + t.Statements[i].dependencies.size()
 	}
+	return n
 }
