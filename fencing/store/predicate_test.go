@@ -7,31 +7,6 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestSafetyAClaimedEpochOpensNoWay covers a superseded candidacy whose proxy does not
-// know that yet, and which claims the current epoch.
-func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
-	w := h.worker(h.grant("a"))
-	current := h.grant("b")
-	entry := w.entry()
-	entry.Announced = current.Epoch
-	var err error
-	if !unfenced {
-		_, err = h.fence.RegisterBackend(h.ctx(), entry)
-	}
-	if err == nil {
-		_, err = w.Exec(h.ctx(), "CALL public.batch($1, 1, 0)", int64(w.term.Epoch))
-	}
-	if stateOf(err) != fencing.StateSuperseded {
-		t.Errorf("the registry: %v; want ZF001", err)
-	}
-	if n := ask[int](h, "SELECT count(*) FROM public.entries"); n != 0 {
-		t.Errorf("%d rows of the old epoch were committed", n)
-	}
-}
-
 // eachClaim calls try for a candidacy that is over, the current one, which has epoch 2, and one that has never led,
 // with each pair of epochs that it may have been told and hold.
 func (h *testDatabase) eachClaim(try func(w *worker, told, held fencing.Epoch, current bool)) {

@@ -64,43 +64,6 @@ func fnCall(oid int) []byte {
 	return wiretest.Msg('F', binary.BigEndian.AppendUint32(nil, uint32(oid)), []byte{0, 0, 0, 0, 0, 1})
 }
 
-// long70 is a name of which the server keeps 63 bytes.
-var long70 = strings.Repeat("n", 70)
-
-// TestProtocolNames: statements and portals, named and not, again and gone.
-func TestProtocolNames(t *testing.T) {
-	t.Parallel()
-	compareScripts(t,
-		newScript("a name again in one batch", at("Z", Parse("s", "select 1"), Parse("s", "select 2"), Bind("", "s"), Exec("", 0), Sync()), at("Z", Bind("", "s"), Exec("", 0), Sync())),
-		newScript("a name freed and given again in one batch", at("Z", Parse("s", "select 1"), Shut('S', "s"), Parse("s", "insert into t values (10, 'x')"), Bind("", "s"), Exec("", 0), Sync())),
-		newScript("a name freed by deallocate in one batch", at("Z", Parse("s", "select 1"), Run("deallocate s"), Parse("s", "insert into t values (10, 'x')"), Bind("", "s"), Exec("", 0), Sync())),
-		newScript("a name whose parse failed", at("Z", Parse("s", "select nothing"), Sync()), at("Z", Bind("", "s"), Exec("", 0), Sync()), at("Z", Parse("s", "insert into t values (10, 'x')"), Bind("", "s"), Exec("", 0), Sync())),
-		newScript("a name whose parse was skipped", at("Z", Run("select 1/0"), Parse("s", "insert into t values (10, 'x')"), Sync()), at("Z", Bind("", "s"), Exec("", 0), Sync()), at("Z", Parse("s", "insert into t values (11, 'x')"), Sync()), at("Z", Bind("", "s"), Exec("", 0), Sync())),
-		newScript("names survive a failed transaction", at("Z", Q("begin")), at("Z", Parse("s", "insert into t values ($1, 'x')"), Sync()), at("Z", Q("select 1/0")), at("Z", Q("rollback")), at("Z", Bind("", "s", "10"), Exec("", 0), Sync())),
-		newScript("close of unknown names", at("Z", Shut('S', "nope"), Shut('P', "nope"), Sync()), at("Z", Q("select 1"))),
-		newScript("close in a failed block", at("Z", Parse("s", "select 1"), Sync()), at("Z", Q("begin")), at("Z", Q("select 1/0")), at("Z", Shut('S', "s"), Sync()), at("Z", Q("rollback")), at("Z", Bind("", "s"), Sync())),
-		newScript("unnamed statement kept over batches", at("Z", Parse("", "insert into t values ($1, 'x')"), Sync()), at("Z", Bind("", "", "10"), Exec("", 0), Sync()), at("Z", Bind("", "", "11"), Exec("", 0), Sync())),
-		newScript("unnamed statement lost by a query", at("Z", Parse("", "select 1"), Sync()), at("Z", Q("select 2")), at("Z", Bind("", ""), Exec("", 0), Sync())),
-		newScript("unnamed statement kept over an error", at("Z", Parse("", "select $1::int"), Sync()), at("Z", Bind("", "", "x"), Exec("", 0), Sync()), at("Z", Bind("", "", "7"), Exec("", 0), Sync())),
-		newScript("unnamed statement of a failed parse", at("Z", Parse("", "select 1"), Sync()), at("Z", Parse("", "select nothing"), Sync()), at("Z", Bind("", ""), Exec("", 0), Sync())),
-		newScript("unnamed portal over a sync in a block", at("Z", Q("begin")), at("Z", Parse("", "select * from t order by id"), Bind("", ""), Exec("", 1), Sync()), at("Z", Exec("", 1), Sync()), at("Z", Q("commit"))),
-		newScript("unnamed portal replaced", at("Z", Parse("", "select 1"), Bind("", ""), Bind("", ""), Exec("", 0), Exec("", 0), Sync())),
-		newScript("a portal's name again", at("Z", Parse("", "select 1"), Bind("p", ""), Bind("p", ""), Sync())),
-		newScript("statement closed under its portal", at("Z", Parse("s", "select * from t order by id"), Bind("p", "s"), Shut('S', "s"), Exec("p", 0), Sync())),
-		newScript("statement parsed anew under its portal", at("Z", Parse("", "insert into t values (10, 'x')"), Bind("p", ""), Parse("", "select 1"), Exec("p", 0), Sync())),
-		newScript("execute twice", at("Z", Parse("", "insert into t values (10, 'x')"), Bind("p", ""), Exec("p", 0), Exec("p", 0), Sync())),
-		newScript("a statement and a portal of one name", at("Z", Parse("x", "select 1"), Bind("x", "x"), Desc('S', "x"), Desc('P', "x"), Exec("x", 0), Shut('P', "x"), Desc('S', "x"), Sync())),
-		newScript("deallocate all in a block", at("Z", Parse("s", "select 1"), Sync()), at("Z", Q("begin")), at("Z", Q("insert into t values (10, 'x')")), at("Z", Q("deallocate all")), at("Z", Q("insert into t values (11, 'x')")), at("Z", Q("commit")), at("Z", Bind("", "s"), Sync())),
-		newScript("names of 63 bytes and more", at("Z", Parse(long70, "insert into t values (10, 'x')"), Sync()), at("Z", Bind("", strings.Repeat("n", 63)), Exec("", 0), Sync()), at("Z", Bind("", long70), Exec("", 0), Sync())),
-		newScript("names outside ascii in SQL", at("Z", Parse("s", "insert into t values ($1, 'x')"), Sync()), at("Z", Q("select 1; prepare é as insert into t values (10, 'x')")), at("Z", Q("deallocate é; insert into t values (11, 'x')")), at("Z", Bind("", "s", "12"), Exec("", 0), Run("insert into t values (13, 'x')"), Sync())),
-		newScript("long names in SQL", at("Z", Parse(long70+"x", "insert into t values ($1, 'x')"), Sync()), at("Z", Q("execute "+long70+"y(10)")), at("Z", Q("deallocate "+long70+"z")), at("Z", Q("prepare "+long70+" as select 1")), at("Z", Bind("", long70+"x"), Exec("", 0), Sync())),
-		newScript("long names of portals", at("Z", Parse("", "select * from t order by id"), Bind(long70+"x", ""), Exec(long70+"y", 1), Desc('P', long70), Shut('P', long70+"z"), Exec(long70+"x", 1), Sync())),
-		newScript("names outside ascii", at("Z", Parse("é", "insert into t values (10, 'x')"), Sync()), at("Z", Bind("ü", "é"), Exec("ü", 0), Sync())),
-		newScript("sql execute of a protocol name", at("Z", Parse("s", "insert into t values ($1, 'x')"), Sync()), at("Z", Q("execute s(10)")), at("Z", Run("execute s(11)"), Sync()), at("Z", Q("execute s(10)")), at("Z", Q("begin; execute s(12); commit; execute s(13)"))),
-		newScript("protocol bind of an sql name", at("Z", Q("prepare s(int) as insert into t values ($1, 'x')")), at("Z", Desc('S', "s"), Bind("", "s", "10"), Exec("", 0), Sync()), at("Z", Q("deallocate s")), at("Z", Bind("", "s", "11"), Exec("", 0), Sync())),
-	)
-}
-
 // TestProtocolPortals: max_rows, cursors, and Describe of everything.
 func TestProtocolPortals(t *testing.T) {
 	t.Parallel()
