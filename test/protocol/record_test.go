@@ -100,7 +100,7 @@ func clientLines(b []byte) (out []string) {
 		for i := 0; i+1 < len(fields); i += 2 {
 			line += fmt.Sprintf(" %s=%q", fields[i], fields[i+1])
 		}
-		out, b = append(out, tidy(line)), b[n:]
+		out, b = append(out, line), b[n:]
 	}
 	for _, m := range split(b) {
 		line := clientNames[m.Type]
@@ -127,7 +127,7 @@ func clientLines(b []byte) (out []string) {
 		case 'd':
 			line += fmt.Sprintf(" %q", m.Body)
 		}
-		out = append(out, tidy(line))
+		out = append(out, line)
 	}
 	return out
 }
@@ -186,25 +186,16 @@ func serverLines(all []wiretest.Message) (out []string) {
 		case 'D':
 			line = "DataRow" + params("\x00\x00"+string(m.Body))
 		}
-		out = append(out, tidy(line))
+		out = append(out, line)
 	}
 	return out
 }
 
-var (
-	random = regexp.MustCompile(`(fencepost(?:_check|_read)?)_[0-9a-z]{12}_(\d+)`)
-	source = regexp.MustCompile(`line \d+ at RAISE`)
-	blanks = regexp.MustCompile(`\s+`)
-)
-
-// tidy takes out what differs from run to run.
-func tidy(line string) string {
-	return source.ReplaceAllString(random.ReplaceAllString(line, "${1}_$2"), "line N at RAISE")
-}
+var blanks = regexp.MustCompile(`\s+`)
 
 // quote shows a text on one line, the middle of a long one left out.
 func quote(s string) string {
-	s = tidy(blanks.ReplaceAllString(s, " "))
+	s = blanks.ReplaceAllString(s, " ")
 	const most = 150
 	if len(s) > most {
 		s = s[:most-50] + " ... " + s[len(s)-40:]

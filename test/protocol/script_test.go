@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -102,7 +101,7 @@ func (st *session) until(name string, typ byte) bool {
 			return false
 		}
 		if err != nil {
-			st.t.Fatalf("%s: waiting for %q: %v; before it:\n%s", name, typ, err, strings.Join(shownLines(st.got), "\n"))
+			st.t.Fatalf("%s: waiting for %q: %v; before it:\n%s", name, typ, err, strings.Join(fixture.Lines(st.got), "\n"))
 		}
 		st.got = append(st.got, m)
 		if m.Type == typ {
@@ -120,19 +119,6 @@ func (st *session) sql(text string) {
 	if _, err := st.admin.Exec(st.t.Context(), text); err != nil {
 		st.t.Fatalf("%s: %v", text, err)
 	}
-}
-
-// place is where in its source the server noticed that a transaction has failed
-// already: at the check, or at the client's message behind it.
-var place = regexp.MustCompile(`(E ERROR 25P02 .*) F="postgres.c" L="\d+" R="exec_\w+_message"`)
-
-// shownLines shows messages, without the parameters that only Fencepost has.
-func shownLines(all []wiretest.Message) []string {
-	out := fixture.Lines(all)
-	for i, line := range out {
-		out[i] = place.ReplaceAllString(line, "$1")
-	}
-	return out
 }
 
 // compareScripts runs every script against Postgres and through the proxy as
@@ -168,10 +154,10 @@ func compareScript(t *testing.T, p *fixture.Proxy, direct, proxied *pgx.Conn, s 
 	params := func(c *pgx.Conn) []string {
 		return []string{"user", pgtest.App, "database", c.Config().Database, "client_encoding", "UTF8"}
 	}
-	want := shownLines(s.run(t, p.PG.Addr(), direct, params(direct)...).got)
+	want := fixture.Lines(s.run(t, p.PG.Addr(), direct, params(direct)...).got)
 	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker=w")
 	all := s.run(t, p.Addr, proxied, own...).got
-	got := shownLines(all)
+	got := fixture.Lines(all)
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {
 			t.Errorf("message %d differs\nPostgres:\n  %s\nFencepost:\n  %s", i, strings.Join(want, "\n  "), strings.Join(got, "\n  "))

@@ -178,7 +178,7 @@ func (s shown) compare(t *testing.T, h *docCluster, seen []wiretest.Message) {
 	for _, p := range s.steps {
 		st.perform(s.title, p)
 	}
-	if want, got := strings.Join(shownLines(st.got), "\n"), strings.Join(shownLines(seen), "\n"); want != got {
+	if want, got := strings.Join(fixture.Lines(st.got), "\n"), strings.Join(fixture.Lines(seen), "\n"); want != got {
 		t.Errorf("%s: Postgres says\n%s\nnot\n%s", s.title, want, got)
 	}
 }
