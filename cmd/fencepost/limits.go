@@ -22,11 +22,12 @@ type fences struct {
 	store    *store.Store
 	database string
 	current  func() *config.Config
+	log      *zap.Logger
 	turn     chan struct{} // cap 1; held while a resource is created
 }
 
-func newFences(st *store.Store, database string, current func() *config.Config) *fences {
-	return &fences{store: st, database: database, current: current, turn: make(chan struct{}, 1)}
+func newFences(st *store.Store, database string, current func() *config.Config, log *zap.Logger) *fences {
+	return &fences{store: st, database: database, current: current, log: log, turn: make(chan struct{}, 1)}
 }
 
 // configured returns the resources that are always allowed.
@@ -46,7 +47,7 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 				"Check fencepost.resource, or add the resource.",
 		}
 	}
-	known, _, err := f.store.Known(ctx, resource, f.configured())
+	known, others, err := f.store.Known(ctx, resource, f.configured())
 	if err != nil {
 		return nil, err
 	}
@@ -57,25 +58,42 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait to create resource %q: %w", resource, ctx.Err())
 		}
-		if err := f.mayMake(ctx, resource); err != nil {
+		if known, others, err = f.mayMake(ctx, resource); err != nil {
 			return nil, err
 		}
 	}
-	return f.store.Fence(ctx, resource)
+	fence, err := f.store.Fence(ctx, resource)
+	if err != nil {
+		return nil, err
+	}
+	if !known {
+		f.warnOfNear(resource, append(others, f.configured()...))
+	}
+	return fence, nil
 }
 
-// mayMake returns a refusal if the database already has its maximum number of
-// resources. Two proxies at once may exceed it by one.
-func (f *fences) mayMake(ctx context.Context, resource string) error {
-	known, others, err := f.store.Known(ctx, resource, f.configured())
-	limit := f.current().Limits.MaxResources
-	if err != nil || known || others < limit {
-		return err
+// warnOfNear warns if the name of a resource that was just created is close to one of the others.
+func (f *fences) warnOfNear(resource string, others []string) {
+	near := slices.DeleteFunc(others, func(other string) bool { return !config.Near(resource, other) })
+	if len(near) > 0 {
+		f.log.Warn("the name of a new resource is close to that of another one, and each has a leader of its own",
+			zap.String("database", f.database), zap.String("resource", resource), zap.Strings("close_to", near[:min(len(near), mostNames)]),
+			zap.String("remedy", config.NearRemedy))
 	}
-	return &fencing.Refusal{
+}
+
+// mayMake returns what store.Known does, and a refusal if the database already has its maximum
+// number of resources. Two proxies at once may exceed it by one.
+func (f *fences) mayMake(ctx context.Context, resource string) (known bool, others []string, err error) {
+	known, others, err = f.store.Known(ctx, resource, f.configured())
+	limit := f.current().Limits.MaxResources
+	if err != nil || known || len(others) < limit {
+		return known, others, err
+	}
+	return false, nil, &fencing.Refusal{
 		SQLState: "53400", // configuration_limit_exceeded
 		Message: fmt.Sprintf("resource %s was not created: database %s has %d resources created by clients, and the limit is %d",
-			strconv.QuoteToASCII(resource), strconv.QuoteToASCII(f.database), others, limit),
+			strconv.QuoteToASCII(resource), strconv.QuoteToASCII(f.database), len(others), limit),
 		Hint: "List the resource in Fencepost's setting resources, where it does not count, or raise limits.max_resources. Existing resources keep working.",
 	}
 }

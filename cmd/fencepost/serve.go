@@ -312,7 +312,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		st.Close()
 	}
 	backend := election.Backend{
-		Fence:        newFences(st, database, s.current).open,
+		Fence:        newFences(st, database, s.current, s.log).open,
 		Catalog:      st,
 		FollowDrains: st.FollowDrains,
 		Orders:       st.Orders,

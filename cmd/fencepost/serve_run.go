@@ -149,6 +149,7 @@ func (s *serving) newAdmin(ctx context.Context) *admin.Server {
 			return admin.Access{OpenReads: c.OpenReads, Token: c.Token, Certificates: c.TLS.ClientCAFile != ""}
 		},
 		EnforceMode: func(resource string) string { return s.current().Resources[resource].EnforceMode() },
+		Configured:  func(resource string) bool { _, ok := s.current().Resources[resource]; return ok },
 		StaleMode:   func(resource string) string { return s.current().Resources[resource].StaleMode() },
 		FenceMode:   func(resource string) string { return s.current().Resources[resource].FenceMode() },
 		Quit: func() {

@@ -64,6 +64,7 @@ type statusRow struct {
 	awaits    []string // the backends that a takeover waits for, and when they are ended
 	orders    []string // operators' orders that keep workers from leading
 	waiting   []string // workers that campaign and do not lead
+	near      []string // other resources whose names are close to this one's
 }
 
 // statusTimeout bounds one query for the status.
@@ -141,6 +142,7 @@ func (o statusOptions) print(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	findNear(views)
 	if o.resource != "" {
 		views = slices.DeleteFunc(views, func(v statusView) bool { return v.Resource != o.resource })
 		if len(views) == 0 {
@@ -188,10 +190,24 @@ type statusView struct {
 	admin.ResourceView
 	ofDatabase bool
 	lost       []string // tables that are recorded as guarded, and are not, if the role may see them
+	near       []string // other resources of the database whose names are close to this one's
+}
+
+// findNear finds the resources whose names are close to those of others of their database. Those that nobody ever led do not
+// count, nor do two that the configuration of the proxy names.
+func findNear(views []statusView) {
+	for i := range views {
+		for j := range views {
+			a, b := &views[i], &views[j]
+			if a.Epoch > 0 && b.Epoch > 0 && a.Database == b.Database && !(a.Configured && b.Configured) && config.Near(a.Resource, b.Resource) {
+				a.near = append(a.near, b.Resource)
+			}
+		}
+	}
 }
 
 // onlyOfProxies are the fields that a database does not know.
-var onlyOfProxies = []string{"here", "refused_writes", "discarded_writes", "stale_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "fence", "workers"}
+var onlyOfProxies = []string{"here", "configured", "refused_writes", "discarded_writes", "stale_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "fence", "workers"}
 
 // MarshalJSON implements json.Marshaler.
 func (v statusView) MarshalJSON() ([]byte, error) {
@@ -328,6 +344,9 @@ func (r statusRow) printNotes(out io.Writer) error {
 	for _, table := range r.lost {
 		notes = append(notes, fmt.Sprintf("table %s is recorded as guarded, and has no guard: run fencepost guard add again, or fencepost guard remove", dash(table)))
 	}
+	if len(r.near) > 0 {
+		notes = append(notes, fmt.Sprintf("its name is close to %s, and each has a leader of its own: if they mean the same, correct one", names(r.near)))
+	}
 	if r.shadow {
 		notes = append(notes, "shadow: nothing is refused")
 	}
@@ -363,7 +382,7 @@ func (r statusRow) printNotes(out io.Writer) error {
 	return nil
 }
 
-// mostNames is how many workers are named in one line.
+// mostNames is how many names are named in one line.
 const mostNames = 10
 
 // names returns the first names of a list, and how many more there are.
@@ -406,7 +425,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader, proxy: v.Proxy,
-		silent: leaderSilence(v.ResourceView), blocked: v.Blocked, orders: v.Orders, waiting: v.Waiting, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables"}
+		silent: leaderSilence(v.ResourceView), blocked: v.Blocked, orders: v.Orders, waiting: v.Waiting, guards: v.GuardedTables, lost: v.lost, near: v.near, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables"}
 	if !v.ofDatabase {
 		row.stale, row.refused, row.alarms = strconv.FormatUint(v.Stale, 10), v.Refused-v.Stale, v.FalseAlarms
 	}

@@ -54,6 +54,8 @@ type ResourceView struct {
 	// LeaseLeft is how many more seconds the lease is trusted without a renewal; nil
 	// unless Here.
 	LeaseLeft *float64 `json:"lease_left_seconds,omitempty"`
+	// Configured: this proxy's configuration names it under resources.
+	Configured bool `json:"configured"`
 	// Enforce is "on", or "shadow" if nothing is refused on connections that begin now.
 	Enforce string `json:"enforce,omitempty"`
 	// OnStale says what becomes of stale writes, on connections that begin now: "reject" or
@@ -164,6 +166,8 @@ type Server struct {
 	Log *zap.Logger
 	// EnforceMode returns whether the checks of a resource are enforced; it may be nil.
 	EnforceMode func(resource string) string
+	// Configured reports whether the configuration names a resource; it may be nil.
+	Configured func(resource string) bool
 	// StaleMode returns what becomes of the stale writes of a resource; it may be nil.
 	StaleMode func(resource string) string
 	// FenceMode returns what refuses those who do not lead a resource; it may be nil.
@@ -256,6 +260,9 @@ func (a *Server) views() []ResourceView {
 	for i := range views {
 		if a.EnforceMode != nil {
 			views[i].Enforce = a.EnforceMode(views[i].Resource)
+		}
+		if a.Configured != nil {
+			views[i].Configured = a.Configured(views[i].Resource)
 		}
 		if a.StaleMode != nil {
 			views[i].OnStale = a.StaleMode(views[i].Resource)

@@ -69,6 +69,7 @@ func TestAdminAnswers(t *testing.T) {
 	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Write: true, Shadow: true})
 	a.EnforceMode = func(string) string { return "shadow" }
 	a.StaleMode = func(string) string { return "discard" }
+	a.Configured = func(string) bool { return true }
 	a.FenceMode = func(string) string { return "tables" }
 	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: 3 * time.Second, Grant: time.Second})
 	m.Sessions(+1)
@@ -82,7 +83,7 @@ func TestAdminAnswers(t *testing.T) {
 		{"/healthz", 200, []string{"ok"}},
 		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
-			`"refused_writes": 2`, `"discarded_writes": 1`, `"on_stale": "discard"`, `"enforce": "shadow"`, `"fence": "tables"`, `"longest_silence_seconds": 75`, `"connections": 3`, `"leaderless_seconds": 5`,
+			`"configured": true`, `"refused_writes": 2`, `"discarded_writes": 1`, `"on_stale": "discard"`, `"enforce": "shadow"`, `"fence": "tables"`, `"longest_silence_seconds": 75`, `"connections": 3`, `"leaderless_seconds": 5`,
 			`"state": "led"`, `"state_since": "`, `"confirmed_until": "`, `"state": "electing"`, `"leader": ""`, `"granted_to": "gone"`,
 			`"worker_timeout_seconds": 90`, `"heartbeat_seconds": 1`, `"phi": 2.5`, `"false_alarms": 2`, `"false_alarms": 4`, `"guarded_tables": 6`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},

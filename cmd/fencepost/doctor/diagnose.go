@@ -54,6 +54,7 @@ func Diagnose(f Facts) []Finding {
 		all.awards(d, f.Settings)
 		all.roles(d, f)
 		all.places(d)
+		all.names(d, f.Settings)
 		all.guards(d)
 		all.mighty(d)
 		if f.Postgres != nil {

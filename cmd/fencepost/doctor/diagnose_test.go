@@ -71,7 +71,14 @@ func TestDiagnose(t *testing.T) {
 			f.Settings.Resources = map[string]config.Resource{"billing": {Election: "token"}}
 			f.Databases[0].awarded(1, 8, Recorded{"billing", "token", 2, 9})
 		}, nil},
-		"another superuser": {func(f *Facts) { f.Databases[0].Roles = []Role{{Name: "boss", Super: true}} }, nil},
+		"names that are close": {func(f *Facts) { f.Databases[0].led("billing", "biling", "mail") }, []string{"resource-names"}},
+		"names that are close, and both configured": {func(f *Facts) {
+			f.Settings.Resources["biling"] = config.Resource{}
+			f.Databases[0].led("billing", "biling")
+		}, nil},
+		"numbered names":                        {func(f *Facts) { f.Databases[0].led("shard-7", "shard-8", "billing-eu", "billing-us") }, nil},
+		"names that are close, not known which": {func(f *Facts) { f.Settings = nil; f.Databases[0].led("billing", "biling") }, []string{"resource-names"}},
+		"another superuser":                     {func(f *Facts) { f.Databases[0].Roles = []Role{{Name: "boss", Super: true}} }, nil},
 		"a guard and a worker of pg_write_all_data": {func(f *Facts) {
 			f.Databases[0].Guards, f.Databases[0].Roles = []Guard{{}}, []Role{{Name: "etl", Groups: []string{"pg_write_all_data"}}}
 			f.Databases[0].Warnings = []string{"pg_write_all_data lets etl"}
@@ -187,6 +194,13 @@ func pairOf(f *Facts, standbys string, other upstream.State) []upstream.View {
 // awarded sets what Consul has counted, and what the fence records.
 func (d *Database) awarded(number, index int64, recorded ...Recorded) {
 	d.Awards, d.Recorded = &Awards{Source: "consul", Number: number, Index: index}, recorded
+}
+
+// led sets the resources that were led.
+func (d *Database) led(resources ...string) {
+	for _, r := range resources {
+		d.Recorded = append(d.Recorded, Recorded{Resource: r, Source: "postgres", Generation: 1, Index: 1})
+	}
 }
 
 // TestManyResourcesAreOneFinding of each generation, with the highest award.
