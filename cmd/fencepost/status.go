@@ -39,7 +39,8 @@ it), blocked (a fault, a transaction or an order keeps the workers from leading)
 is how long the leader has been silent, of how long it may be, if it is connected to
 that Fencepost. STALE counts the writes of superseded workers that it has refused.
 A line below the table names each backend that a takeover of a worker of that Fencepost
-waits for, and says when it is ended.
+waits for, and says when it is ended; another one each resource whose name is close to
+that of another one, as billing and biling: they may be meant to be one.
 
 --json prints the resources as /v1/resources returns them, or as much of that as the
 database knows.

@@ -1,6 +1,7 @@
 package guards
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -21,7 +22,7 @@ func TestSafetyAGuardedTableHasOneResource(t *testing.T) {
 		c.Exec(toothless)
 	}
 	for _, simple := range []bool{true, false} {
-		if err := exec(t.Context(), other, insert, simple); pgtest.StateOf(err) != fencing.StateNotLeader {
+		if err := exec(t.Context(), other, insert, simple); pgtest.StateOf(err) != fencing.StateNotLeader || !strings.Contains(err.Error(), `is guarded by resource "r"`) {
 			t.Errorf("the leader of R: %v, want ZF002", err)
 		}
 		if err := exec(t.Context(), other, "insert into c (id) values (2) on conflict do nothing", simple); err != nil {
@@ -30,5 +31,8 @@ func TestSafetyAGuardedTableHasOneResource(t *testing.T) {
 		if err := exec(t.Context(), one, insert, simple); err != nil {
 			t.Errorf("the leader of r: %v", err)
 		}
+	}
+	if n := len(c.Audited(t, c.DB)); n != 0 {
+		t.Errorf("%d refusals are in the audit log", n)
 	}
 }
