@@ -215,6 +215,16 @@ func (s *Server) remove() {
 	}
 }
 
+// Log returns the server's log. A line of an error is there before the client gets the error.
+func (s *Server) Log(t testing.TB) string {
+	t.Helper()
+	text, err := os.ReadFile(s.logFile())
+	if err != nil {
+		t.Fatalf("read the server's log: %v", err)
+	}
+	return string(text)
+}
+
 // logTail returns the end of the server's log.
 func (s *Server) logTail() string {
 	text, err := os.ReadFile(s.logFile())

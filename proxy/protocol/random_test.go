@@ -4,8 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -188,8 +186,8 @@ func randomWrites(t *testing.T, state string, prepare func(h *harness)) {
 func (h *harness) logIfFailed(t *testing.T, sent *[][]byte) {
 	t.Cleanup(func() {
 		if t.Failed() {
-			b, _ := os.ReadFile(filepath.Join(h.pg.DataDir(), "..", "server.log"))
-			t.Logf("%q\n%s", *sent, b[max(0, len(b)-5000):])
+			log := h.pg.Log(t)
+			t.Logf("%q\n%s", *sent, log[max(0, len(log)-5000):])
 		}
 	})
 }
