@@ -198,10 +198,10 @@ type statusView struct {
 // count, nor do two that the configuration of the proxy names.
 func findNear(views []statusView) {
 	for i := range views {
-		for j := range views {
-			a, b := &views[i], &views[j]
+		for j := range i {
+			a, b := &views[j], &views[i]
 			if a.Epoch > 0 && b.Epoch > 0 && a.Database == b.Database && !(a.Configured && b.Configured) && config.Near(a.Resource, b.Resource) {
-				a.near = append(a.near, b.Resource)
+				a.near, b.near = append(a.near, b.Resource), append(b.near, a.Resource)
 			}
 		}
 	}

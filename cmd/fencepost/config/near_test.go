@@ -12,6 +12,7 @@ func TestNear(t *testing.T) {
 		{"billing", "Billing", true},
 		{"billing-run", "billing_run", true},
 		{"billing.run", "billing run", true},
+		{"team/billing", "team:billing", true},
 		{"billingRun", "billing-run", true},
 		{"invoice", "invoices", true},
 		{"jobs-mail", "job-mail", true},
