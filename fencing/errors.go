@@ -122,7 +122,7 @@ func UnfencedRefusal(user string) *Refusal {
 		Message:  "this connection names no resource, so it can only read",
 		Detail:   Detail(map[string]any{"user": user}),
 		Hint: "Waiting does not help. Name the resource that this worker writes, as in options='-c fencepost.resource=billing -c fencepost.worker=host-7:4242', " +
-			"or add a route for it (routes in Fencepost's configuration; fencepost explain-route says why none matches), or let this user write unfenced by unfenced.users there.",
+			"or add a route for it (routes in Fencepost's configuration; fencepost explain-route says why none matches), or let this user write without a fence: set it to allow in unfenced.users there.",
 	}
 }
 

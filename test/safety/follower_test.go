@@ -45,8 +45,13 @@ func TestUnfencedConnections(t *testing.T) {
 	for _, sql := range refused {
 		all := fixture.MustFail(t, reader, "ZF002", Q(sql))
 		f := all[len(all)-2].Fields()
-		if !strings.Contains(f['M'], "names no resource") || !strings.Contains(f['H'], "fencepost.resource") {
-			t.Errorf("%s: the error does not say how: %v", sql, f)
+		if !strings.Contains(f['M'], "names no resource") {
+			t.Errorf("%s: the error does not say why: %v", sql, f)
+		}
+		for _, want := range []string{"Waiting does not help.", "options='-c fencepost.resource=", "allow in unfenced.users"} {
+			if !strings.Contains(f['H'], want) {
+				t.Errorf("%s: the hint does not say %q: %v", sql, want, f)
+			}
 		}
 		fixture.MustFail(t, reader, "ZF002", Run(sql), Sync())
 	}
