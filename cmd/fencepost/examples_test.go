@@ -73,11 +73,17 @@ func startExample(t *testing.T, r *running, db, name string, example example) *e
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &exampleWorker{name: name}
-	w.cmd = exec.Command(example.command[0], example.command[1:]...)
+	w := &exampleWorker{name: name, cmd: exec.Command(example.command[0], example.command[1:]...)}
 	w.cmd.Dir = filepath.Join("..", "..", "examples")
 	// Nobody listens at the first host, as at a proxy that is down.
 	w.cmd.Env = append(slices.Concat(os.Environ(), example.env), "WORKER="+name, "PGHOST=127.0.0.2,"+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db)
+	w.start(t)
+	return w
+}
+
+// start starts the process group, which is killed at the end of the test.
+func (w *exampleWorker) start(t *testing.T) {
+	t.Helper()
 	w.cmd.Stdout, w.cmd.Stderr = w, w
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	child.EndWithParent(w.cmd, syscall.SIGKILL)
@@ -88,7 +94,6 @@ func startExample(t *testing.T, r *running, db, name string, example example) *e
 		_ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) // kills psql too
 		_ = w.cmd.Wait()                                      // fails because it was killed
 	})
-	return w
 }
 
 // TestExampleWorkersTakeOver does what docker-compose.yml suggests: it freezes the

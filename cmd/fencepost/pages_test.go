@@ -1,0 +1,186 @@
+package main
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/ports"
+)
+
+// console is a terminal of somebody who does what a page says: a bash that ends at the first command that fails.
+type console struct {
+	exampleWorker
+	keys io.Writer
+	read int // how much of its output was compared with what the page shows
+}
+
+// newConsole opens a terminal in a directory. env is added to its environment.
+func newConsole(t *testing.T, name, dir string, env []string) *console {
+	t.Helper()
+	c := &console{exampleWorker: exampleWorker{name: name, cmd: exec.Command("bash", "-e")}}
+	c.cmd.Dir, c.cmd.Env = dir, process.Environment(env...)
+	keys, err := c.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.keys = keys
+	c.start(t)
+	return c
+}
+
+// enter types commands, and returns at once.
+func (c *console) enter(t *testing.T, commands string) {
+	t.Helper()
+	if _, err := io.WriteString(c.keys, commands); err != nil {
+		t.Fatalf("%s: type %q: %v; it printed:\n%s", c.name, commands, err, c.output())
+	}
+}
+
+// prints waits until the terminal has printed lines, in this order and with others between them. Their spaces count as one,
+// and … stands for any text.
+func (c *console) prints(t *testing.T, lines string) {
+	t.Helper()
+	var pattern []string
+	for line := range strings.Lines(lines) {
+		words := regexp.QuoteMeta(strings.Join(strings.Fields(line), " "))
+		pattern = append(pattern, ` *`+strings.NewReplacer(" ", " +", "…", ".*").Replace(words)+`[ ;]*\n`)
+	}
+	shown := regexp.MustCompile(`(?m)^` + strings.Join(pattern, `(?:.*\n)*?`))
+	var found []int
+	if !process.Holds(process.Patience, func() bool {
+		found = shown.FindStringIndex(c.output()[c.read:])
+		return found != nil
+	}) {
+		t.Fatalf("%s has not printed\n%sbut\n%s", c.name, lines, c.output()[c.read:])
+	}
+	c.read += found[1]
+}
+
+// somebody is the environment of who follows a page on a server of his own, with addresses that are free.
+func somebody(t *testing.T, s *pgtest.Server) (env []string) {
+	t.Helper()
+	bin := t.TempDir()
+	if err := os.Symlink(process.Program(t), filepath.Join(bin, "fencepost")); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "SERVER=" + s.Addr(),
+		"FENCEPOST_LISTEN=" + ports.For(t).Address(), "FENCEPOST_ADMIN_ADDRESS=" + ports.For(t).Address()}
+}
+
+// TestTheTutorial does what docs/tutorial.md says, and compares what is printed with what it shows.
+func TestTheTutorial(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "tutorial.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := len(strings.Fields(string(page))); words >= 1200 {
+		t.Errorf("the tutorial has %d words: it is to be read in 15 minutes", words)
+	}
+	env, dir := somebody(t, pgtest.Start(t)), t.TempDir()
+	consoles := map[string]*console{}
+	var last *console
+	compared := 0
+	for _, block := range regexp.MustCompile("(?s)```(\\w+)\n(?:# (Terminal \\d)\n)?(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		kind, name, text := block[1], block[2], block[3]
+		if name != "" {
+			if consoles[name] == nil {
+				consoles[name] = newConsole(t, name, dir, env)
+			}
+			last = consoles[name]
+		}
+		switch {
+		case kind == "sh" && name != "":
+			last.enter(t, text)
+		case kind == "text" && last != nil:
+			last.prints(t, text)
+			compared++
+		default:
+			t.Fatalf("this block is neither what somebody types in a terminal nor what it prints:\n%s", text)
+		}
+	}
+	if len(consoles) != 3 || compared < 10 {
+		t.Errorf("%d terminals, and %d blocks were compared", len(consoles), compared)
+	}
+}
+
+// TestTheReadmesCommands runs the commands by which README.md has somebody begin, with the addresses of a server of the test.
+func TestTheReadmesCommands(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	page, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)To use Fencepost with your own database:\n\n```\n(.*?)```").FindStringSubmatch(string(page))
+	if block == nil {
+		t.Fatal("README.md does not say how to begin")
+	}
+	s := pgtest.Start(t)
+	s.Exec(t, pgtest.Superuser, "postgres", "CREATE ROLE shop LOGIN", "CREATE DATABASE shop OWNER shop")
+	env := somebody(t, s)
+	host, port, _ := strings.Cut(strings.TrimPrefix(env[2], "FENCEPOST_LISTEN="), ":")
+	here := strings.NewReplacer("@db/", "@"+s.Addr()+"/", "db:5432", s.Addr(), "host=127.0.0.1 port=6432", "host="+host+" port="+port)
+	prints := []struct{ begin, shows string }{
+		{"make build", "go build …\n"},
+		{"FENCEPOST_CONTROL_PASSWORD=... bin/fencepost migrate ", "database shop: made the schema fencepost, version 1\n"},
+		{"FENCEPOST_CONTROL_PASSWORD=... FENCEPOST_UPSTREAM_ADDRESS=db:5432 bin/fencepost serve", "…\"msg\":\"serving\"…\n"},
+		{"psql ", "…leader\n"},
+	}
+	var commands []string
+	for line := range strings.Lines(block[1]) {
+		commands = append(commands, line)
+	}
+	if len(commands) != len(prints) {
+		t.Fatalf("README.md has %d commands, and not %d", len(commands), len(prints))
+	}
+	shell := newConsole(t, "the first terminal", root, env)
+	for i, p := range prints {
+		if !strings.HasPrefix(commands[i], p.begin) {
+			t.Fatalf("the command is %q, and not %s", commands[i], p.begin)
+		}
+		shell.enter(t, here.Replace(commands[i]))
+		switch i {
+		case 2: // it serves until it is interrupted
+			shell.prints(t, p.shows)
+			shell = newConsole(t, "the second terminal", root, env)
+		case 3:
+			shell.enter(t, "SHOW fencepost.role;\n")
+			fallthrough
+		default:
+			shell.prints(t, p.shows)
+		}
+	}
+}
+
+// TestTheGlossaryHasAllWords: the page has the words of fencing/doc.go and others, in alphabetical order.
+func TestTheGlossaryHasAllWords(t *testing.T) {
+	t.Parallel()
+	read := func(path string, word *regexp.Regexp) (words []string) {
+		text, err := os.ReadFile(filepath.Join("..", "..", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range word.FindAllStringSubmatch(string(text), -1) {
+			words = append(words, strings.TrimPrefix(m[1], "backend "))
+		}
+		return words
+	}
+	page := read("docs/glossary.md", regexp.MustCompile(`(?m)^\| \*\*(.*)\*\* \| .*\. \|$`))
+	for _, word := range read("fencing/doc.go", regexp.MustCompile(`(?m)^//   - ([a-z ]+): `)) {
+		if !slices.Contains(page, word) {
+			t.Errorf("docs/glossary.md does not have the word %q", word)
+		}
+	}
+	if len(page) < 30 || !slices.IsSorted(page) {
+		t.Errorf("docs/glossary.md has %d words, which are to be in alphabetical order: %q", len(page), page)
+	}
+}
