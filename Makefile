@@ -129,9 +129,12 @@ DEB_ARCH ?= $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 # A version tag as it is, anything else below all releases.
 DEB_VERSION ?= $(if $(filter v%,$(VERSION)),$(VERSION:v%=%),0~$(VERSION))
 
-deb: build ## Build the Debian package bin/fencepost.deb, with a systemd unit
+deb: build ## Build the Debian package bin/fencepost.deb, with a systemd unit, manual page, completions, docs, alerts and board
 	@[ -x .cache/nfpm ] || { echo "building nfpm (a minute, once)"; mkdir -p .cache; \
 		cd scripts/deb && go build -buildvcs=false -o "$(CURDIR)/.cache/nfpm" github.com/goreleaser/nfpm/v2/cmd/nfpm; }
+	@rm -rf bin/deb && mkdir bin/deb
+	bin/fencepost man | gzip -9n >bin/deb/fencepost.1.gz
+	for shell in bash zsh fish; do bin/fencepost completion $$shell >bin/deb/completion.$$shell; done
 	DEB_ARCH=$(DEB_ARCH) DEB_VERSION=$(DEB_VERSION) .cache/nfpm package --config scripts/deb/nfpm.yaml --packager deb --target bin/fencepost.deb
 
 deb-test: deb ## Install the Debian package, start it as its unit does, and remove it (needs root)

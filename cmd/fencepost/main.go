@@ -118,6 +118,7 @@ func commands() []command {
 		{name: "demo-worker", summary: "one worker of the demo", hidden: true, run: runDemoWorker},
 		{name: "playground-worker", summary: "one worker of the playground", hidden: true, run: runPlaygroundWorker},
 		{name: "completion", args: "bash | zsh | fish", summary: "print a script by which a shell completes commands", run: runCompletion},
+		{name: "man", summary: "print the manual page", run: runMan},
 		{name: "version", summary: "print the version", run: runVersion},
 	}
 }
@@ -205,23 +206,29 @@ func exitCode(t terminal, c command, err error) int {
 	}
 }
 
-func printUsage(w io.Writer) {
-	fmt.Fprint(w, `Fencepost is a proxy for PostgreSQL that refuses the writes of workers that have
+// usageBegins and usageEnds stand around the list of the commands.
+const (
+	usageBegins = `Fencepost is a proxy for PostgreSQL that refuses the writes of workers that have
 been superseded.
-
-Usage:
-`)
-	for _, c := range commands() {
-		if !c.hidden {
-			fmt.Fprintf(w, "  fencepost %-38s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
-		}
-	}
-	fmt.Fprint(w, `
-Run fencepost COMMAND --help for the usage of a command.
+`
+	usageEnds = `Run fencepost COMMAND --help for the usage of a command.
 Exit codes: 0 success, 1 failure, 2 wrong command line or configuration (78 if the
 command is serve), 3 not everything could be verified (audit --verify).
-`)
+`
+)
+
+func printUsage(w io.Writer) {
+	fmt.Fprint(w, usageBegins, "\nUsage:\n")
+	for _, c := range commands() {
+		if !c.hidden {
+			fmt.Fprintf(w, "  fencepost %-38s %s\n", c.usage(), c.summary)
+		}
+	}
+	fmt.Fprint(w, "\n", usageEnds)
 }
+
+// usage returns the command with its arguments.
+func (c command) usage() string { return strings.TrimSpace(c.name + " " + c.args) }
 
 // parseFlags parses args into fs, whose usage text is about, and allows at most maxArgs
 // arguments after the flags. Its error is a usageError or flag.ErrHelp. If somebody only asks

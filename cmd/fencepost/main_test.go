@@ -316,6 +316,44 @@ func TestCompletionsHaveAllCommandsAndFlags(t *testing.T) {
 	}
 }
 
+// TestTheManualPageHasAllCommandsAndFlags: what a command says in its help, the page says, in the macros of man(7).
+func TestTheManualPageHasAllCommandsAndFlags(t *testing.T) {
+	t.Parallel()
+	page := runCommand(t, map[string]string{"FENCEPOST_DSN": "postgres://u:secret@h/d"}, "man").stdout
+	if strings.Contains(page, "secret") {
+		t.Error("the page shows a password")
+	}
+	known := []string{".TH", ".SH", ".SS", ".TP", ".B", ".PP", ".ad", ".nh"}
+	for line := range strings.Lines(page) {
+		if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") && !slices.Contains(known, word) {
+			t.Errorf("a line is a request of roff: %s", line)
+		}
+	}
+	_, rest, _ := strings.Cut(page, "\n.SH COMMANDS\n")
+	_, seeAlso, _ := strings.Cut(rest, "\n.SH SEE ALSO\n")
+	if seeAlso == "" {
+		t.Error("the page has no end")
+	}
+	for _, c := range commands() {
+		_, section, there := strings.Cut(rest, ".SS fencepost "+roffWord(c.name)+"\n")
+		if there == c.hidden {
+			t.Errorf("%s: in the page %v, hidden %v", c.name, there, c.hidden)
+		}
+		section, _, _ = strings.Cut(section, ".S") // of .SS or .SH
+		for line := range strings.Lines(runCommand(t, nil, c.name, "--help").stdout) {
+			flag, isFlag := strings.CutPrefix(line, "  --")
+			if name, text, _ := strings.Cut(flag, "  "); isFlag && !c.hidden && !strings.Contains(section, ".TP\n.B "+roffWord("--"+name)+"\n"+roffWord(strings.TrimSpace(text))+"\n") {
+				t.Errorf("the page does not have --%s of %s", name, c.name)
+			}
+		}
+	}
+	for text, want := range map[string]string{".so x\n": "\\&.so x\n", "'c'\n": "\\&'c'\n", "a \\ b\n": "a \\e b\n", "\n": ".PP\n"} {
+		if got := roff(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}
+
 // A proxy that has panicked, after which Go's runtime exits with 2, is started again; one that cannot
 // start is not.
 func TestTheUnitRestartsAfterAPanic(t *testing.T) {

@@ -31,6 +31,23 @@ if command -v systemd-analyze >/dev/null; then
 fi
 fencepost version
 
+# What the package has besides the program is what this tree and the program have, and anybody may read it.
+share=/usr/share
+while read -r file own; do
+	# shellcheck disable=SC2086 # own is a command with its arguments
+	$own | cmp -s - "$share/$file" && [ "$(stat -c '%U:%G %a' "$share/$file")" = "root:root 644" ] || fail "$share/$file is missing, has other rights or is another"
+done <<FILES
+bash-completion/completions/fencepost fencepost completion bash
+zsh/vendor-completions/_fencepost fencepost completion zsh
+fish/vendor_completions.d/fencepost.fish fencepost completion fish
+fencepost/prometheus/fencepost.rules.yml cat etc/prometheus/fencepost.rules.yml
+fencepost/grafana/fencepost.json cat etc/grafana/fencepost.json
+doc/fencepost/README.md cat README.md
+doc/fencepost/ARCHITECTURE.md cat ARCHITECTURE.md
+$(find docs -type f | sed 's,.*,doc/fencepost/& cat &,')
+FILES
+fencepost man | cmp -s - <(gzip -dc "$share/man/man1/fencepost.1.gz") || fail "the manual page is missing or is another"
+
 # A server with a database, whose fence the installed program creates.
 dir=$tmp/server
 port=$(free_port)
@@ -64,5 +81,5 @@ wait "$served" || fail "the service ended with $?"
 pids=("${pids[0]}")
 
 dpkg --purge fencepost
-[ ! -e /etc/fencepost/fencepost.yml ] && [ ! -e "$unit" ] && ! getent passwd fencepost >/dev/null || fail "something is left of the package"
+[ ! -e /etc/fencepost/fencepost.yml ] && [ ! -e "$unit" ] && [ ! -e "$share/fencepost" ] && ! getent passwd fencepost >/dev/null || fail "something is left of the package"
 echo "deb: installed, started as its unit does, and purged"
