@@ -241,9 +241,9 @@ type Fence interface {
 	// connection. After any other error the entry may or may not exist: the backend does not
 	// count as registered, and a grant may end it.
 	RegisterBackend(ctx context.Context, e RegisterRequest) (Registration, error)
-	// MayEnd returns a *Refusal if the control role could not end the backend, because
-	// the backend belongs to a superuser and the control role is not one. Such a worker
-	// could block every grant.
+	// MayEnd returns a *Refusal if the backend belongs to a role that must not write as a
+	// worker: a superuser, unless the control role is one, because the control role could not
+	// end the backend, which could block every grant; or a member of the schema's owner.
 	MayEnd(ctx context.Context, pid uint32) error
 	// UnregisterBackend deletes the entry n and no other.
 	UnregisterBackend(ctx context.Context, n Registration) error

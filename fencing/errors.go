@@ -47,6 +47,15 @@ var ReplicationRefusal = &Refusal{
 	Hint:     "Connect to Postgres itself for replication.",
 }
 
+// MemberRefusal is the refusal of a worker whose role is a member of the control role.
+func MemberRefusal(user string) *Refusal {
+	return &Refusal{
+		SQLState: StateNoFence,
+		Message:  fmt.Sprintf("role %s is a member of Fencepost's control role, and could change the fence", Quoted(user)),
+		Hint:     "Revoke that membership, or let workers connect as another role.",
+	}
+}
+
 // RetiredRefusal is what the client of a session is told whose backend was ended for a grant that was then given up.
 var RetiredRefusal = &Refusal{
 	SQLState: "57P01",

@@ -110,7 +110,7 @@ func (x *session) beginReading(ctx context.Context) error {
 // enter joins the candidacy and waits for the lease, and completes the configuration of the core.
 func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
 	if x.backend.controls { // before it takes a lease
-		return memberRefusal(x.start.user)
+		return fencing.MemberRefusal(x.start.user)
 	}
 	x.member.discards, x.member.tellEach = policy.OnStale == DiscardStale, policy.TellEach
 	cand, err := x.joinCandidacy(ctx, claim)
@@ -185,6 +185,12 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 	case err != nil:
 		x.auditStartup(policy.Route.explained(startupRefusal(err)))
 		return nil
+	}
+	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
+		x.auditStartup(startupRefusal(err))
+	}
+	if policy.Fence == FenceTables && !x.guards(ctx) {
+		x.auditStartup(fencing.UnguardedRefusal(claim.Resource))
 	}
 	var refusal *fencing.Refusal
 	if err := x.awaitLease(ctx, claim.Campaign); errors.As(err, &refusal) {

@@ -53,15 +53,6 @@ func controlRefusal(user string) *fencing.Refusal {
 	}
 }
 
-// memberRefusal is for a worker that could change the fence as a member of the control role.
-func memberRefusal(user string) *fencing.Refusal {
-	return &fencing.Refusal{
-		SQLState: fencing.StateNoFence,
-		Message:  fmt.Sprintf("role %q is a member of Fencepost's control role, and could change the fence", fencing.ASCII(user)),
-		Hint:     "Revoke that membership, or let workers connect as another role.",
-	}
-}
-
 // plainRefusal returns the error of Postgres for a client without TLS for which pg_hba.conf
 // has only hostssl lines.
 func plainRefusal(conn net.Conn, start *startup) error {

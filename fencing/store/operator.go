@@ -149,15 +149,14 @@ type durableRow func(into []any) error
 // Scan implements pgx.Row.
 func (r durableRow) Scan(into ...any) error { return r(into) }
 
-// MayEnd returns a *fencing.Refusal if the control role could not end a backend,
-// because the backend belongs to a superuser and the control role is not one. Such a
-// worker could block every grant. A backend that has ended, or whose role was dropped,
-// could not.
+// MayEnd implements fencing.Fence. A backend that has ended, or whose role was dropped, is
+// no danger.
 func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
-	var may bool
+	var may, member bool
 	var role string
 	err := s.free.QueryRow(ctx, `SELECT NOT has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE') OR has_table_privilege('pg_authid'::regclass, 'UPDATE'),
-		pg_get_userbyid(a.usesysid) FROM pg_stat_get_activity($1) a`, int32(pid)).Scan(&may, &role)
+		pg_get_userbyid(a.usesysid), NOT has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE') AND pg_has_role(a.usesysid, n.nspowner, 'MEMBER')
+		FROM pg_stat_get_activity($1) a, pg_namespace n WHERE n.nspname = 'fencepost'`, int32(pid)).Scan(&may, &role, &member)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -170,6 +169,9 @@ func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
 			Message:  fmt.Sprintf("role %s is a superuser, and a grant could not end its backends", fencing.Quoted(role)),
 			Hint:     "Let workers connect as a role that is not a superuser.",
 		}
+	}
+	if member {
+		return fencing.MemberRefusal(role)
 	}
 	return nil
 }

@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
@@ -149,4 +151,35 @@ func TestNoConnectionIsRefused(t *testing.T) {
 		all := c.Audit.All()
 		return len(all) == 1 && all[0].Shadow && all[0].SQLState == "ZF004" && strings.Contains(all[0].Message, "the connection would be refused")
 	})
+}
+
+// TestRolesThatMayNotLeadAreRecorded: with enforce: on, each of these connections would be refused.
+func TestRolesThatMayNotLeadAreRecorded(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	for _, r := range []struct {
+		name, user, message string
+		policy              proxy.SessionPolicy
+	}{
+		{"a superuser", pgtest.Superuser, "is a superuser", proxy.SessionPolicy{Shadow: true}},
+		{"a member of the control role", "member", "is a member of Fencepost's control role", proxy.SessionPolicy{Shadow: true}},
+		{"a resource without guards", pgtest.App, "guards no table", proxy.SessionPolicy{Shadow: true, Fence: proxy.FenceTables}},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			c := fixture.NewCluster(t, pg, fixture.WithPolicy(r.policy))
+			if r.user == "member" {
+				r.user = c.DB + "_member"
+				c.Exec(fmt.Sprintf(`create role "%s" login in role %s`, r.user, pgtest.Control))
+			}
+			conn := wiretest.Dial(t, c.Addr)
+			conn.Send(wiretest.Startup("user", r.user, "database", c.DB, "fencepost.resource", "r", "fencepost.worker", "w"))
+			conn.Until('Z')
+			fixture.Eventually(t, "it is recorded", func() bool { return len(c.Audit.All()) > 0 })
+			all := c.Audit.All()
+			if one := all[0]; len(all) != 1 || !one.Shadow || one.SQLState != fencing.StateNoFence || !strings.Contains(one.Message, "the connection would be refused") || !strings.Contains(one.Message, r.message) {
+				t.Errorf("recorded %+v", all)
+			}
+		})
+	}
 }
