@@ -31,8 +31,12 @@ const asLeader = "-c fencepost.resource=r -c fencepost.worker=w"
 // does a user with unfenced.users: allow.
 func TestPgDumpNeedsNoResource(t *testing.T) {
 	t.Parallel()
-	t.Run("default", func(t *testing.T) { t.Parallel(); testPgDump(t, pgtest.Shared(t)) })
-	t.Run("18", func(t *testing.T) { t.Parallel(); testPgDump(t, pgtest.SharedMajor(t, 18)) })
+	// Each needs a server of its own: pg_dumpall reads all roles and their settings, which other tests change.
+	t.Run("default", func(t *testing.T) { t.Parallel(); testPgDump(t, pgtest.Start(t)) })
+	t.Run("18", func(t *testing.T) {
+		t.Parallel()
+		testPgDump(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18))))
+	})
 }
 
 func testPgDump(t *testing.T, pg *pgtest.Server) {
