@@ -115,7 +115,9 @@ type serving struct {
 	listeners []net.Listener // for workers
 	admin     net.Listener   // nil if disabled
 	draining  atomic.Bool
-	quit      context.CancelFunc // ends what run was given, as SIGTERM does
+	// releaseTimeout bounds the release of all leases at the end.
+	releaseTimeout time.Duration
+	quit           context.CancelFunc // ends what run was given, as SIGTERM does
 
 	faults  *faults.Register // what is wrong at present
 	records *recorded.Reader // what the databases know of resources
@@ -157,7 +159,7 @@ func newServing(cfg config.Config, logs loggers, open opener) (_ *serving, err e
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{log: log, metrics: admin.NewMetrics(), faults: faults.NewRegister(log.Named("faults"), 0), records: recorded.NewReader()}
+	s := &serving{releaseTimeout: releaseTimeout, log: log, metrics: admin.NewMetrics(), faults: faults.NewRegister(log.Named("faults"), 0), records: recorded.NewReader()}
 	s.audit = s.newAuditing(logs)
 	s.settings.Log, s.settings.Apply = log.Named("reload"), func(c *config.Config) { s.apply(c, logs) }
 	s.settings.Start(cfg)

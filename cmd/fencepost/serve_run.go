@@ -17,8 +17,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 )
 
-// releaseTimeout bounds the release of all leases at the end. Leases that are not
-// released expire with their TTL.
+// releaseTimeout is the default of serving.releaseTimeout. Leases that are not released expire with their TTL.
 const releaseTimeout = 5 * time.Second
 
 // run serves until ctx ends, then drains, releases the leases and returns. The admin
@@ -129,7 +128,7 @@ func (s *serving) drain(ctx context.Context) error {
 	}
 	s.proxy.Close()
 	defer s.audit.close(ctx)() // which takes no longer than what follows
-	releasing, cancelRelease := context.WithTimeout(ctx, releaseTimeout)
+	releasing, cancelRelease := context.WithTimeout(ctx, s.releaseTimeout)
 	defer cancelRelease()
 	return s.elections.Close(releasing)
 }

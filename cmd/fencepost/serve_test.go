@@ -102,6 +102,7 @@ func startServingWith(t *testing.T, s *pgtest.Server, change func(*config.Config
 	if r.serving, err = newServing(cfg, logs, open); err != nil {
 		t.Fatal(err)
 	}
+	r.releaseTimeout = patience
 	r.settings.Load = func() (config.Config, error) { return cfg, nil }
 	ctx, cancel := context.WithCancel(context.Background())
 	r.quit = cancel
