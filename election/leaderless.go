@@ -13,7 +13,7 @@ import (
 var (
 	errUnconfirmed = errors.New("the lease is not confirmed: the lease service does not answer in time")
 	errUnseen      = errors.New("the lease has not been read yet")
-	errUngranted   = errors.New("whoever holds the lease, not through this proxy, has not been granted an epoch in this database: if this lasts, look at the lease service who that is")
+	errUngranted   = errors.New("whoever holds the lease, not through this proxy, has not been granted an epoch in this database: ask its proxy what keeps the takeover, or, if no proxy has it, the lease service who that is")
 	// ErrUncertainGrant is why a state is Unknown although the recorded leader holds the lease.
 	ErrUncertainGrant = errors.New("the synchronous standbys are not known to have its newest grant, so only the proxy of the worker that was granted it knows whether it leads")
 )

@@ -258,6 +258,9 @@ type ConnectionList struct {
 func (a *Server) views() []ResourceView {
 	views := resourceViews(a.Resources(), a.Metrics)
 	for i := range views {
+		if views[i].Here { // the database may not know yet
+			views[i].Proxy = a.Proxy
+		}
 		if a.EnforceMode != nil {
 			views[i].Enforce = a.EnforceMode(views[i].Resource)
 		}

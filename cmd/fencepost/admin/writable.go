@@ -10,8 +10,8 @@ import (
 )
 
 // Writable returns the statuses with what the faults that last at the time now make of them.
-// While Postgres as a whole cannot be reached or does not answer, what is led is in the state
-// Unknown, although a lease may be confirmed elsewhere. A fault of one database is no proof
+// While Postgres as a whole cannot be reached or does not answer, who leads, and which workers there are,
+// is Unknown, although a lease may be confirmed elsewhere; what is Paused or Blocked stays so. A fault of one database is no proof
 // that its leaders cannot write: it may be that only the control role cannot log in, or that
 // only the look at the schema waits for a lock. Such a fault is the Reason beside the state. So is
 // that Postgres lets nobody log in, and that it is a standby, whatever the state.
@@ -22,11 +22,12 @@ func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.
 			switch {
 			case besides(f) && s.Reason == nil:
 				s.Reason = errors.New(f.Problem)
-			case s.State != election.Led:
-			case f.Where == faults.InServer && f.Kind == faults.Upstream:
+			case f.Where == faults.InServer && f.Kind == faults.Upstream && s.State != election.Paused && s.State != election.Blocked && s.State != election.Unknown:
+				if s.State == election.Led {
+					s.Local, s.LeaseLeft, s.Leaderless = false, 0, max(now.Sub(f.Since), time.Millisecond)
+				}
 				s.State, s.StateSince, s.Reason = election.Unknown, f.Since, fmt.Errorf("Postgres cannot be reached or does not answer: %s", f.Problem)
-				s.Local, s.LeaseLeft, s.Leaderless = false, 0, max(now.Sub(f.Since), time.Millisecond)
-			case f.Where == faults.InDatabase(s.Database):
+			case s.State == election.Led && f.Where == faults.InDatabase(s.Database):
 				s.Reason = fmt.Errorf("the database has a fault: %s", f.Problem)
 			}
 		}

@@ -46,6 +46,15 @@ func TestOnlyAServerThatDoesNotAnswerHidesALeader(t *testing.T) {
 					t.Errorf("%s: since %v, leaderless for %v; want the fault's", s.Database, s.StateSince, s.Leaderless)
 				}
 			}
+			for _, was := range election.States() {
+				want := was
+				if tt.state == election.Unknown && was != election.Paused && was != election.Blocked {
+					want = election.Unknown
+				}
+				if got := admin.Writable([]election.ResourceStatus{{Database: "shop", State: was}}, lasting, now)[0].State; got != want && was != election.Led {
+					t.Errorf("%s became %s; want %s", was, got, want)
+				}
+			}
 		})
 	}
 }

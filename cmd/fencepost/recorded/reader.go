@@ -48,6 +48,10 @@ type seen struct {
 	wanted time.Time // since when somebody should lead and nobody does, by this host's clock
 }
 
+// doubted is how long a database must say that nobody leads until that counts more than a lease at another proxy. After a
+// grant, the database is told within about a second.
+const doubted = 5 * time.Second
+
 // outdated is how old a reading may be. Those of a database that answers are not older than about a minute.
 const outdated = 2 * time.Minute
 
@@ -113,10 +117,20 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		here[[2]string{s.Database, s.Resource}] = true
 		from := r.known[s.Database]
 		row, ok := from.rows[s.Resource]
-		if !ok || row.Epoch != int64(s.Record.Epoch) || now.Sub(from.at) > outdated {
+		if !ok || now.Sub(from.at) > outdated {
+			continue
+		}
+		if row.Epoch > int64(s.Record.Epoch) && (s.State == election.Absent || s.State == election.Paused) {
+			s.Record = row.record() // without workers, a proxy does not read the fence
+		}
+		if row.Epoch != int64(s.Record.Epoch) {
 			continue
 		}
 		s.Proxy = row.Proxy
+		// The worker of the recorded epoch has its lease again, but its proxy keeps on saying that it does not lead.
+		if s.State == election.Led && !s.Local && !row.Uncertain && row.State.Wanted() && from.at.Sub(row.since) >= doubted && from.at.Sub(s.StateSince) >= doubted {
+			row.stateOf(s, now)
+		}
 		// Workers at other proxies may want to lead. A worker that has just left may still be recorded as the leader.
 		if (s.State == election.Absent || s.State == election.Idle) && row.State != election.Led && row.State != election.Absent {
 			row.stateOf(s, now)
@@ -130,10 +144,7 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 			}
 			s := election.ResourceStatus{
 				Database: row.Database, Resource: row.Resource, Proxy: row.Proxy, Orders: row.Orders,
-				Record: fencing.Record{Epoch: fencing.Epoch(row.Epoch), Worker: row.Worker, Guards: row.Guards},
-			}
-			if row.GrantedAt != nil {
-				s.Record.GrantedAt = *row.GrantedAt
+				Record: row.record(),
 			}
 			row.stateOf(&s, now)
 			if age := now.Sub(from.at); age > outdated {
@@ -146,6 +157,15 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		return cmp.Or(cmp.Compare(a.Database, b.Database), cmp.Compare(a.Resource, b.Resource))
 	})
 	return all
+}
+
+// record is the grant that the database knows.
+func (r seen) record() fencing.Record {
+	record := fencing.Record{Epoch: fencing.Epoch(r.Epoch), Worker: r.Worker, Guards: r.Guards}
+	if r.GrantedAt != nil {
+		record.GrantedAt = *r.GrantedAt
+	}
+	return record
 }
 
 // stateOf gives s the state that the database knows.

@@ -60,3 +60,36 @@ func TestWhatTheDatabaseKnowsBesides(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatTheDatabaseKnowsBetter: an epoch that was raised after the last worker here has left, and that the holder of a lease
+// elsewhere does not lead for all that.
+func TestWhatTheDatabaseKnowsBetter(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, c := range []struct {
+		name        string
+		local       election.State
+		localSince  time.Duration
+		epoch       fencing.Epoch // here; the database has 3
+		row         election.State
+		rowSince    time.Duration
+		here        bool // a worker of this proxy leads
+		want        election.State
+		wantedEpoch fencing.Epoch
+	}{
+		{"an order without workers here", election.Paused, time.Minute, 2, election.Paused, time.Minute, false, election.Paused, 3},
+		{"workers here read the fence themselves", election.Electing, time.Minute, 2, election.Electing, time.Minute, false, election.Electing, 2},
+		{"a lease elsewhere that gives no lead", election.Led, time.Minute, 3, election.Electing, time.Minute, false, election.Electing, 3},
+		{"a grant of which the database was not told yet", election.Led, time.Second, 3, election.Electing, time.Minute, false, election.Led, 3},
+		{"a reading from before the lead", election.Led, time.Minute, 3, election.Electing, time.Second, false, election.Led, 3},
+		{"a leader here", election.Led, time.Minute, 3, election.Electing, time.Minute, true, election.Led, 3},
+	} {
+		r := NewReader()
+		r.known["shop"] = reading{at: now, rows: map[string]seen{"billing": {
+			Row: Row{Database: "shop", Resource: "billing", State: c.row, Epoch: 3}, since: now.Add(-c.rowSince), wanted: now.Add(-c.rowSince)}}}
+		got := r.Merge([]election.ResourceStatus{{Database: "shop", Resource: "billing", State: c.local, StateSince: now.Add(-c.localSince), Local: c.here, Record: fencing.Record{Epoch: c.epoch}}})[0]
+		if got.State != c.want || got.Record.Epoch != c.wantedEpoch {
+			t.Errorf("%s: %s, epoch %d", c.name, got.State, got.Record.Epoch)
+		}
+	}
+}
