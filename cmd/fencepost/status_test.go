@@ -47,10 +47,10 @@ func TestStatusShowsATable(t *testing.T) {
 	ready := func(context.Context) admin.Readiness {
 		return admin.Readiness{Faults: []faults.Lasting{{Fault: faults.Fault{Kind: faults.ControlLogin, Problem: "the password is wrong", Remedy: "Correct it."}}}}
 	}
-	server := &admin.Server{Metrics: m, Ready: ready, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
+	server := &admin.Server{Proxy: "fence-2", Metrics: m, Ready: ready, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
 		return []election.ResourceStatus{
 			{
-				Database: "shop", Resource: "billing", State: election.Led, Local: true, Proxy: "fence-2", LeaseLeft: 7 * time.Second, FalseAlarms: 4,
+				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
 				Record: fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
 				Candidacies: []election.CandidacyStatus{{Worker: "host-9:117:q1", WorkerTimeout: 90 * time.Second, Silence: time.Second, Phi: &phi,
 					Status: fencing.Status{Role: fencing.Leader, Epoch: 8}}},
