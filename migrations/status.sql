@@ -1,7 +1,8 @@
 -- The status of each resource, which members of pg_monitor may read, also while no proxy runs.
 --
 -- state is
---   led       the worker that was granted the epoch has its lease, or its proxy says that it leads
+--   led       the worker that was granted the epoch has its lease, and its proxy says that it leads; a lease of another service
+--             is known by its proxy alone
 --   paused    an operator keeps everybody from leading
 --   handover  an operator has offered the lead to one worker, which has not taken it
 --   electing  nobody leads, and somebody has the lease or waits for it
@@ -49,7 +50,12 @@ CREATE OR REPLACE VIEW fencepost.status AS
     FROM (
         SELECT f.*, f.xmax AS lockers, l.acquired_at, CASE WHEN pg_catalog.isfinite(l.expires_at) THEN l.expires_at END AS expires_at, h.held, c.proxy,
             coalesce(c.leads, false) AS says_led, p.at AS paused_at, o.at AS offered_at,
-            CASE WHEN h.held AND l.incarnation OPERATOR(pg_catalog.=) f.incarnation OR c.leads AND NOT h.embedded THEN 'led'
+            -- Whoever has its lease again may wait for a grant, which may be blocked. A proxy says within about a second that its worker leads,
+            -- unless the grant waits for a standby.
+            CASE WHEN h.held AND l.incarnation OPERATOR(pg_catalog.=) f.incarnation AND (c.leads
+                    OR l.acquired_at OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '5 seconds'::interval)
+                    OR pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) '')
+                OR c.leads AND NOT h.embedded THEN 'led'
                 WHEN p.at IS NOT NULL THEN 'paused'
                 WHEN o.at IS NOT NULL THEN 'handover'
                 WHEN h.held OR c.waits THEN 'electing'
