@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,14 +39,8 @@ func runClients(ctx context.Context, t terminal, args []string) error {
 	if err := parseFlags(t, fs, clientsAbout, args, 0); err != nil {
 		return err
 	}
-	server, err := flags.Client()
-	if err != nil {
-		return usageError{err.Error()}
-	}
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
 	var list admin.ConnectionList
-	if err := server.Ask(ctx, http.MethodGet, "/v1/connections", &list, http.StatusOK); err != nil {
+	if err := ask(ctx, &flags, "/v1/connections", &list); err != nil {
 		return err
 	}
 	list.Connections = slices.DeleteFunc(list.Connections, func(c proxy.Connection) bool {

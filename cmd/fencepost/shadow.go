@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -71,14 +70,8 @@ func runShadow(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	server, err := flags.Client()
-	if err != nil {
-		return usageError{err.Error()}
-	}
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
 	var list admin.ShadowList
-	if err := server.Ask(ctx, http.MethodGet, "/v1/shadow", &list, http.StatusOK); err != nil {
+	if err := ask(ctx, &flags, "/v1/shadow", &list); err != nil {
 		return err
 	}
 	reports, unsafe := []shadowReport{}, 0

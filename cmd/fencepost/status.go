@@ -68,6 +68,17 @@ type statusRow struct {
 	near      []string // other resources whose names are close to this one's
 }
 
+// ask asks the proxy of the flags for a page of its admin address, and reads the answer into a value.
+func ask(ctx context.Context, flags *admin.ClientFlags, path string, into any) error {
+	server, err := flags.Client()
+	if err != nil {
+		return usageError{err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	return server.Ask(ctx, http.MethodGet, path, into, http.StatusOK)
+}
+
 // statusTimeout bounds one query for the status.
 const statusTimeout = 10 * time.Second
 
