@@ -46,6 +46,8 @@ func (s *server) start() error {
 		return err
 	}
 	cmd := exec.Command(program, s.config)
+	// Servers that were paused would try to elect a leader after up to a minute only (FastLeaderElection).
+	cmd.Env = append(os.Environ(), "JVMFLAGS=-Dzookeeper.fastleader.maxNotificationInterval=500")
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	child.OwnSession(cmd, syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
