@@ -83,16 +83,16 @@ func TestRoutesDecideWhatAConnectionLeavesOpen(t *testing.T) {
 	}
 }
 
-// TestTheDocumentedRouteIsExplained runs the example of docs/configuration.md.
+// TestTheDocumentedRouteIsExplained runs the example of docs/routes.md.
 func TestTheDocumentedRouteIsExplained(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "routes.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	example := regexp.MustCompile("(?s)\n## Routes\n.*?```yaml\n(.*?)```.*?```\n\\$ fencepost (explain-route [^\n]*)\n(.*?)```").FindStringSubmatch(string(text))
+	example := regexp.MustCompile("(?s)```yaml\n(.*?)```.*?```\n\\$ fencepost (explain-route [^\n]*)\n(.*?)```").FindStringSubmatch(string(text))
 	if example == nil {
-		t.Fatal("docs/configuration.md has no example of explain-route")
+		t.Fatal("docs/routes.md has no example of explain-route")
 	}
 	path := filepath.Join(t.TempDir(), "fencepost.yml")
 	if err := os.WriteFile(path, []byte(example[1]), 0o600); err != nil {

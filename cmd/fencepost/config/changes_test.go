@@ -65,7 +65,7 @@ func TestDocumentationSaysWhatAReloadApplies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	section := regexp.MustCompile(`(?s)## Reload\n(.*?)\n## `).FindStringSubmatch(string(text))
+	section := regexp.MustCompile(`(?s)## Reload\n(.*)`).FindStringSubmatch(string(text))
 	if section == nil {
 		t.Fatal("docs/configuration.md has no section Reload")
 	}
