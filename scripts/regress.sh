@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 suites=${SUITES:-regress isolation}
 
-# Files whose outputs are known to differ, and why: see the differences in docs/protocol.md.
+# Files whose outputs are known to differ, and why: see the differences in docs/differences.md.
 known=$(
 	cat <<'LIST'
 regress alter_table  # D1: it lists the locks of its transaction

@@ -139,7 +139,7 @@ func testReplicationOfAllTables(t *testing.T, s *pgtest.Server, from string) {
 	s.Exec(t, pgtest.Superuser, from, "DROP PUBLICATION everything")
 }
 
-// testUpgradeByReplication is the procedure of docs/operations.md.
+// testUpgradeByReplication is the procedure of docs/backup.md.
 func testUpgradeByReplication(t *testing.T, s *pgtest.Server, from string) {
 	if got := lead(t, s, from, "old", nil); got == "" {
 		t.Fatal("nobody leads at the publisher")

@@ -110,7 +110,7 @@ func login(t *testing.T, address, role, db string) string {
 	return wiretest.ErrorOf(c.Rest())
 }
 
-// TestPeerAuthenticationIsAboutFencepost: what docs/security.md warns of. Postgres takes a
+// TestPeerAuthenticationIsAboutFencepost: what docs/network.md warns of. Postgres takes a
 // client that connected to Fencepost over TCP for Fencepost's own user.
 func TestPeerAuthenticationIsAboutFencepost(t *testing.T) {
 	t.Parallel()

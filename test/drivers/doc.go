@@ -22,7 +22,7 @@
 // and prints the result of each INSERT: ok, or the error's SQLSTATE, or what the
 // driver has in its place. Each line on standard input makes it silent, or ends the
 // silence. pools_test.go has the table of what they see, which is also the one in
-// docs/drivers.md.
+// docs/pools.md.
 //
 // A program finds its connection in libpq's variables: PGHOST, PGPORT, PGUSER,
 // PGDATABASE, and PGOPTIONS, which names the resource and the worker (it is not set for

@@ -44,7 +44,7 @@ var poolEvents = []poolEvent{
 // failed.
 type pause struct{ first, most time.Duration }
 
-// String returns the pause as docs/drivers.md has it.
+// String returns the pause as docs/pools.md has it.
 func (p pause) String() string {
 	if p.most == 0 {
 		return "none"
@@ -59,7 +59,7 @@ func leave(t testing.TB, other *pgx.Conn) {
 	}
 }
 
-// pooled is a pool with its row in docs/drivers.md: what its application sees at each
+// pooled is a pool with its row in docs/pools.md: what its application sees at each
 // event.
 type pooled struct {
 	name    string
@@ -211,7 +211,7 @@ func compareSeen(t *testing.T, results []string, cell string) {
 	}
 }
 
-// TestPoolsAreDocumented compares the table in docs/drivers.md with the one above.
+// TestPoolsAreDocumented compares the table in docs/pools.md with the one above.
 func TestPoolsAreDocumented(t *testing.T) {
 	t.Parallel()
 	var table strings.Builder
@@ -227,12 +227,12 @@ func TestPoolsAreDocumented(t *testing.T) {
 	for _, pooled := range pools {
 		row(pooled.name, append(slices.Clone(pooled.sees), pooled.pause.String()))
 	}
-	text, err := os.ReadFile("../../docs/drivers.md")
+	text, err := os.ReadFile("../../docs/pools.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(text), "\n\n"+strings.ReplaceAll(table.String(), "| --- ", "|---")+"\n") {
-		t.Errorf("docs/drivers.md does not have the table:\n%s", table.String())
+		t.Errorf("docs/pools.md does not have the table:\n%s", table.String())
 	}
 }
 
