@@ -1,9 +1,6 @@
 package config
 
 import (
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -54,44 +51,5 @@ func TestReloadAppliesWhatItCan(t *testing.T) {
 	}
 	if _, none := reloaded.Reload(reloaded); len(none) != 0 {
 		t.Errorf("a configuration differs from itself: %+v", none)
-	}
-}
-
-// TestDocumentationSaysWhatAReloadApplies compares the table in docs/configuration.md with
-// the code, in both directions.
-func TestDocumentationSaysWhatAReloadApplies(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "configuration.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	section := regexp.MustCompile(`(?s)## Reload\n(.*)`).FindStringSubmatch(string(text))
-	if section == nil {
-		t.Fatal("docs/configuration.md has no section Reload")
-	}
-	var told []string
-	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(section[1], -1) {
-		for _, m := range regexp.MustCompile("`([a-z_.*]+)`").FindAllStringSubmatch(row[1], -1) {
-			told = append(told, m[1])
-		}
-	}
-	known := map[string]bool{"resources": true, "routes": true, "unfenced.users": true}
-	for _, s := range new(Default()).settings() {
-		known[s.path] = true
-	}
-	for _, path := range told {
-		if !known[path] || !isBelow(path, reloadable) {
-			t.Errorf("docs/configuration.md says that a reload applies %s, which is not so", path)
-		}
-	}
-	for path := range known {
-		if isBelow(path, reloadable) && !slices.Contains(told, path) {
-			t.Errorf("docs/configuration.md does not say that a reload applies %s", path)
-		}
-	}
-	for _, path := range reloadable {
-		if !slices.ContainsFunc(told, func(p string) bool { return isBelow(p, []string{path}) }) {
-			t.Errorf("%s is reloadable, but is no setting", path)
-		}
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// Config is the configuration file. docs/configuration.md explains each setting;
-// etc/fencepost.yml is an annotated sample. A test compares both with this struct and
-// with Default. A group with the tag short may also be one value, which is that of the
-// setting in it that the tag names.
+// Config is the configuration file. docs/configuration.md and the pages of the lease
+// services explain each setting; etc/fencepost.yml is an annotated sample. Tests compare
+// them with this struct and with Default. A group with the tag short may also be one value,
+// which is that of the setting in it that the tag names.
 type Config struct {
 	Listen         Addresses           `yaml:"listen"`
 	ListenMode     FileMode            `yaml:"listen_mode"` // of Unix sockets in Listen

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -412,38 +413,77 @@ func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 	}
 }
 
-// TestDocumentationHasEverySettingWithItsDefault compares docs/configuration.md with
-// the code, in both directions.
+// documentedSetting is the row of a setting in the documentation.
+type documentedSetting struct {
+	value  string // the default
+	reload bool   // a reload applies it
+}
+
+// documentedSettings are the rows of docs/configuration.md, and of the pages of the lease services, which say of all of
+// theirs that they need a restart.
+func documentedSettings(t *testing.T) map[string]documentedSetting {
+	t.Helper()
+	row := regexp.MustCompile("(?m)^\\| `([a-z_.<>]+)` \\| (?:`([^`]*)`)? *\\| .*? \\|(?: (yes|restart) \\|)?$")
+	rows := map[string]documentedSetting{}
+	for _, page := range []string{"configuration", "consul", "etcd", "kubernetes-leases", "raft", "redis", "zookeeper"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", page+".md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+			path, reload := m[1], m[3]
+			switch _, twice := rows[path]; {
+			case page != "configuration" && !strings.HasPrefix(path, "election."): // another table
+				continue
+			case twice:
+				t.Errorf("the documentation has two rows for %s", path)
+			case (page == "configuration") != (reload != ""):
+				t.Errorf("docs/%s.md: the row for %s says %q about a reload", page, path, reload)
+			}
+			rows[path] = documentedSetting{value: m[2], reload: reload == "yes"}
+		}
+	}
+	return rows
+}
+
+// TestDocumentationHasEverySettingWithItsDefault compares the documentation with the code, in both directions.
 func TestDocumentationHasEverySettingWithItsDefault(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "configuration.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.<>]+)` \\| (?:`([^`]*)`)? *\\|").FindAllStringSubmatch(string(text), -1) {
-		rows[m[1]] = m[2]
-	}
+	rows := documentedSettings(t)
+	want := map[string]string{"unfenced.users": "", "routes": ""}
 	for _, line := range dump(new(Default())) {
-		path, want, _ := strings.Cut(line, "=")
-		got, ok := rows[path]
-		if !ok {
-			t.Errorf("docs/configuration.md has no row for %s", path)
-		} else if got != want {
-			t.Errorf("docs/configuration.md says %s is %q by default, the code %q", path, got, want)
-		}
-		delete(rows, path)
+		path, value, _ := strings.Cut(line, "=")
+		want[path] = value
 	}
 	for _, key := range resourceKeys() {
-		path := "resources.<name>." + key
-		if _, ok := rows[path]; !ok {
-			t.Errorf("docs/configuration.md has no row for %s", path)
+		want["resources.<name>."+key] = rows["resources.<name>."+key].value
+	}
+	for path, value := range want {
+		if got, ok := rows[path]; !ok {
+			t.Errorf("the documentation has no row for %s", path)
+		} else if got.value != value {
+			t.Errorf("the documentation says %s is %q by default, the code %q", path, got.value, value)
 		}
-		delete(rows, path)
 	}
 	for path := range rows {
-		if path != "unfenced.users" && path != "routes" {
-			t.Errorf("docs/configuration.md has %s, which the code does not know", path)
+		if _, ok := want[path]; !ok {
+			t.Errorf("the documentation has %s, which the code does not know", path)
+		}
+	}
+}
+
+// TestDocumentationSaysWhatAReloadApplies compares the documentation with the code, in both directions.
+func TestDocumentationSaysWhatAReloadApplies(t *testing.T) {
+	t.Parallel()
+	rows := documentedSettings(t)
+	for path, row := range rows {
+		if applied := isBelow(path, reloadable); row.reload != applied {
+			t.Errorf("the documentation says that a reload applies %s: %v, but it is %v", path, row.reload, applied)
+		}
+	}
+	for _, path := range reloadable {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(rows)), func(p string) bool { return isBelow(p, []string{path}) }) {
+			t.Errorf("%s is reloadable, but is no setting", path)
 		}
 	}
 }
