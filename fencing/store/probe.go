@@ -57,7 +57,7 @@ func FaultOf(err error) *faults.Fault {
 func remedy(code string) string {
 	switch code {
 	case "":
-		return "Make sure that Postgres runs, and that upstream.address and upstream.tls are right. If it runs and logins hang, a session may have locked a catalog: docs/security.md says how to find it."
+		return "Make sure that Postgres runs, and that upstream.address and upstream.tls are right. If it runs and logins hang, a session may have locked a catalog: docs/blocked.md says how to find it."
 	case "57P03":
 		return "Postgres is starting, stopping or recovering: wait, and look into its log if that lasts."
 	default:
