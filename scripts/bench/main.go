@@ -82,8 +82,8 @@ func parseArgs(args []string) (*plan, error) {
 	programs := flags.String("program", "bin/fencepost", "`path` of fencepost, or name=path, with commas between several")
 	size := flags.Int("size", 1000, "how much copy-out and copy-in copy, in `MB`")
 	connections := flags.Int("connections", 5000, "how many connections are idle")
-	write := flags.Bool("write", false, "replace what was measured in docs/benchmarks.csv, and write docs/benchmarks.md and its picture")
-	page := flags.Bool("page", false, "measure nothing, and write the page and its picture from docs/benchmarks.csv")
+	write := flags.Bool("write", false, "replace what was measured in docs/benchmarks.csv, and write docs/benchmarks.md, its figures and its picture")
+	page := flags.Bool("page", false, "measure nothing, and write the pages and the picture from docs/benchmarks.csv")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"slices"
 	"strings"
 )
@@ -14,6 +15,7 @@ const (
 	rawFile = "docs/benchmarks.csv"
 	page    = "docs/benchmarks.md"
 	drawing = "docs/benchmarks.svg"
+	figures = "docs/benchmarks" // has a page for each load
 	// begin and end enclose what is written into the page.
 	begin, end = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 )
@@ -45,13 +47,24 @@ func write(newer *results) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(figures, 0o755); err != nil {
+		return err
+	}
+	for _, l := range all.loads() {
+		if err := os.WriteFile(l.page(), []byte(all.figures(l)), 0o644); err != nil {
+			return err
+		}
+	}
 	return errors.Join(os.WriteFile(rawFile, raw, 0o644), os.WriteFile(page, []byte(written), 0o644), os.WriteFile(drawing, []byte(all.picture()), 0o644))
 }
 
 // sections is what is written into the page.
 func (all *results) sections() string {
-	return "## Bars\n\n" + all.bars() + "\n## Figures\n\n" + all.tables()
+	return "## Bars\n\n" + all.bars() + "\n## Figures\n\n" + all.contents() + "\n"
 }
+
+// page is the path of the load's figures.
+func (l *load) page() string { return path.Join(figures, l.name+".md") }
 
 // insert replaces what stands between the marks of the page.
 func insert(page, text string) (string, error) {

@@ -38,14 +38,14 @@ func single(load, mode string, clients int, runs map[string]sample) *cell {
 // TestThePage: the table has medians and ratios, and says of what; the page stays as it was around it.
 func TestThePage(t *testing.T) {
 	all := halved()
-	page, err := insert("before\n"+begin+"old\n"+end+"after\n", all.tables())
+	page, err := insert("before\n"+begin+"old\n"+end+"after\n", all.figures(loads[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
 	const rows = "| simple, 8 clients | direct | 300 | 1.20 | 1.00 | 1.00 | – | – | – | – |\n" +
 		"|  | pgbouncer | 250 | 1.00 | 0.83 | – | – | 15.0 | 1.00 | – |\n" +
-		"|  | fenced | 125 | 0.50 | 0.42 | – | – | 30.0 | 2.00 | 40 |\n\n"
-	if !strings.HasPrefix(page, "before\n"+begin+"### select\n") || !strings.HasSuffix(page, rows+end+"after\n") || strings.Contains(page, "old") {
+		"|  | fenced | 125 | 0.50 | 0.42 | – | – | 30.0 | 2.00 | 40 |\n"
+	if !strings.HasPrefix(page, "before\n"+begin+"# select\n") || !strings.HasSuffix(page, rows+end+"after\n") || strings.Contains(page, "old") {
 		t.Errorf("the page is %s", page)
 	}
 	if want := "\n3 rounds of 3 s, on 2026-01-02, commit abc, with a machine.\nAgain: `make bench ARGS=\"-write -loads select\"`.\n"; !strings.Contains(page, want) {
@@ -112,8 +112,8 @@ func TestTheRawFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := again.sections(), all.sections(); got != want {
-		t.Errorf("read again, the page is %s, and was %s", got, want)
+	if got, want := again.sections(), all.sections(); got != want || again.tables() != all.tables() {
+		t.Errorf("read again, the page is %s, and was %s, or the tables differ", got, want)
 	}
 	if written, err := again.csv(); err != nil || !bytes.Equal(written, raw) {
 		t.Errorf("written again, the file is %s, %v, and was %s", written, err, raw)
@@ -132,7 +132,7 @@ func TestTheRawFile(t *testing.T) {
 	}
 }
 
-// TestTheCommittedPage: page and picture are what the committed file yields.
+// TestTheCommittedPage: pages and picture are what the committed file yields.
 func TestTheCommittedPage(t *testing.T) {
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join("..", "..", name))
@@ -148,6 +148,11 @@ func TestTheCommittedPage(t *testing.T) {
 	is := read(page)
 	if want, err := insert(is, all.sections()); err != nil || is != want {
 		t.Errorf("%s is not made of %s, %v: run make bench ARGS=-page", page, rawFile, err)
+	}
+	for _, l := range all.loads() {
+		if read(l.page()) != all.figures(l) {
+			t.Errorf("%s is not made of %s: run make bench ARGS=-page", l.page(), rawFile)
+		}
 	}
 	if read(drawing) != all.picture() {
 		t.Errorf("%s is not made of %s: run make bench ARGS=-page", drawing, rawFile)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 )
@@ -120,15 +121,36 @@ func (all *results) of(l *load) (cells []*cell) {
 	return cells
 }
 
+// loads are those that were measured, in their order.
+func (all *results) loads() (some []*load) {
+	for _, l := range loads {
+		if len(all.of(l)) > 0 {
+			some = append(some, l)
+		}
+	}
+	return some
+}
+
 // tables is all results in Markdown, a table for each load.
 func (all *results) tables() string {
 	var b strings.Builder
-	for _, l := range loads {
-		cells := all.of(l)
-		if len(cells) == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "### %s\n\n%s\n%s\n", l.name, measured(cells), table(l, cells))
+	for _, l := range all.loads() {
+		b.WriteString(all.figures(l) + "\n")
+	}
+	return b.String()
+}
+
+// figures is the results of a load in Markdown: the page of the load.
+func (all *results) figures(l *load) string {
+	cells := all.of(l)
+	return fmt.Sprintf("# %s\n\n%s\n%s", l.name, measured(cells), table(l, cells))
+}
+
+// contents links to the pages of the loads.
+func (all *results) contents() string {
+	var b strings.Builder
+	for _, l := range all.loads() {
+		fmt.Fprintf(&b, "- [%s](%s/%s.md)\n", l.name, path.Base(figures), l.name)
 	}
 	return b.String()
 }
