@@ -173,3 +173,54 @@ func TestTheGlossaryHasAllWords(t *testing.T) {
 		t.Errorf("docs/glossary.md has %d words, which are to be in alphabetical order: %q", len(page), page)
 	}
 }
+
+// TestArchitectureNamesFilesThatExist: a path in ARCHITECTURE.md is one of the tree.
+func TestArchitectureNamesFilesThatExist(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	page, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(page) > 20<<10 {
+		t.Errorf("ARCHITECTURE.md has %d bytes: what explains a decision belongs in docs/decisions", len(page))
+	}
+	paths := regexp.MustCompile("`([a-z_]+(?:/[a-z_.]+)+)`").FindAllSubmatch(page, -1)
+	if len(paths) < 40 {
+		t.Errorf("it names only %d paths", len(paths))
+	}
+	for _, path := range paths {
+		if _, err := os.Stat(filepath.Join(root, string(path[1]))); err != nil {
+			t.Errorf("ARCHITECTURE.md names %s: %v", path[1], err)
+		}
+	}
+}
+
+// TestPagesAreShortAndInTheIndex: docs/README.md has a line for each page, and no page takes longer than ten minutes to read.
+func TestPagesAreShortAndInTheIndex(t *testing.T) {
+	t.Parallel()
+	docs := filepath.Join("..", "..", "docs")
+	for _, dir := range []string{docs, filepath.Join(docs, "decisions")} {
+		index, err := os.ReadFile(filepath.Join(dir, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := filepath.Glob(filepath.Join(dir, "*.md"))
+		if err != nil || len(pages) < 10 {
+			t.Fatalf("%d pages: %v", len(pages), err)
+		}
+		for _, page := range pages {
+			name := filepath.Base(page)
+			if lines := strings.Count(string(index), "]("+name+"): ") + strings.Count(string(index), "]("+name+") |"); name != "README.md" && lines != 1 {
+				t.Errorf("%s has %d lines for %s", filepath.Join(dir, "README.md"), lines, name)
+			}
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if words := len(strings.Fields(string(text))); words > 2500 {
+				t.Errorf("%s has %d words, which are more than 2,500: make its subjects pages of their own", page, words)
+			}
+		}
+	}
+}
