@@ -18,7 +18,7 @@ var (
 	ErrUncertainGrant = errors.New("the synchronous standbys are not known to have its newest grant, so only the proxy of the worker that was granted it knows whether it leads")
 )
 
-// State says whether anybody leads a resource, as far as this proxy knows. docs/observability.md has the table.
+// State says whether anybody leads a resource, as far as this proxy knows. docs/status.md has the table.
 type State uint8
 
 const (

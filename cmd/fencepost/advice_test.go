@@ -269,6 +269,33 @@ func TestDocsLinkToHeadings(t *testing.T) {
 	}
 }
 
+// TestPagesNamedInTheTreeExist: a page that a message, a comment or a manifest names is there.
+func TestPagesNamedInTheTreeExist(t *testing.T) {
+	t.Parallel()
+	root, named := filepath.Join("..", ".."), 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "bin" || d.Name() == "node_modules" || strings.HasPrefix(d.Name(), ".") && d.Name() != ".."):
+			return filepath.SkipDir
+		case !slices.Contains([]string{".go", ".sql", ".sh", ".yml", ".yaml", ".json"}, filepath.Ext(path)):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		for _, page := range regexp.MustCompile(`\bdocs/[a-z-]+\.md\b`).FindAllString(string(text), -1) {
+			named++
+			if _, err := os.Stat(filepath.Join(root, page)); err != nil {
+				t.Errorf("%s names %s: %v", path, page, err)
+			}
+		}
+		return err
+	})
+	if err != nil || named < 40 {
+		t.Errorf("%d pages are named: %v", named, err)
+	}
+}
+
 // site is a proxy with a worker that leads the resource billing, in whose database the table invoices is guarded.
 type site struct {
 	*running

@@ -13,7 +13,7 @@ import (
 )
 
 // TestAFollowerDoesNotFloodPostgresLog: a follower that tries to write once a second makes Postgres's log grow by less than
-// 1 MB an hour, with the default settings of that log. One that a guard refuses needs the settings that docs/observability.md names.
+// 1 MB an hour, with the default settings of that log. One that a guard refuses needs the settings that docs/audit-log.md names.
 func TestAFollowerDoesNotFloodPostgresLog(t *testing.T) {
 	t.Parallel()
 	const (
