@@ -1,9 +1,6 @@
 package proxy
 
-import (
-	"io"
-	"sync"
-)
+import "sync"
 
 // bufferSize is the size in bytes of a pump's buffer at first, which bounds one read.
 const bufferSize = 16 << 10
@@ -12,18 +9,12 @@ const bufferSize = 16 << 10
 // long message does not delay the other sessions.
 const maxLoopBytes = 4 * bufferSize
 
-// fewBytes is the room in bytes of a pump that waits inside Read. Most messages are shorter.
-const fewBytes = 1 << 10
-
 // buffer holds what a pump has read and has not finished. It has memory of its own only from room to
 // idle: the sessions of an event loop, of which one is served at a time, use the same memory in turn.
 // So an idle session needs none, and what is read is still in the processor's cache when it is sent.
 type buffer struct {
 	memory []byte // nil if there is none
 	have   int    // length of what was read into it
-
-	few  []byte // the room of read while there is no memory; nil before that is needed
-	many bool   // the last read has got as much as fits into few
 }
 
 // spare are buffers of bufferSize that nobody uses. What they hold is never read: it may be another
@@ -39,27 +30,6 @@ func (b *buffer) room() []byte {
 		b.memory = spare.Get().(*[bufferSize]byte)[:]
 	}
 	return b.memory[b.have:]
-}
-
-// read waits for bytes of from, and puts them behind what is there. A session under TLS waits inside Read, and
-// needs room meanwhile: it has little, unless more came last time.
-func (b *buffer) read(from io.Reader) (n int, err error) {
-	if !b.many {
-		b.idle()
-	}
-	if b.memory != nil {
-		n, err = from.Read(b.room())
-	} else {
-		if b.few == nil {
-			b.few = make([]byte, fewBytes)
-		}
-		if n, err = from.Read(b.few); n > 0 {
-			copy(b.room(), b.few[:n])
-		}
-	}
-	b.have += n
-	b.many = n >= fewBytes
-	return n, err
 }
 
 // full reports whether there is no room.

@@ -46,6 +46,8 @@ type downStep struct {
 	out []byte
 	n   int
 	err error
+	// unsent: the client's connection has taken a part of out that it still has to send.
+	unsent bool
 }
 
 // down relays the server's bytes until the server or the client has gone. early holds the
@@ -70,22 +72,14 @@ func (x *session) down(ctx context.Context, early *bufio.Reader) {
 	}
 }
 
-// read waits for bytes from the server that this pump has to process. If neither side is
-// under TLS, serve relays what it can meanwhile.
+// read waits for bytes from the server that this pump has to process. serve relays what it can meanwhile.
 func (d *downPump) read() error {
 	x := d.x
 	if d.in.shrink() {
 		d.scratch = nil
 	}
-	if x.sockets == nil {
-		n, err := d.in.read(x.server)
-		if n > 0 {
-			return nil
-		}
-		return err
-	}
 	d.readErr = nil
-	if err := x.sockets.server.OnReadable(d.serve); err != nil {
+	if err := x.server.OnReadable(d.serve); err != nil {
 		return err
 	}
 	return d.readErr
@@ -96,7 +90,7 @@ func (d *downPump) read() error {
 // the point that it has reached.
 func (d *downPump) serve() (stay bool) {
 	x := d.x
-	n, err := x.sockets.server.TryRead(d.in.room())
+	n, err := x.server.TryRead(d.in.room())
 	if err == netloop.ErrAgain {
 		d.in.idle()
 		return true
@@ -117,9 +111,9 @@ func (d *downPump) serve() (stay bool) {
 		return false
 	}
 	if len(d.step.out) > 0 {
-		sent, err := x.sockets.client.TryWrite(d.step.out)
+		sent, err := x.client.TryWrite(d.step.out)
 		if sent < len(d.step.out) || err != nil {
-			d.step.out = d.step.out[sent:]
+			d.step.out, d.step.unsent = d.step.out[sent:], err == netloop.ErrAgain
 			return false
 		}
 	}
@@ -203,7 +197,7 @@ func (d *downPump) takeAndUnlock() {
 	if told {
 		d.step.out = nil
 	}
-	d.taken = true
+	d.step.unsent, d.taken = false, true
 }
 
 // keep ends the step that take began: it moves the bytes that the core has left to the
@@ -248,7 +242,7 @@ func (d *downPump) relay(ctx context.Context) error {
 	switch out := d.step.out; {
 	case announces:
 		err = x.announce(out)
-	case len(out) > 0:
+	case len(out) > 0, d.step.unsent:
 		err = x.toClient(out)
 	}
 	if d.step.err != nil {

@@ -72,6 +72,8 @@ type upStep struct {
 	n    int
 	need protocol.Need
 	err  error
+	// unsent: the server's connection has taken a part of out that it still has to send.
+	unsent bool
 }
 
 // up relays the client's bytes until the client or the server has gone. early holds the bytes
@@ -148,21 +150,11 @@ func (u *upPump) answer(question *announcement, quiet bool) {
 	}
 }
 
-// await waits for bytes from the client, and reports whether there are some to process. If
-// neither side is under TLS, serve relays what it can meanwhile.
+// await waits for bytes from the client, and reports whether there are some to process. serve relays what it can
+// meanwhile.
 func (u *upPump) await() (some bool, err error) {
-	if u.x.sockets == nil {
-		n, err := u.in.read(u.x.client)
-		if n > 0 {
-			u.arrived = time.Now()
-		}
-		if c, ok := u.x.client.(*pgtls.Conn); ok && u.waiting.IsZero() {
-			u.waiting = c.Began()
-		}
-		return n > 0, err
-	}
 	u.readErr = nil
-	if err := u.x.sockets.client.OnReadable(u.serve); err != nil {
+	if err := u.x.client.OnReadable(u.serve); err != nil {
 		return false, err
 	}
 	return u.readErr == nil, u.readErr
@@ -173,7 +165,7 @@ func (u *upPump) await() (some bool, err error) {
 // the point that it has reached.
 func (u *upPump) serve() (stay bool) {
 	began := time.Now()
-	n, err := u.x.sockets.client.TryRead(u.in.room())
+	n, err := u.x.client.TryRead(u.in.room())
 	if err == netloop.ErrAgain {
 		u.in.idle()
 		return true
@@ -183,15 +175,18 @@ func (u *upPump) serve() (stay bool) {
 	}
 	u.in.have += n
 	u.arrived = began
+	if c, ok := u.x.client.(*pgtls.Conn); ok && u.waiting.IsZero() {
+		u.waiting = c.Began()
+	}
 	if u.in.full() || u.in.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeAndUnlock() {
 		return false
 	}
 	sent := 0
 	if len(u.step.out) > 0 {
-		sent, err = u.x.sockets.server.TryWrite(u.step.out)
+		sent, err = u.x.server.TryWrite(u.step.out)
 	}
 	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need.Kind != protocol.NeedMore && u.step.need.Kind != protocol.NeedNothing {
-		u.step.out = u.step.out[sent:]
+		u.step.out, u.step.unsent = u.step.out[sent:], err == netloop.ErrAgain
 		return false
 	}
 	u.taken = false
@@ -236,7 +231,7 @@ func (u *upPump) takeAndUnlock() bool {
 		q.answer(false) // before anything that may block
 	}
 	u.step.out, u.step.rest, u.scratch = u.plan.Parts(u.scratch)
-	u.taken = true
+	u.step.unsent, u.taken = false, true
 	return true
 }
 
@@ -294,15 +289,15 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 // toServer sends what the step has for the server. It returns errClientGone if the server takes
 // nothing, and the client has departed.
 func (u *upPump) toServer() error {
-	x, out, rest := u.x, u.step.out, u.step.rest
-	if plain, ok := x.server.(netloop.Conn); ok && len(out) > 0 {
-		n, err := plain.TryWrite(out)
+	x, out, rest, unsent := u.x, u.step.out, u.step.rest, u.step.unsent
+	if len(out) > 0 {
+		n, err := x.server.TryWrite(out)
 		if err != nil && err != netloop.ErrAgain {
 			return err
 		}
-		out = out[n:]
+		out, unsent = out[n:], err != nil
 	}
-	if len(out) == 0 && len(rest) == 0 {
+	if len(out) == 0 && len(rest) == 0 && !unsent {
 		return nil
 	}
 	defer while(&x.active.busy)()

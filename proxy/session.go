@@ -33,10 +33,8 @@ type session struct {
 	start  *startup
 	client link
 	server link
-	// sockets are client and server if neither is under TLS, and nil otherwise.
-	sockets *socketPair
-	cancel  context.CancelFunc // ends the context of the startup and of the pumps
-	stayed  func()             // ends endWith; nil if that was not called
+	cancel context.CancelFunc // ends the context of the startup and of the pumps
+	stayed func()             // ends endWith; nil if that was not called
 	// handshake is what is needed to read messages during the startup. It is nil after
 	// that.
 	handshake *handshake
@@ -62,36 +60,21 @@ type session struct {
 	deletions sync.WaitGroup
 }
 
-// link is the connection of a session with its client or its server: a netloop.Conn, or TLS
-// on top of one.
-type link = pgtls.Stream
+// link is the connection of a session with its client or its server, maybe under TLS.
+type link = netloop.Conn
 
-// socketBelow returns the netloop.Conn that carries a link.
+// socketBelow returns the socket that carries a link.
 func socketBelow(l link) netloop.Conn {
 	if secured, ok := l.(*pgtls.Conn); ok {
 		return secured.NetConn().(netloop.Conn)
 	}
-	return l.(netloop.Conn)
-}
-
-// socketPair is the two connections of a session without TLS, between which the event
-// loop can move bytes.
-type socketPair struct{ client, server netloop.Conn }
-
-// socketsOf returns nil if one of the connections is under TLS.
-func socketsOf(client, server link) *socketPair {
-	c, plainClient := client.(netloop.Conn)
-	s, plainServer := server.(netloop.Conn)
-	if !plainClient || !plainServer {
-		return nil
-	}
-	return &socketPair{c, s}
+	return l
 }
 
 func newSession(s *Server, client, server link, start *startup) *session {
 	x := &session{
 		srv: s, id: randomHex(6), start: start, client: client, server: server,
-		sockets: socketsOf(client, server), handshake: newHandshake(client, server), since: start.began,
+		handshake: newHandshake(client, server), since: start.began,
 	}
 	x.active.busy.Store(true) // until the client is greeted
 	return x

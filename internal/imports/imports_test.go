@@ -59,7 +59,7 @@ var ours = map[string][]string{
 	"proxy/slots":              {},
 	"proxy/fairqueue":          {},
 	"proxy/appname":            {"fencing"},
-	"proxy/pgtls":              {"internal/files", "proxy/wire"},
+	"proxy/pgtls":              {"internal/files", "proxy/netloop", "proxy/wire"},
 	"proxy/proxyheader":        {"proxy/netloop"},
 	"proxy/unixsocket":         {},
 	"proxy/gate":               {"fencing", "fencing/sqltext"},

@@ -27,7 +27,8 @@ type Conn interface {
 	TryRead(p []byte) (int, error)
 
 	// TryWrite writes what there is room for, and returns how much that is. It
-	// returns ErrAgain when it is nothing.
+	// returns ErrAgain when it is nothing, and when some of what it has taken still
+	// has to be sent, as may be under TLS: a Write, also of nothing, does that.
 	TryWrite(p []byte) (int, error)
 
 	// OnReadable calls serve now, and then whenever the connection may have become

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/internal/files"
+	"github.com/fencepost/fencepost/proxy/netloop"
 )
 
 // alpn is the protocol's name within TLS. Direct TLS must name it.
@@ -136,12 +137,12 @@ var ErrClientHandshake = errors.New("no TLS with the client")
 
 // Accept does the server's part of a handshake on conn, after an SSLRequest of
 // the client's. conn's deadline bounds it.
-func (c *Clients) Accept(conn Stream) (*Conn, error) { return c.handshake(conn, nil) }
+func (c *Clients) Accept(conn netloop.Conn) (*Conn, error) { return c.handshake(conn, nil) }
 
 // AcceptDirect is Accept for a client that sent no request, as PostgreSQL 17
 // allows: it must name the protocol then. first is what was read of its part
 // already. A nil c refuses.
-func (c *Clients) AcceptDirect(conn Stream, first []byte) (*Conn, error) {
+func (c *Clients) AcceptDirect(conn netloop.Conn, first []byte) (*Conn, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%w: it came without a request, and TLS is off", ErrClientHandshake)
 	}
@@ -156,14 +157,14 @@ func (c *Clients) AcceptDirect(conn Stream, first []byte) (*Conn, error) {
 	return secured, nil
 }
 
-func (c *Clients) handshake(conn Stream, first []byte) (*Conn, error) {
+func (c *Clients) handshake(conn netloop.Conn, first []byte) (*Conn, error) {
 	cfg := c.files.Get()
-	records := &recordConn{Stream: conn, ahead: first}
-	t := tls.Server(records, cfg)
+	r := newRecords(conn, first)
+	t := tls.Server(r, cfg)
 	if err := t.Handshake(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrClientHandshake, err)
 	}
-	return newConn(t, records, cfg.Certificates[0].Certificate[0], maxRecord), nil
+	return newConn(t, r, cfg.Certificates[0].Certificate[0], maxRecord), nil
 }
 
 // What a client lacks whose session is not admitted.

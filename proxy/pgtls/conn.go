@@ -2,162 +2,124 @@ package pgtls
 
 import (
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"net"
-	"os"
-	"sync/atomic"
 	"time"
+
+	"github.com/fencepost/fencepost/proxy/netloop"
 )
 
-// Stream is what TLS can lie above, and what a connection under TLS is itself.
-type Stream interface {
-	net.Conn
-
-	// CloseWrite ends the writing side; what was written still arrives.
-	CloseWrite() error
-
-	// Unread returns how many bytes of the peer's have arrived and were not read. It
-	// is 0 only if there are none. What cannot be known counts as pending. Only the
-	// goroutine that reads may call it.
-	Unread() int
-}
-
-var _ Stream = (*Conn)(nil)
-
-// maxRecord is the most that is put into one TLS record for a client, in bytes.
-// Postgres flushes by this size, and programs that use libpq's asynchronous
-// calls rely on it: a longer record is read in two pieces, and nothing wakes
-// them for the second.
-const maxRecord = 8192
-
-// Closing a TLS connection says so to the peer, which must not take longer than
-// this: alertTime while the other direction is still of use, closeTime when the
-// connection ends. A peer that does not read is not told.
 const (
+	// maxRecord is the most that is put into one TLS record for a client, in bytes. Postgres flushes by this
+	// size, and programs that use libpq's asynchronous calls rely on it: a longer record is read in two
+	// pieces, and nothing wakes them for the second.
+	maxRecord = 8192
+	// longestRecord is the most that TLS allows in a record, in bytes (RFC 8446, 5.1).
+	longestRecord = 16 << 10
+	// sendAt is how many encrypted bytes are collected before they are sent.
+	sendAt = 32 << 10
+	// alertTime bounds how long CloseWrite waits for a peer that does not read.
 	alertTime = time.Second
-	closeTime = 20 * time.Millisecond
 )
 
-// recordHeaderLen is the length of a TLS record's header; its last two bytes
-// are the length of what follows.
-const recordHeaderLen = 5
-
-// recordConn lies below a tls.Conn and hands it the peer's bytes at most up to
-// the end of one record. So all that the tls.Conn holds back is that record's
-// rest, and whether anything is pending can be told.
-type recordConn struct {
-	Stream
-	ahead   []byte    // read past the end of a record
-	aheadAt time.Time // when ahead was read
-	head    [recordHeaderLen]byte
-	have    int       // bytes of head that were handed out; 0 between records
-	left    int       // bytes of the record that are still to come, once head is whole
-	began   time.Time // when the present record began to come, if that was before the present Read; zero otherwise
-	dry     bool      // Read returns nothing for now
-	closing atomic.Bool
-}
-
-func (c *recordConn) Read(b []byte) (int, error) {
-	if c.dry {
-		return 0, os.ErrDeadlineExceeded // a tls.Conn survives that
-	}
-	if c.have == 0 {
-		c.began = time.Time{}
-		if len(c.ahead) > 0 {
-			c.began = c.aheadAt
-		}
-	}
-	defer c.stamp()
-	if len(c.ahead) == 0 {
-		n, err := c.Stream.Read(b)
-		m := c.advance(b[:n])
-		if m < n {
-			c.ahead, c.aheadAt, err = append([]byte(nil), b[m:n]...), time.Now(), nil
-		}
-		return m, err
-	}
-	b = b[:min(len(b), len(c.ahead))]
-	n := c.advance(c.ahead[:len(b)])
-	copy(b, c.ahead[:n])
-	if c.ahead = c.ahead[n:]; len(c.ahead) == 0 {
-		c.ahead = nil
-	}
-	return n, nil
-}
-
-// stamp follows a Read.
-func (c *recordConn) stamp() {
-	if c.have > 0 && c.began.IsZero() {
-		c.began = time.Now()
-	}
-}
-
-// advance counts b as handed out, up to the end of the record, and returns how
-// many bytes that is.
-func (c *recordConn) advance(b []byte) int {
-	n := 0
-	for n < len(b) {
-		if c.have < recordHeaderLen {
-			k := copy(c.head[c.have:], b[n:])
-			c.have, n = c.have+k, n+k
-			if c.have < recordHeaderLen {
-				return n
-			}
-			c.left = int(binary.BigEndian.Uint16(c.head[3:]))
-		}
-		k := min(c.left, len(b)-n)
-		c.left, n = c.left-k, n+k
-		if c.left == 0 {
-			c.have = 0
-			return n
-		}
-	}
-	return n
-}
-
-// SetWriteDeadline bounds how long an alert may take: tls.Conn gives its own
-// five seconds.
-func (c *recordConn) SetWriteDeadline(t time.Time) error {
-	most := alertTime
-	if c.closing.Load() {
-		most = closeTime
-	}
-	if limit := time.Now().Add(most); t.After(limit) {
-		t = limit
-	}
-	return c.Stream.SetWriteDeadline(t)
-}
-
-// Conn is a connection under TLS, its handshake done.
+// Conn is a connection under TLS, its handshake done. It is a netloop.Conn like the one below it, whose event loop it
+// uses: what arrives is decrypted, and what is sent is encrypted, without waiting.
+//
+// Written and Received count the bytes below TLS.
 type Conn struct {
 	*tls.Conn
-	records *recordConn
-	chunk   int    // the most that one record holds, 0 for what TLS allows
-	server  []byte // the certificate of the server's end, in DER
-	more    bool   // the last Read filled its buffer: decoded bytes may be left
-	found   bool   // Unread found one, and keeps it
-	kept    [1]byte
+	in     *recordReader
+	out    *recordWriter
+	below  netloop.Conn
+	chunk  int    // the most that one record holds
+	server []byte // the certificate of the server's end, in DER
+	more   bool   // the last read filled its buffer: decoded bytes may be left
+	found  bool   // Unread found one, and keeps it
+	kept   [1]byte
+	late   bool      // an error comes behind what the last TryRead has returned
+	began  time.Time // see Began
 }
 
-// newConn wraps t, which speaks over records.
-func newConn(t *tls.Conn, records *recordConn, server []byte, chunk int) *Conn {
-	return &Conn{Conn: t, records: records, server: server, chunk: chunk}
+var _ netloop.Conn = (*Conn)(nil)
+
+// records lies below a tls.Conn.
+type records struct {
+	netloop.Conn
+	in  *recordReader
+	out *recordWriter
 }
 
-// Read is like that of any connection. It must not be called by two goroutines
-// at once.
+func newRecords(conn netloop.Conn, first []byte) *records {
+	return &records{conn, &recordReader{below: conn, ahead: first}, &recordWriter{below: conn}}
+}
+
+func (r *records) Read(b []byte) (int, error)  { return r.in.Read(b) }
+func (r *records) Write(b []byte) (int, error) { return r.out.Write(b) }
+
+// SetWriteDeadline does nothing. A tls.Conn sets one for its alerts, but no Write of a recordWriter waits once the
+// handshake is done.
+func (r *records) SetWriteDeadline(time.Time) error { return nil }
+
+// Close closes the connection below. What was encrypted is sent as far as the socket takes it.
+func (r *records) Close() error {
+	_ = r.out.push()
+	return r.Conn.Close()
+}
+
+// newConn wraps t, which speaks over r and has done its handshake. chunk is the most that one record is to hold.
+func newConn(t *tls.Conn, r *records, server []byte, chunk int) *Conn {
+	r.out.collect = true
+	return &Conn{Conn: t, in: r.in, out: r.out, below: r.Conn, server: server, chunk: chunk}
+}
+
+// Read is like that of any connection. It must not be called by two goroutines at once.
 func (c *Conn) Read(b []byte) (int, error) {
 	if c.found && len(b) > 0 {
-		c.found = false
-		n := copy(b, c.kept[:])
-		n += c.decoded(b[n:]) // all at once, however often Unread is called
-		c.more = n == len(b)
-		return n, nil
+		return c.takeKept(b), nil
 	}
 	n, err := c.Conn.Read(b)
 	c.more = n > 0 && n == len(b)
 	return n, err
+}
+
+// takeKept reads the byte that Unread has found, and what is decoded behind it.
+func (c *Conn) takeKept(b []byte) (n int) {
+	c.found = false
+	n = copy(b, c.kept[:])
+	n += c.decoded(b[n:]) // all at once, however often Unread is called
+	c.more = n == len(b)
+	return n
+}
+
+// TryRead implements netloop.Conn. It reads as many records as there is room for.
+func (c *Conn) TryRead(b []byte) (n int, err error) {
+	c.began = c.in.try()
+	if c.found && len(b) > 0 {
+		n = c.takeKept(b)
+	}
+	for n < len(b) && err == nil && (n == 0 || !c.in.over()) {
+		var k int
+		k, err = c.Conn.Read(b[n:])
+		n += k
+	}
+	c.in.tried()
+	c.more = n == len(b)
+	_ = c.out.push() // what TLS itself has answered; an error is that of the next write, too
+	again := errors.Is(err, errNothing)
+	c.late = err != nil && !again
+	switch {
+	case n > 0:
+		return n, nil
+	case again:
+		return 0, netloop.ErrAgain
+	default:
+		return 0, err
+	}
+}
+
+// OnReadable implements netloop.Conn.
+func (c *Conn) OnReadable(serve func() (stay bool)) error {
+	return c.below.OnReadable(func() bool { return serve() && (!c.late || serve()) })
 }
 
 // decoded reads what has been decoded, and nothing from the connection.
@@ -165,9 +127,9 @@ func (c *Conn) decoded(b []byte) int {
 	if len(b) == 0 {
 		return 0
 	}
-	c.records.dry = true
+	c.in.dry = true
 	n, _ := c.Conn.Read(b)
-	c.records.dry = false
+	c.in.dry = false
 	return n
 }
 
@@ -179,43 +141,75 @@ func (c *Conn) Unread() int {
 		c.found = c.decoded(c.kept[:]) > 0
 		c.more = c.found // there may be more after it
 	}
-	if c.found || c.records.have > 0 || len(c.records.ahead) > 0 {
+	if c.found || c.in.pending() {
 		return 1
 	}
-	return c.records.Unread()
+	return c.below.Unread()
 }
 
-// Began returns a time at which a part of what the last Read returned had arrived, if the rest came later.
-// Otherwise it is zero.
-func (c *Conn) Began() time.Time { return c.records.began }
+// Began returns a time at or before which a part of what the last TryRead returned had arrived, if that was before the
+// call. Otherwise it is zero.
+func (c *Conn) Began() time.Time { return c.began }
 
 // NetConn returns the connection below TLS.
-func (c *Conn) NetConn() net.Conn { return c.records.Stream }
+func (c *Conn) NetConn() net.Conn { return c.below }
+
+// Loop implements netloop.Conn.
+func (c *Conn) Loop() netloop.Loop { return c.below.Loop() }
+
+// PeerEnded implements netloop.Conn. It is closed at the end of the stream below TLS.
+func (c *Conn) PeerEnded() <-chan struct{} { return c.below.PeerEnded() }
+
+// Written implements netloop.Conn.
+func (c *Conn) Written() uint64 { return c.below.Written() }
+
+// Received implements netloop.Conn.
+func (c *Conn) Received() uint64 { return c.below.Received() }
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error { return c.below.SetDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.below.SetWriteDeadline(t) }
 
 // Write sends b in records of at most c.chunk bytes.
-func (c *Conn) Write(b []byte) (n int, err error) {
-	for c.chunk > 0 && len(b)-n > c.chunk {
-		k, err := c.Conn.Write(b[n : n+c.chunk])
-		n += k
-		if err != nil {
+func (c *Conn) Write(b []byte) (n int, err error) { return c.write(b, c.out.flush) }
+
+// TryWrite implements netloop.Conn.
+func (c *Conn) TryWrite(b []byte) (n int, err error) {
+	if err := c.out.push(); err != nil {
+		return 0, err
+	}
+	return c.write(b, c.out.push)
+}
+
+// write encrypts b, and calls send whenever much is encrypted, and at the end.
+func (c *Conn) write(b []byte, send func() error) (n int, err error) {
+	for n < len(b) {
+		k, err := c.Conn.Write(b[n:min(len(b), n+c.chunk)])
+		if n += k; err != nil {
+			return n, err
+		}
+		if n < len(b) && c.out.size() < sendAt {
+			continue
+		}
+		if err := send(); err != nil {
 			return n, err
 		}
 	}
-	k, err := c.Conn.Write(b[n:])
-	return n + k, err
+	if len(b) == 0 {
+		return 0, send()
+	}
+	return n, nil
 }
 
 // CloseWrite ends the writing side: by close_notify, and below it by the end of
 // the stream.
 func (c *Conn) CloseWrite() error {
 	err := c.Conn.CloseWrite()
-	return errors.Join(err, c.records.CloseWrite())
-}
-
-// Close ends the connection, also under a Write that blocks, and waits for
-// nobody.
-func (c *Conn) Close() error {
-	c.records.closing.Store(true)
-	_ = c.records.SetWriteDeadline(time.Now().Add(closeTime)) // of a Write that blocks
-	return c.Conn.Close()
+	if c.out.push() == netloop.ErrAgain {
+		_ = c.below.SetWriteDeadline(time.Now().Add(alertTime))
+		_ = c.out.flush() // a peer that does not read is not told
+	}
+	return errors.Join(err, c.below.CloseWrite())
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/fencepost/fencepost/internal/netlooptest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
+	"github.com/fencepost/fencepost/proxy/netloop"
 )
 
 // pieces is a connection whose reads return what is in it, in pieces of any
 // size.
 type pieces struct {
-	Stream
+	netloop.Conn
 	left []byte
 	rng  *rand.Rand
 }
@@ -49,7 +50,7 @@ func TestRecordsAreHandedOutOneByOne(t *testing.T) {
 			all = append(all, bytes.Repeat([]byte{byte(size)}, size)...)
 			ends[len(all)] = true
 		}
-		c := &recordConn{Stream: &pieces{left: all, rng: rng}}
+		c := &recordReader{below: &pieces{left: all, rng: rng}}
 		var got []byte
 		for {
 			b := make([]byte, 1+rng.IntN(2000))
@@ -76,35 +77,14 @@ func TestRecordsAreHandedOutOneByOne(t *testing.T) {
 	}
 }
 
-// whole is a connection whose read returns all that is in it.
-type whole struct {
-	Stream
-	left []byte
-}
-
-func (w *whole) Read(b []byte) (int, error) {
-	n := copy(b, w.left)
-	w.left = w.left[n:]
-	return n, nil
-}
-
-// TestWhatWasReadAheadIsAsOldAsItsRead: two records arrive together.
-func TestWhatWasReadAheadIsAsOldAsItsRead(t *testing.T) {
-	t.Parallel()
-	record := []byte{23, 3, 3, 0, 1, 'x'}
-	c, b := &recordConn{Stream: &whole{left: bytes.Repeat(record, 2)}}, make([]byte, 100)
-	if n, err := c.Read(b); n != len(record) || err != nil || !c.began.IsZero() {
-		t.Fatalf("the first record: %d bytes, begun at %v: %v", n, c.began, err)
-	}
-	between := time.Now()
-	time.Sleep(time.Millisecond) // what is measured
-	if n, err := c.Read(b); n != len(record) || err != nil || c.began.IsZero() || c.began.After(between) {
-		t.Errorf("the second record: %d bytes, begun at %v, want a time before %v: %v", n, c.began, between, err)
-	}
-}
-
 // pairUnderTLS is a client's end, and the end that Fencepost would have.
 func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *Conn) {
+	t.Helper()
+	return pairOver(t, func(c netloop.Conn) netloop.Conn { return c })
+}
+
+// pairOver is pairUnderTLS with a connection in between, which the client writes to.
+func pairOver(t *testing.T, wrap func(netloop.Conn) netloop.Conn) (client *tls.Conn, ours *Conn) {
 	t.Helper()
 	ca := pgtest.NewAuthority(t)
 	pair := ca.Issue(t, pgtest.Subject{Name: "it", Hosts: []string{"localhost"}})
@@ -113,7 +93,7 @@ func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *Conn) {
 		t.Fatal(err)
 	}
 	far, near := netlooptest.Pair(t)
-	client = tls.Client(far, &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"})
+	client = tls.Client(wrap(far), &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"})
 	shaken := make(chan error, 1)
 	go func() { shaken <- client.Handshake() }()
 	if ours, err = side.Accept(near); err != nil {
@@ -253,22 +233,22 @@ func TestClosingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	for name, blocked := range map[string]bool{"a full socket": false, "a Write that blocks": true} {
 		_, ours := pairUnderTLS(t)
-		_ = ours.records.Stream.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+		_ = ours.below.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 		written := make(chan struct{})
 		fill := func() {
 			defer close(written)
 			for junk := make([]byte, 1<<20); ; {
-				if _, err := ours.records.Stream.Write(junk); err != nil { // below TLS: its state stays whole
+				if _, err := ours.below.Write(junk); err != nil { // below TLS: its state stays whole
 					return
 				}
 			}
 		}
 		if blocked {
-			_ = ours.records.Stream.SetWriteDeadline(time.Time{})
+			_ = ours.below.SetWriteDeadline(time.Time{})
 			go fill()
 		} else {
 			fill()
-			_ = ours.records.Stream.SetWriteDeadline(time.Time{})
+			_ = ours.below.SetWriteDeadline(time.Time{})
 		}
 		begun, watch := time.Now(), stopwatch.Start(t)
 		_ = ours.Close()
@@ -278,9 +258,9 @@ func TestClosingWaitsForNobody(t *testing.T) {
 		<-written
 	}
 	_, ours := pairUnderTLS(t)
-	_ = ours.records.Stream.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+	_ = ours.below.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 	for junk := make([]byte, 1<<20); ; {
-		if _, err := ours.records.Stream.Write(junk); err != nil {
+		if _, err := ours.below.Write(junk); err != nil {
 			break
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/internal/files"
+	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -182,13 +183,13 @@ var ErrUpstreamDeclined = errors.New("postgres does not speak TLS")
 var ErrUpstreamHandshake = errors.New("no TLS with postgres")
 
 // Secure brings TLS to a connection with Postgres. conn's deadline bounds it.
-func (u *Upstream) Secure(conn Stream) (*Conn, error) {
-	records := &recordConn{Stream: conn}
-	t, err := u.handshake(conn, records)
+func (u *Upstream) Secure(conn netloop.Conn) (*Conn, error) {
+	r := newRecords(conn, nil)
+	t, err := u.handshake(conn, r)
 	if err != nil {
 		return nil, err
 	}
-	return newConn(t, records, t.ConnectionState().PeerCertificates[0].Raw, 0), nil
+	return newConn(t, r, t.ConnectionState().PeerCertificates[0].Raw, longestRecord), nil
 }
 
 // handshake asks for TLS on conn, and speaks it over records.
