@@ -220,7 +220,7 @@ func (s *serving) readiness(ctx context.Context) admin.Readiness {
 	r.Ready = err == nil && !r.Draining
 	for _, f := range r.Faults {
 		switch {
-		case f.Kind == faults.Upstream && f.Where == faults.InControl:
+		case f.Kind == faults.Upstream && (f.Where == faults.InControl || f.Where == faults.InServer):
 			r.Ready = false
 			if err == nil {
 				r.Upstream = f.Problem

@@ -125,12 +125,26 @@ func (r *Register) Report(where string, f *Fault) {
 	e.series.Failed(zap.String("problem", f.Problem), zap.String("remedy", f.Remedy))
 }
 
-// Lasting returns the faults that last, in the order of where they are.
+// wholeServer are the places of what concerns Postgres as a whole, the widest first.
+var wholeServer = []string{InServer, InControl}
+
+// Lasting returns the faults that last, in the order of where they are. A fault of Postgres as a whole (Upstream) is the cause of
+// those of that kind elsewhere, which are left out: they are not looked at, or show the same.
 func (r *Register) Lasting() []Lasting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	cause := ""
+	for _, where := range wholeServer {
+		if e := r.lasting[where]; e != nil && e.Kind == Upstream {
+			cause = where
+			break
+		}
+	}
 	all := make([]Lasting, 0, len(r.lasting))
 	for where, e := range r.lasting {
+		if cause != "" && where != cause && e.Kind == Upstream {
+			continue
+		}
 		since, count := e.series.Now()
 		all = append(all, Lasting{Fault: e.Fault, Where: where, Since: since, Count: count})
 	}
@@ -138,7 +152,7 @@ func (r *Register) Lasting() []Lasting {
 	return all
 }
 
-// Places returns where faults last, in order.
+// Places returns where faults last, those that Lasting leaves out, too, in order.
 func (r *Register) Places() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -68,6 +68,35 @@ func TestAPlaceHasOneFault(t *testing.T) {
 	}
 }
 
+// TestOneCauseIsOneFault: while Postgres as a whole does not answer, what it said before, or a database did, is not listed
+// beside that. Other kinds are, and what was left out is again as soon as its cause is gone, until a look shows otherwise.
+func TestOneCauseIsOneFault(t *testing.T) {
+	t.Parallel()
+	r := NewRegister(zap.NewNop(), time.Hour)
+	listed := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, f := range r.Lasting() {
+			got = append(got, f.Where)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: the faults are at %q, want %q", when, got, want)
+		}
+	}
+	shop, mail := InDatabase("shop"), InDatabase("mail")
+	r.Report(shop, &Fault{Kind: Upstream, Problem: "the connection was cut"})
+	r.Report(mail, &Fault{Kind: Schema, Problem: "there is none"})
+	listed("in two databases", mail, shop)
+	r.Report(InControl, &Fault{Kind: Upstream, Problem: "the database system is shutting down [57P03]"})
+	listed("it lets nobody log in", InControl, mail)
+	r.Report(InServer, &Fault{Kind: Upstream, Problem: "connection refused"})
+	listed("it is gone", mail, InServer)
+	r.Report(InServer, nil)
+	listed("it answers again, and nobody has logged in yet", InControl, mail)
+	r.Report(InControl, &Fault{Kind: ControlLogin, Problem: "the password is wrong"})
+	listed("it lets the control role not log in", InControl, mail, shop)
+}
+
 // TestASeriesThatFailsByTurnsIsAFewLines: what fails and works again and again, many times a second.
 func TestASeriesThatFailsByTurnsIsAFewLines(t *testing.T) {
 	t.Parallel()
