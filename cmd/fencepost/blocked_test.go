@@ -80,6 +80,33 @@ func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	}
 }
 
+// TestStatusNamesASuperusersBackend that has locked the row of a fence, also to a role that may not see what it does, and no
+// backend that a takeover ends.
+func TestStatusNamesASuperusersBackend(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.admit('"+pgtest.App+"')")
+	lock := func(role string) (pid uint32) {
+		t.Helper()
+		conn := s.Connect(t, role, db)
+		for _, sql := range []string{"SET application_name = 'nightly'", "BEGIN", "SAVEPOINT s", "SELECT FROM fencepost.fence FOR KEY SHARE"} {
+			if err := execSQL(t, conn, sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return conn.PgConn().PID()
+	}
+	ended, stays := lock(pgtest.Control), lock(pgtest.Superuser)
+	for role, does := range map[string]string{pgtest.Superuser: "idle in transaction", pgtest.Control: "idle in transaction", pgtest.App: "this role may not see what it does"} {
+		out := runCommand(t, nil, "status", "--dsn", s.DSN(role, db))
+		want := fmt.Sprintf("%s/billing: takeover blocked: backend %d of role postgres (application nightly, %s) belongs to a superuser", db, stays, does)
+		if !strings.Contains(out.stdout, want) || strings.Contains(out.stdout, fmt.Sprintf("backend %d", ended)) {
+			t.Errorf("to %s it says\n%s%s, want %q", role, out.stdout, out.stderr, want)
+		}
+	}
+}
+
 // TestATakeoverSaysWhatItWaitsFor: status and /v1/resources name the backend that a grant waits for, and say when it is
 // ended, be it a registered one or one that has locked the row of the fence.
 func TestATakeoverSaysWhatItWaitsFor(t *testing.T) {

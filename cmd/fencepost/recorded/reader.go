@@ -70,7 +70,8 @@ func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) erro
 		}
 		return err
 	}
-	rows, err := read(ctx, conn, noBlockersSQL, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
+	now := time.Now() // what the database does after that is not in the reading
+	rows, err := read(ctx, conn, unnamed, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := r.known[database]

@@ -33,26 +33,41 @@ type Row struct {
 	GrantedAt          *time.Time
 	LeaseLeft          *time.Duration // of a lease that is in the database
 	Guards             int            // how many tables it guards
-	Blocked            []string       // the prepared transactions that block every takeover
+	Blocked            []string       // what has locked the row of the fence, blocks every takeover, and cannot be ended by one
 	Orders             []string       // those in force, in words
 	Waiting            []string       // the workers that campaign and were not granted Epoch
+	SaysLed            bool           // the proxy of Worker says that it leads
 	// Uncertain means that it is led only if the synchronous standbys have the grant, and that its proxy
 	// has not said that they do.
 	Uncertain bool
 }
 
-// blockersSQL are the prepared transactions that have locked the row of the fence, which block every takeover. It reads
-// pg_database, which any role can lock away, so what must not wait uses noBlockersSQL in its place.
-var blockersSQL = `coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, pg_catalog.pg_get_userbyid(p.ownerid)) ORDER BY p.prepared)
-	FROM pg_catalog.pg_prepared_xact() p
-	WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + store.HasLocked("s.lockers") + `), '{}')`
+// blockersSQL is what has locked the row of a fence and blocks every takeover: a clause WITH, and a column.
+type blockersSQL struct{ with, column string }
 
-const noBlockersSQL = `'{}'::text[]`
+// named are the prepared transactions, and those of superusers. Whose backend has locked a row any role may see; what it does,
+// only some may. It reads pg_database, which any role can lock away, so what must not wait uses unnamed in its place. The
+// clause is there for the planner, which would otherwise expect so much that it compiles the query for seconds.
+var named = blockersSQL{
+	with: `WITH superusers AS MATERIALIZED (
+		SELECT a.pid, pg_catalog.pg_get_userbyid(a.usesysid) AS role, a.application_name, a.state, l.transactionid
+		FROM pg_catalog.pg_stat_get_activity(NULL) a JOIN pg_catalog.pg_lock_status() l ON l.pid = a.pid AND l.locktype = 'transactionid' AND l.granted
+		JOIN pg_catalog.pg_namespace n ON n.nspname = 'fencepost' AND NOT pg_catalog.has_table_privilege(n.nspowner, 'pg_catalog.pg_authid', 'UPDATE')
+		WHERE pg_catalog.has_table_privilege(a.usesysid, 'pg_catalog.pg_authid', 'UPDATE'))`,
+	column: `ARRAY(SELECT format('prepared transaction %L of role %I must be committed or rolled back', p.gid, pg_catalog.pg_get_userbyid(p.ownerid))
+		FROM pg_catalog.pg_prepared_xact() p
+		WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + store.HasLocked("p.transaction", "s.lockers") + `
+		UNION SELECT format('backend %s of role %I (application %I, %s) belongs to a superuser, so the control role cannot end it', u.pid, u.role,
+			u.application_name, coalesce(u.state, 'this role may not see what it does'))
+		FROM superusers u WHERE ` + store.HasLocked("u.transactionid", "s.lockers") + ` ORDER BY 1)`,
+}
+
+var unnamed = blockersSQL{column: `'{}'::text[]`}
 
 // read reads the view of the status. where follows FROM.
-func read(ctx context.Context, conn *pgx.Conn, blockers, where string, args ...any) ([]Row, error) {
-	rows, err := conn.Query(ctx, `SELECT pg_catalog.current_database()::text, s.resource, s.state, s.state_since, coalesce(s.worker, ''), coalesce(s.proxy, ''), s.epoch,
-		s.granted_at, s.confirmed_until - pg_catalog.clock_timestamp(), s.guarded_tables, `+blockers+`, s.orders, s.waiting,
+func read(ctx context.Context, conn *pgx.Conn, blockers blockersSQL, where string, args ...any) ([]Row, error) {
+	rows, err := conn.Query(ctx, blockers.with+` SELECT pg_catalog.current_database()::text, s.resource, s.state, s.state_since, coalesce(s.worker, ''), coalesce(s.proxy, ''), s.epoch,
+		s.granted_at, s.confirmed_until - pg_catalog.clock_timestamp(), s.guarded_tables, `+blockers.column+`, s.orders, s.waiting, s.says_led,
 		s.state = 'led' AND NOT s.says_led AND pg_catalog.current_setting('synchronous_standby_names') <> ''
 		FROM fencepost.status s`+where, args...)
 	if err != nil {
@@ -60,7 +75,7 @@ func read(ctx context.Context, conn *pgx.Conn, blockers, where string, args ...a
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Row, err error) {
 		var state string
-		err = row.Scan(&r.Database, &r.Resource, &state, &r.StateSince, &r.Worker, &r.Proxy, &r.Epoch, &r.GrantedAt, &r.LeaseLeft, &r.Guards, &r.Blocked, &r.Orders, &r.Waiting, &r.Uncertain)
+		err = row.Scan(&r.Database, &r.Resource, &state, &r.StateSince, &r.Worker, &r.Proxy, &r.Epoch, &r.GrantedAt, &r.LeaseLeft, &r.Guards, &r.Blocked, &r.Orders, &r.Waiting, &r.SaysLed, &r.Uncertain)
 		if r.State = election.StateOf(state); r.State == election.Electing && len(r.Blocked) > 0 {
 			r.State = election.Blocked
 		}
@@ -84,7 +99,7 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
 	var rows []Row
 	waits := lockwait.New(func(string) {})
 	err := waits.During(ctx, conn, func() (err error) {
-		rows, err = read(ctx, conn, blockersSQL, " ORDER BY s.resource")
+		rows, err = read(ctx, conn, named, " ORDER BY s.resource")
 		return err
 	})
 	if err != nil {
