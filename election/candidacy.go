@@ -202,6 +202,7 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	}
 	if !rec.Unconfirmed && (rec.Epoch > max(before.Epoch, c.examined) || before.Unconfirmed) {
 		s.ungranted = nil // somebody was granted an epoch since
+		s.requests.cancel(requestUnblock)
 	}
 	switch {
 	case rec.Incarnation == c.incarnation && s.led && rec.Epoch > s.epoch: // an order ended its lead, and its token was granted another epoch

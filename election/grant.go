@@ -3,6 +3,8 @@ package election
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -259,10 +261,11 @@ func (c *Candidacy) grantFailedLocked(err error) {
 
 // awaitUnblockedLocked makes the next attempt soon after what blocked the grant has ended, if that is before
 // the pause after a grant that failed. It looks at the fence only, so that a candidacy which is blocked does
-// not keep the lease from others, and asks for it once when it can be granted an epoch.
+// not keep the lease from others, and asks for it once when it can be granted an epoch. It looks until then, however
+// long others have the lease, because what it finds is shown.
 func (c *Candidacy) awaitUnblockedLocked() {
 	s := &c.mu.state
-	ctx, cancel := context.WithTimeout(c.ctx, s.tryAt-c.r.e.cfg.Now())
+	ctx, cancel := context.WithCancel(c.ctx)
 	s.requests.begin(requestUnblock, cancel)
 	c.ask(func() func() {
 		defer cancel()
@@ -277,4 +280,18 @@ func (c *Candidacy) awaitUnblockedLocked() {
 			}
 		}
 	})
+}
+
+// ungrantedLocked returns why the last grant failed, nil if that counts no longer. Of what blocked it, it names what is left.
+func (c *Candidacy) ungrantedLocked() error {
+	err := c.mu.ungranted
+	var blocked interface{ BlockedBy() []string }
+	if !errors.As(err, &blocked) || !c.mu.requests.has(requestUnblock) {
+		return err
+	}
+	by := c.fence.BlockedBy()
+	if len(by) == 0 { // the result of AwaitUnblocked is on its way
+		return nil
+	}
+	return fmt.Errorf("it is blocked: %s", strings.Join(by, "; "))
 }

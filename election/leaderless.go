@@ -214,8 +214,8 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 		if s.fault != nil && c.livesLocked() {
 			all.fault = s.fault
 		}
-		if s.ungranted != nil && !errors.Is(s.ungranted, errUnreached) && c.livesLocked() {
-			all.ungranted = fmt.Errorf("nobody is granted an epoch: %w", s.ungranted)
+		if err := c.ungrantedLocked(); err != nil && !errors.Is(err, errUnreached) && c.livesLocked() {
+			all.ungranted = fmt.Errorf("nobody is granted an epoch: %w", err)
 		}
 		switch c.campaignLocked(r.mu.observation.State) {
 		case fencing.CandidateWaiting:

@@ -186,7 +186,7 @@ func (c *Candidacy) ownTrouble() *fencing.Trouble {
 	now := c.r.e.cfg.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.requests.has(requestGrant) {
+	if c.mu.requests.has(requestGrant) || c.mu.requests.has(requestUnblock) {
 		if by := c.fence.BlockedBy(); len(by) > 0 {
 			return &fencing.Trouble{Problem: "the grant of an epoch is blocked: " + strings.Join(by, "; ")}
 		}

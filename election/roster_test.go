@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -201,6 +202,56 @@ func TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries(t *testing.T) {
 	if got := r.readLocked(2); got.state != Blocked || !errors.Is(got.why, full) {
 		t.Errorf("%+v", got)
 	}
+}
+
+// blockedFence is a Fence whose grant is blocked by some of these.
+type blockedFence struct {
+	Fence
+	by       *[]string
+	followed chan context.Context
+}
+
+func (f blockedFence) BlockedBy() []string { return *f.by }
+
+func (f blockedFence) AwaitUnblocked(ctx context.Context) error {
+	f.followed <- ctx
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// blockedError is the error of its grant.
+type blockedError struct{ error }
+
+func (blockedError) BlockedBy() []string { return nil }
+
+// TestWhatBlocksAGrantIsFollowedUntilTheNextOne, although others have the lease for longer than the pause. Of what blocked the
+// grant, that is named which is left. Nothing is followed once somebody leads.
+func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Minute
+		r, c := resourceElsewhere("w", &now)
+		by := []string{"one", "two"}
+		f := blockedFence{by: &by, followed: make(chan context.Context)}
+		c.fence, c.mu.members[nil], r.mu.record.Incarnation = f, &member{campaigns: true}, "former"
+		r.followLocked(1)
+		c.mu.ungranted, c.mu.tryAt = blockedError{errors.New("blocked by one and two")}, now+time.Second
+		c.awaitUnblockedLocked()
+		ctx := <-f.followed
+		by = []string{"two"}
+		time.Sleep(time.Hour)
+		if ctx.Err() != nil {
+			t.Error("nobody looks after the pause")
+		}
+		if got := r.readLocked(2); got.state != Blocked || !strings.HasSuffix(got.why.Error(), "blocked: two") {
+			t.Errorf("%+v", got)
+		}
+		c.observe(fencing.Record{Epoch: 3, Worker: "leader", Incarnation: "elsewhere"})
+		(<-c.results)()
+		if ctx.Err() == nil || c.mu.requests.any() {
+			t.Error("what blocked the grant is followed although somebody leads")
+		}
+	})
 }
 
 // TestWhoSharesATokenHidesNoLeader: the leader of a token is at another proxy, and a worker here that brings the same

@@ -21,6 +21,8 @@ type blockers struct {
 	began  time.Time            // the grace counts from here
 	seen   map[string]*obstacle // by transaction
 	yields bool                 // the grant gives its turn to another one
+	named  bool                 // a poll has found, and reported, something that cannot be ended
+	free   time.Time            // since when polls find no such thing; zero if the last one did
 }
 
 // obstacle is a transaction that blocks the grant.
@@ -48,7 +50,8 @@ func (w *blockers) clear(ctx context.Context, holders []holder) error {
 			stays = append(stays, remedy)
 		}
 	}
-	if len(blocked) > 0 { // otherwise the last report stands until the grant succeeds
+	if len(blocked) > 0 { // otherwise the last report stands, see found
+		w.named = true
 		w.report(blocked)
 	}
 	if len(stays) > 0 { // do not terminate others in vain
@@ -58,6 +61,20 @@ func (w *blockers) clear(ctx context.Context, holders []holder) error {
 		return nil
 	}
 	return w.end(ctx, holders)
+}
+
+// found follows whether polls find something that cannot be ended. If they have, and have not for a while, it is gone,
+// although the grant may wait for others.
+func (w *blockers) found(holders []holder) {
+	switch {
+	case slices.ContainsFunc(holders, func(h holder) bool { return h.remedy() != "" }):
+		w.free = time.Time{}
+	case w.free.IsZero():
+		w.free = time.Now()
+	case w.named && time.Since(w.free) >= lookEvery:
+		w.named = false
+		w.report(nil)
+	}
 }
 
 // remember forgets the obstacles that are gone.
@@ -145,13 +162,9 @@ func (w *blockers) report(blocked []string) {
 // tell is report for an obstacle of any kind, which the log line names.
 func (w *blockers) tell(what string, blocked []string) {
 	slices.Sort(blocked)
-	if !w.fence.store.reports.change(w.fence.resource, blocked) {
-		return
-	}
-	if len(blocked) > 0 {
+	if w.fence.store.reports.change(w.fence.resource, blocked, w.fence.store.cfg.Blocked) && len(blocked) > 0 {
 		w.log.Warn(what, zap.String("resource", w.fence.resource), zap.Strings("blocked_by", blocked))
 	}
-	w.fence.store.cfg.Blocked(w.fence.resource, blocked)
 }
 
 // gaveUp reports what blocks a grant that was given up. If it was given up for another
@@ -171,12 +184,65 @@ func (w *blockers) gaveUp(ctx context.Context, err error) {
 }
 
 // reports are the last reports about each resource. They outlive a grant, because one that
-// was given up is followed by another one.
+// was given up is followed by another one. A report about which nobody has looked for unlookedFor is dropped:
+// what it names may be gone.
 type reports struct {
 	mu sync.Mutex
 	by map[string][]string // by resource
 	// blocking are the transactions that blocked the last grant which was given up, by resource.
 	blocking map[string][]string
+	looking  map[string]*looking // by resource
+}
+
+// looking is who looks at what blocks a resource.
+type looking struct {
+	n    int         // grants, and calls of AwaitUnblocked
+	drop *time.Timer // drops the report, nil while somebody looks
+}
+
+// unlookedFor is longer than the pause between two attempts of a grant whose lease is kept.
+const unlookedFor = 5 * time.Second
+
+// looks records that somebody looks at what blocks the resource, until done is called.
+func (r *reports) looks(resource string, tell func(resource string, by []string)) (done func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.looking == nil {
+		r.looking = make(map[string]*looking)
+	}
+	l := r.looking[resource]
+	if l == nil {
+		l = &looking{}
+		r.looking[resource] = l
+	}
+	l.n++
+	if l.drop != nil {
+		l.drop.Stop()
+		l.drop = nil
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if l.n--; l.n > 0 {
+			return
+		}
+		if len(r.by[resource]) == 0 {
+			delete(r.looking, resource)
+			return
+		}
+		var drop *time.Timer
+		drop = time.AfterFunc(unlookedFor, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if l.drop != drop {
+				return // somebody has looked since
+			}
+			delete(r.looking, resource)
+			delete(r.blocking, resource)
+			r.changeLocked(resource, nil, tell)
+		})
+		l.drop = drop
+	}
 }
 
 // standbys stands for the synchronous standbys where otherwise transactions stand.
@@ -208,10 +274,15 @@ func (r *reports) of(resource string) []string {
 	return r.by[resource]
 }
 
-// change records a report and returns whether it differs from the last one.
-func (r *reports) change(resource string, by []string) bool {
+// change records a report, and tells of it if it differs from the last one, which it returns.
+func (r *reports) change(resource string, by []string, tell func(resource string, by []string)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.changeLocked(resource, by, tell)
+}
+
+// changeLocked is change. r.mu is held, so that what is told is told in order.
+func (r *reports) changeLocked(resource string, by []string, tell func(resource string, by []string)) bool {
 	if slices.Equal(by, r.by[resource]) {
 		return false
 	}
@@ -221,11 +292,12 @@ func (r *reports) change(resource string, by []string) bool {
 	if r.by[resource] = by; len(by) == 0 {
 		delete(r.by, resource)
 	}
+	tell(resource, by)
 	return true
 }
 
 // BlockedBy returns what the last grant on the resource waits for, or was given up for, and cannot
-// end; nothing if that is not so.
+// end; nothing if that is not so, or if nobody looks any more.
 func (f *Fence) BlockedBy() []string { return f.store.reports.of(f.resource) }
 
 // pollFailed logs a failed poll and keeps the grant waiting. If the failure lasts, the

@@ -68,6 +68,7 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 // statement returns. It retries if concurrent locks interfered, or if it gave its turn to
 // another grant.
 func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, error) {
+	defer f.store.reports.looks(f.resource, f.store.cfg.Blocked)()
 	w := &blockers{fence: f, log: f.store.log, began: time.Now()}
 	for n := 1; ; {
 		number, err := f.turn(ctx, w, sql, withGrace(args, time.Since(w.began)))

@@ -77,9 +77,10 @@ var lingerSQL = blockersOf(`SELECT r.fence AS root, r.pid FROM fencepost.running
 		WHERE r.fence = $1 AND r.pid = ANY ($2)`) + `
 	WHERE t.pid IS NULL OR NOT EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $1 AND r.pid = t.pid AND r.backend_start = t.backend_start)`
 
-// leftSQL lists those of the transactions $1 that have not ended.
+// leftSQL lists those of the transactions $1 that have not ended, and superusers' backends that are registered at the fence $2.
 const leftSQL = `SELECT 0, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control
-	FROM (` + transactionsSQL + `) t WHERE t.transaction = ANY ($1)`
+	FROM (` + transactionsSQL + `) t WHERE t.transaction = ANY ($1)
+		OR t.super AND EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $2 AND r.pid = t.pid AND r.backend_start = t.backend_start)`
 
 // poll lists the transactions that block these backends, by backend.
 func (s *Store) poll(ctx context.Context, grants []int32) (map[int32][]holder, error) {

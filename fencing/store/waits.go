@@ -48,32 +48,12 @@ const unblockedEvery = time.Second
 
 // AwaitUnblocked implements election.Fence.
 func (f *Fence) AwaitUnblocked(ctx context.Context) error {
+	defer f.store.reports.looks(f.resource, f.store.cfg.Blocked)()
 	w, was := &blockers{fence: f, log: f.store.log}, f.store.reports.kept(f.resource)
-	if len(was) == 0 { // it is not known what to look for
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}
 	tick := time.NewTicker(unblockedEvery)
 	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-		if slices.Contains(was, standbys) {
-			if _, err := f.store.confirms.ask(ctx, f.id); err == nil && ctx.Err() == nil {
-				w.report(nil)
-				return nil
-			}
-			continue
-		}
-		asking, cancel := context.WithTimeout(ctx, pollTimeout)
-		holders, err := f.store.holders(asking, leftSQL, was)
-		cancel()
-		if err != nil {
-			continue // the next grant shows what is wrong
-		}
+	for known := len(was) > 0; ; known = true {
+		holders, err := f.left(ctx, was)
 		var left []string
 		for _, h := range holders {
 			if remedy := h.remedy(); remedy != "" {
@@ -82,11 +62,29 @@ func (f *Fence) AwaitUnblocked(ctx context.Context) error {
 		}
 		switch {
 		case ctx.Err() != nil: // another grant may have begun, which reports what blocks it
+		case !known && len(holders) == 0: // it is not known what to look for
+			<-ctx.Done()
+		case err != nil: // the next grant shows what is wrong
 		case len(holders) == 0:
 			w.report(nil)
 			return nil
 		case len(left) > 0:
 			w.report(left)
 		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
 	}
+}
+
+// left returns what is left of the transactions that have blocked a grant, with superusers' backends that are
+// registered. If it was the standbys, it returns an error until they confirm.
+func (f *Fence) left(ctx context.Context, was []string) ([]holder, error) {
+	if slices.Contains(was, standbys) {
+		_, err := f.store.confirms.ask(ctx, f.id)
+		return nil, err
+	}
+	return f.store.holders(ctx, leftSQL, was, f.id)
 }

@@ -64,6 +64,7 @@ type watch struct {
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
 	looked := began
+	w.blockers.free = time.Time{}
 	defer w.fence.store.cfg.Awaited(w.fence.resource, nil)
 	tick := time.NewTimer(pollSoon)
 	defer tick.Stop()
@@ -137,6 +138,7 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 		return nil
 	}
 	others := slices.DeleteFunc(holders, func(h holder) bool { return h.Control && h.State == "active" })
+	w.blockers.found(others)
 	w.ends = nil
 	for _, h := range others {
 		if h.remedy() == "" {

@@ -81,8 +81,8 @@ type ResourceView struct {
 	Waiting []string `json:"waiting,omitempty"`
 	// Election says why the lease service cannot be watched; "" if it can.
 	Election string `json:"election_error,omitempty"`
-	// Blocked lists what blocks a takeover and cannot be ended, as of the last grant
-	// that this proxy attempted.
+	// Blocked lists what blocks a takeover and cannot be ended, or what is left of it since the
+	// last grant that this proxy attempted.
 	Blocked []string `json:"takeover_blocked_by,omitempty"`
 	// Awaits lists the backends that a grant of this proxy has waited for for a second or longer, and ends; it is read
 	// once a second.
