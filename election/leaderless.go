@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -276,7 +277,9 @@ func (r *resource) readLocked(now time.Duration) reading {
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
 		return r.notLed(Unknown, ErrUncertainGrant)
 	case r.offerLocked().Lasts(now):
-		return r.notLed(Handover, nil)
+		is := r.notLed(Handover, nil)
+		is.since = max(is.since, min(r.offerLocked().Begins, now))
+		return is
 	case all.ungranted != nil && (all.waits || r.mu.holder != nil || r.mu.observation.State == Held):
 		return r.notLed(Blocked, all.ungranted)
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
@@ -296,15 +299,18 @@ func (r *resource) readLocked(now time.Duration) reading {
 	case all.barred != nil:
 		return r.notLed(Blocked, all.barred)
 	default:
-		return reading{state: Absent, since: max(r.mu.freeSince, r.mu.leaderlessSince)}
+		return reading{state: Absent, since: max(r.mu.freeSince, r.mu.leaderlessSince, r.mu.resumed)}
 	}
 }
 
 // notLed is the reading of a resource that nobody leads. r.mu is held.
 func (r *resource) notLed(s State, why error) reading {
 	since := r.mu.wantedSince()
-	if s.Rests() {
-		since = r.mu.leaderlessSince
+	switch s {
+	case Paused:
+		since = cmp.Or(r.mu.pausedSince, r.mu.leaderlessSince)
+	case Idle:
+		since = max(r.mu.leaderlessSince, r.mu.resumed)
 	}
 	return reading{state: s, since: since, why: why}
 }

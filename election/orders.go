@@ -254,6 +254,7 @@ func (e *Elections) followInForce(ctx context.Context, name string, barred bool)
 		return
 	}
 	var all map[string]fencing.InForce
+	asked := e.cfg.Now()
 	if !barred {
 		d.unread.Passed()
 	} else if in, ok := poll(ctx, d.InForce, d.unread); ok {
@@ -263,11 +264,30 @@ func (e *Elections) followInForce(ctx context.Context, name string, barred bool)
 	}
 	for _, r := range e.resourcesOf(name) {
 		r.mu.Lock()
-		r.mu.inForce = all[r.key.name]
+		r.mu.shows(all[r.key.name], asked)
 		if now := e.cfg.Now(); r.readLocked(now).state.Rests() { // looked at often enough for wantedSince
 			r.mu.restedUntil = now
 		}
 		r.mu.Unlock()
+	}
+}
+
+// ordersSeen is what a resource has seen of the orders that are in force.
+type ordersSeen struct {
+	inForce     fencing.InForce // replaced, and never changed
+	asked       time.Duration   // when the database was last asked for it; 0 if it was not
+	pausedSince time.Duration   // when the pause that is in force began; 0 if none is, and if that is not known
+	resumed     time.Duration   // when a pause was seen to be over; 0 if none was
+}
+
+// shows records the orders that a request at this time has shown.
+func (o *ordersSeen) shows(in fencing.InForce, asked time.Duration) {
+	if o.inForce.Paused && !in.Paused {
+		o.resumed = asked
+	}
+	o.inForce, o.asked, o.pausedSince = in, asked, 0
+	if in.PausedFor > 0 {
+		o.pausedSince = asked - in.PausedFor
 	}
 }
 

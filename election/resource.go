@@ -41,8 +41,8 @@ type resource struct {
 		knowledge
 		offered
 		falseAlarms int
-		unreached   bool            // the database does not answer
-		inForce     fencing.InForce // replaced, and never changed
+		unreached   bool // the database does not answer
+		ordersSeen
 	}
 }
 

@@ -204,6 +204,26 @@ func TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries(t *testing.T) {
 	}
 }
 
+// TestAPauseIsShownSinceItBegan, and what follows it since its end, however long nobody has led.
+func TestAPauseIsShownSinceItBegan(t *testing.T) {
+	t.Parallel()
+	now := time.Hour
+	r, c := resourceElsewhere("w", &now)
+	r.mu.observation, r.mu.leaderlessSince, r.mu.freeSince = LeaseObservation{State: Freed}, time.Minute, time.Minute
+	delete(r.mu.loops, c)
+	want := func(state State, since time.Duration) {
+		t.Helper()
+		if got := r.readLocked(now); got.state != state || got.since != since {
+			t.Errorf("it is %v since %v, want %v since %v", got.state, got.since, state, since)
+		}
+	}
+	want(Absent, time.Minute)
+	r.mu.shows(fencing.InForce{Paused: true, PausedFor: 10 * time.Minute}, now)
+	want(Paused, 50*time.Minute)
+	r.mu.shows(fencing.InForce{}, now)
+	want(Absent, time.Hour)
+}
+
 // blockedFence is a Fence whose grant is blocked by some of these.
 type blockedFence struct {
 	Fence

@@ -53,8 +53,10 @@ type ResourceStatus struct {
 	// leads until OfferedUntil, unless that worker takes the lead before.
 	Offered      string
 	OfferedUntil time.Time
-	// Orders are those of operators that keep workers from leading now, in words.
+	// Orders are those of operators that keep workers from leading now, in words, as of when the database was last asked,
+	// at OrdersAsked; that is zero if it was not.
 	Orders      []string
+	OrdersAsked time.Time
 	Candidacies []CandidacyStatus
 }
 
@@ -146,6 +148,9 @@ func (r *resource) standing() ResourceStatus {
 	}
 	if is.since != 0 {
 		st.StateSince = clock.Add(is.since - now)
+	}
+	if r.mu.asked != 0 {
+		st.OrdersAsked = clock.Add(r.mu.asked - now)
 	}
 	if is.until != 0 {
 		st.LeaseLeft = max(0, is.until-now)

@@ -40,6 +40,8 @@ type Ordered struct {
 type InForce struct {
 	Orders []string // in words
 	Paused bool     // one of them keeps everybody from leading
+	// PausedFor is for how long it has, as of when this was read; 0 if that is not known.
+	PausedFor time.Duration
 }
 
 // Barred is the error of a grant that an operator's order forbids.

@@ -11,8 +11,9 @@
 --   absent    nobody leads, and no worker is connected that could
 -- The proxies have said of their workers within the last 15 s. Faults, and what blocks a grant, are known to the proxies only.
 --
--- state_since is when the epoch was granted, the lease was acquired or became free, or the order was given; NULL if the
--- database does not know it. confirmed_until is until when a lease that the database holds lasts unless it is
+-- state_since is when the epoch was granted, the lease of the worker that was granted it became free, or the order was given
+-- that has begun the state or ended the one before; NULL if the database does not know it, as when somebody has had the lease
+-- since without a grant. confirmed_until is until when a lease that the database holds lasts unless it is
 -- renewed, by this server's clock. lockers is the xmax of the fence's row, by which
 -- its reader can find out which prepared transaction blocks a takeover. orders are the bars and the offer in force, and waiting the workers
 -- that campaign and were not granted the epoch. proxy is the one through which the worker that was granted the epoch is
@@ -22,7 +23,7 @@
 CREATE OR REPLACE VIEW fencepost.status AS
     SELECT s.resource, s.epoch, s.worker, s.source, s.source_generation, s.source_index, s.granted_at, s.lockers, s.state,
         CASE s.state WHEN 'led' THEN s.granted_at WHEN 'paused' THEN s.paused_at WHEN 'handover' THEN s.offered_at
-            ELSE CASE WHEN s.held THEN s.acquired_at ELSE s.expires_at END END AS state_since,
+            ELSE greatest(CASE WHEN s.own AND NOT s.held THEN s.expires_at END, s.vacated_at) END AS state_since,
         CASE WHEN s.held THEN s.expires_at END AS confirmed_until,
         coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence OPERATOR(pg_catalog.=) s.id), 0::bigint) AS guarded_tables,
         ARRAY(
@@ -48,8 +49,8 @@ CREATE OR REPLACE VIEW fencepost.status AS
         ) AS waiting,
         s.proxy, s.says_led, s.paused_at IS NOT NULL AS paused
     FROM (
-        SELECT f.*, f.xmax AS lockers, l.acquired_at, CASE WHEN pg_catalog.isfinite(l.expires_at) THEN l.expires_at END AS expires_at, h.held, c.proxy,
-            coalesce(c.leads, false) AS says_led, p.at AS paused_at, o.at AS offered_at,
+        SELECT f.*, f.xmax AS lockers, CASE WHEN pg_catalog.isfinite(l.expires_at) THEN l.expires_at END AS expires_at, h.held, c.proxy,
+            coalesce(c.leads, false) AS says_led, p.at AS paused_at, o.at AS offered_at, l.incarnation OPERATOR(pg_catalog.=) f.incarnation AS own, v.at AS vacated_at,
             -- Whoever has its lease again may wait for a grant, which may be blocked. A proxy says within about a second that its worker leads,
             -- unless the grant waits for a standby.
             CASE WHEN h.held AND l.incarnation OPERATOR(pg_catalog.=) f.incarnation AND (c.leads
@@ -82,5 +83,7 @@ CREATE OR REPLACE VIEW fencepost.status AS
             WHERE b.fence OPERATOR(pg_catalog.=) f.id AND b.worker IS NULL AND (b.until IS NULL OR b.until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())) p ON true
         LEFT JOIN LATERAL (SELECT b.begins AS at FROM fencepost.offers b WHERE b.fence OPERATOR(pg_catalog.=) f.id AND b.epoch OPERATOR(pg_catalog.=) f.epoch
             AND b.until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) o ON true
+        LEFT JOIN (SELECT r.resource, pg_catalog.max(r.asked_at) AS at FROM fencepost.orders r -- that took the lead, or ended a pause
+            WHERE r.epoch IS NOT NULL OR r.kind OPERATOR(pg_catalog.=) 'resume' AND r.worker IS NULL GROUP BY r.resource) v ON v.resource OPERATOR(pg_catalog.=) f.resource
     ) s;
 COMMENT ON VIEW fencepost.status IS 'who was granted the current epoch of each resource, and whether anybody leads; members of pg_monitor may read it';

@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/handover"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -103,6 +105,60 @@ func TestResourceListShowsAHandover(t *testing.T) {
 	s.Exec(t, pgtest.Control, db, "UPDATE fencepost.offers SET until = clock_timestamp()")
 	if out := list(); strings.Contains(out, "handed over") {
 		t.Errorf("after it has run out: %s", out)
+	}
+}
+
+// TestAPauseWithoutWorkersIsShownAsItIs: since when it lasts, and that it is over, at once, whether a worker has used the resource
+// at this proxy before or not.
+func TestAPauseWithoutWorkersIsShownAsItIs(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, nil)
+	if err := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a").Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('mail')")
+	order := func(kind string) {
+		t.Helper()
+		for _, resource := range []string{"billing", "mail"} {
+			if out := runCommand(t, nil, kind, resource, "--dsn", s.DSN(pgtest.Control, db)); out.code != exitOK {
+				t.Fatalf("%s %s: code %d: %s", kind, resource, out.code, out.stderr)
+			}
+		}
+	}
+	order("pause")
+	s.Exec(t, pgtest.Control, db, "UPDATE fencepost.orders SET asked_at = asked_at - interval '1 hour'")
+	for _, resource := range []string{"billing", "mail"} {
+		eventually(t, resource+" to be paused for an hour", func() bool {
+			code, _ := r.ask(t, "/v1/resources/"+db+"/"+resource)
+			if code != http.StatusOK {
+				return false // not read yet
+			}
+			v := r.view(t, db, resource)
+			return v.State == "paused" && v.StateSince != nil && time.Since(*v.StateSince).Round(time.Hour) == time.Hour
+		})
+	}
+	order("resume")
+	if recent := `SELECT state_since > clock_timestamp() - interval '1 minute' FROM fencepost.status WHERE resource = 'billing'`; !pgtest.Ask[bool](t, s, db, recent) {
+		t.Error("the database does not say that the state has begun with the end of the pause")
+	}
+	var v admin.ResourceView
+	var mail string
+	for range 3 { // a busy server may not answer in time
+		r.reread.mu.Lock()
+		r.reread.until = time.Time{} // as if a second had passed
+		r.reread.mu.Unlock()
+		v = r.view(t, db, "billing")
+		if _, mail = r.ask(t, "/v1/resources/"+db+"/mail"); v.State != "paused" && !strings.Contains(mail, "paused") {
+			break
+		}
+	}
+	if v.State != "absent" || v.StateSince == nil || time.Since(*v.StateSince) > time.Minute {
+		t.Errorf("after the pause: %s since %v", v.State, v.StateSince)
+	}
+	if strings.Contains(mail, "paused") {
+		t.Errorf("after the pause of a resource that nobody ever led: %s", mail)
 	}
 }
 

@@ -29,8 +29,10 @@ const (
 	partlyFor = 10 * time.Second
 	// warningsTimeout bounds the reading of the warnings. Kubernetes' probes have 1 s by default.
 	warningsTimeout = 500 * time.Millisecond
-	// warningsAtOnce is how many databases are asked for their warnings at one time.
-	warningsAtOnce = 8
+	// askedAtOnce is how many databases are asked at one time.
+	askedAtOnce = 8
+	// pausesTimeout bounds the question whether pauses are over.
+	pausesTimeout = time.Second
 )
 
 // remembered is a result that is reused for a while. Only one caller computes it;
@@ -99,7 +101,7 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 	ctx, cancel := context.WithTimeout(ctx, warningsTimeout)
 	defer cancel()
 	var group errgroup.Group
-	group.SetLimit(warningsAtOnce)
+	group.SetLimit(askedAtOnce)
 	for database, st := range f.all() {
 		group.Go(func() error {
 			list, err := st.Warnings(ctx)
@@ -166,6 +168,36 @@ func (s *serving) reachUpstream(ctx context.Context) error {
 func (s *serving) resources() []election.ResourceStatus {
 	all := s.records.Merge(s.elections.Resources())
 	return admin.Writable(s.metrics.MarkBlocked(all), s.faults.Lasting(), time.Now())
+}
+
+// resourcesNow is resources for an operator who asks. Of a resource without a worker here, only its database knows when a pause
+// is over, which is asked for it rarely otherwise.
+func (s *serving) resourcesNow() []election.ResourceStatus {
+	s.reread.get(context.Background(), s.rereadPauses)
+	return s.resources()
+}
+
+// rereadPauses asks the databases whose resources are paused without a worker here, unless Postgres does not answer. What one
+// does not say in time stays as it was last known.
+func (s *serving) rereadPauses(ctx context.Context) (none struct{}, counts time.Duration) {
+	if slices.ContainsFunc(s.faults.Lasting(), func(f faults.Lasting) bool { return f.Where == faults.InServer }) {
+		return none, readyFor
+	}
+	ctx, cancel := context.WithTimeout(ctx, pausesTimeout)
+	defer cancel()
+	paused := map[string]bool{}
+	for _, r := range s.resources() {
+		if r.State == election.Paused && len(r.Candidacies) == 0 {
+			paused[r.Database] = true
+		}
+	}
+	var group errgroup.Group
+	group.SetLimit(askedAtOnce)
+	for database := range paused {
+		group.Go(func() error { return s.health.Record(ctx, database) })
+	}
+	_ = group.Wait() // the looks of health report what keeps a database from answering
+	return none, readyFor
 }
 
 // newHealth returns what looks for faults while s runs.

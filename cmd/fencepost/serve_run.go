@@ -137,7 +137,7 @@ func (s *serving) drain(ctx context.Context) error {
 func (s *serving) newAdmin(ctx context.Context) *admin.Server {
 	return &admin.Server{
 		Proxy:       s.id,
-		Resources:   s.resources,
+		Resources:   s.resourcesNow,
 		Connections: s.proxy.Connections,
 		Ready:       s.readiness,
 		Metrics:     s.metrics,

@@ -224,3 +224,15 @@ func TestWhoMayReadTheStatus(t *testing.T) {
 		t.Errorf("a worker's role: code %d: %s%s", out.code, out.stdout, out.stderr)
 	}
 }
+
+// TestALeaseWithoutAGrantBeginsNoState: the database forgets the lease of the last leader when others have it.
+func TestALeaseWithoutAGrantBeginsNoState(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')",
+		`INSERT INTO fencepost.lease (resource, incarnation, vacancy, acquired_at, expires_at) VALUES ('billing', 'next', 'held', clock_timestamp(), clock_timestamp() + interval '1 hour')`)
+	if got := pgtest.Ask[string](t, s, db, "SELECT concat(state, ' since ', coalesce(state_since::text, '?')) FROM fencepost.status"); got != "electing since ?" {
+		t.Errorf("it is %s", got)
+	}
+}

@@ -210,13 +210,14 @@ func (s *Store) orders(ctx context.Context, after int64) (all fencing.Ordered, e
 // InForce returns the orders that keep workers from leading now, in the words of the view status, by
 // resource.
 func (s *Store) InForce(ctx context.Context) (map[string]fencing.InForce, error) {
-	rows, err := s.free.Query(ctx, `SELECT s.resource, s.orders, s.paused FROM fencepost.status s
+	rows, err := s.free.Query(ctx, `SELECT s.resource, s.orders, s.paused,
+		coalesce(CASE WHEN s.state = 'paused' THEN pg_catalog.clock_timestamp() - s.state_since END, '0') FROM fencepost.status s
 		WHERE s.resource IN (SELECT f.resource FROM fencepost.bars b JOIN fencepost.fence f ON f.id = b.fence)`)
 	all := make(map[string]fencing.InForce)
 	if err == nil {
 		var resource string
 		var in fencing.InForce
-		_, err = pgx.ForEachRow(rows, []any{&resource, &in.Orders, &in.Paused}, func() error { all[resource], in.Orders = in, nil; return nil })
+		_, err = pgx.ForEachRow(rows, []any{&resource, &in.Orders, &in.Paused, &in.PausedFor}, func() error { all[resource], in.Orders = in, nil; return nil })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the orders that are in force in database %q: %w", s.cfg.Database, s.explain(err))

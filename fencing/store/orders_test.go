@@ -127,6 +127,10 @@ func TestPauseKeepsEverybodyFromLeadingUntilResume(t *testing.T) {
 	ordered(t, order, err, &fencing.Order{Kind: "pause", Worker: "worker-one", Epoch: 2})
 	order, err = h.store.Pause(h.ctx(), resource, operator)
 	ordered(t, order, err, nil)
+	h.server.Exec(t, pgtest.Control, h.db, "UPDATE fencepost.orders SET asked_at = asked_at - interval '1 hour'")
+	if in, err := h.store.InForce(h.ctx()); err != nil || !in[resource].Paused || in[resource].PausedFor.Round(time.Hour) != time.Hour {
+		t.Errorf("in force are %+v, %v; want a pause for an hour", in, err)
+	}
 
 	if err := h.worker(one).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("a write of the former leader: %v; want ZF001", err)

@@ -73,7 +73,7 @@ type Config struct {
 	Record func(ctx context.Context, database string, conn *pgx.Conn) error
 }
 
-// Checker looks after one proxy. Its fields belong to the goroutine that runs Run.
+// Checker looks after one proxy. Its fields, except for cfg, belong to the goroutine that runs Run.
 type Checker struct {
 	cfg  Config
 	wake chan struct{} // cap 1; an early look is wanted
@@ -225,19 +225,24 @@ func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
 	slices.SortFunc(due, func(a, b string) int { return c.fenced[a].Compare(c.fenced[b]) })
 	for _, name := range due[:min(len(due), mostRecords)] {
 		began, pause := time.Now(), time.Duration(0)
-		err := c.bounded(ctx, func(ctx context.Context) error {
-			if st := open[name]; st != nil {
-				return st.Pool().AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return c.cfg.Record(ctx, name, conn.Conn()) })
-			}
+		if open[name] == nil {
 			pause = recordEvery
-			return store.Look(ctx, c.control(name), func(conn *pgx.Conn) error { return c.cfg.Record(ctx, name, conn) })
-		})
+		}
+		err := c.bounded(ctx, func(ctx context.Context) error { return c.Record(ctx, name) })
 		c.fenced[name] = time.Now().Add(max(pause, min(50*time.Since(began), time.Minute)))
 		if store.Gone(err) {
 			delete(c.fenced, name)
 			c.cfg.Dropped(name)
 		}
 	}
+}
+
+// Record asks a database what it knows of its resources now. Any goroutine may call it.
+func (c *Checker) Record(ctx context.Context, database string) error {
+	if st := c.cfg.Open()[database]; st != nil {
+		return st.Pool().AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return c.cfg.Record(ctx, database, conn.Conn()) })
+	}
+	return store.Look(ctx, c.control(database), func(conn *pgx.Conn) error { return c.cfg.Record(ctx, database, conn) })
 }
 
 func (c *Checker) probe(ctx context.Context, database string) error {

@@ -45,8 +45,24 @@ func (r reading) unknown() error {
 type seen struct {
 	Row
 	since  time.Time // when the state began
-	wanted time.Time // since when somebody should lead and nobody does, by this host's clock
+	wanted time.Time // since when somebody should lead, and nobody was known to, by this host's clock
 }
+
+// follows returns what is known of the time before, after an earlier reading. Whoever was granted the epoch may have the lease
+// again and wait for another grant: that it leads is known once its proxy says so.
+func (next seen) follows(before seen) seen {
+	granted := next.Epoch != before.Epoch && next.Worker != ""
+	if !granted && !before.settled() && !next.settled() {
+		next.wanted = before.wanted
+	}
+	if same := before.State == next.State && before.Epoch == next.Epoch; same && (next.StateSince == nil || next.State.Wanted() && before.since.Before(next.since)) {
+		next.since = before.since
+	}
+	return next
+}
+
+// settled reports whether it is known that somebody leads, or that nobody is meant to.
+func (r seen) settled() bool { return r.State == election.Led && r.SaysLed || r.State.Rests() }
 
 // doubted is how long a database must say that nobody leads until that counts more than a lease at another proxy. After a
 // grant, the database is told within about a second.
@@ -80,18 +96,15 @@ func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) erro
 		r.known[database] = last
 		return err
 	}
-	was, now := last.rows, time.Now()
+	was := last.rows
 	is := make(map[string]seen, len(rows))
 	for _, row := range rows {
 		next := seen{row, now, now}
-		before, ok := was[row.Resource]
-		if ok && before.wants() && next.wants() {
-			next.wanted = before.wanted
-		}
 		if row.StateSince != nil {
 			next.since = *row.StateSince
-		} else if ok && before.State == row.State && before.Epoch == row.Epoch {
-			next.since = before.since
+		}
+		if before, ok := was[row.Resource]; ok {
+			next = next.follows(before)
 		}
 		is[row.Resource] = next
 	}
@@ -132,10 +145,24 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		if s.State == election.Led && !s.Local && !row.Uncertain && row.State.Wanted() && from.at.Sub(row.since) >= doubted && from.at.Sub(s.StateSince) >= doubted {
 			row.stateOf(s, now)
 		}
-		// Workers at other proxies may want to lead. A worker that has just left may still be recorded as the leader.
-		if (s.State == election.Absent || s.State == election.Idle) && row.State != election.Led && row.State != election.Absent {
+		// Of a pause, whoever has asked later knows better. Workers at other proxies may want to lead. A worker that has just left
+		// may still be recorded as the leader.
+		newer := from.at.After(s.OrdersAsked)
+		if newer && len(s.Candidacies) == 0 {
+			s.Orders = row.Orders
+		}
+		switch {
+		case s.State == election.Paused && row.State != election.Paused && len(s.Candidacies) == 0 && newer:
+			row.stateOf(s, now)
+		case row.State == election.Paused && !newer:
+		case (s.State == election.Absent || s.State == election.Idle) && row.State != election.Led && row.State != election.Absent:
 			row.stateOf(s, now)
 		}
+		if s.State == election.Led && s.Local || s.State.Rests() {
+			row.wanted = now
+			from.rows[s.Resource] = row
+		}
+		row.prolong(s, now)
 	}
 	all := local
 	for _, from := range r.known {
@@ -177,6 +204,18 @@ func (r seen) stateOf(s *election.ResourceStatus, now time.Time) {
 	}
 	if r.wants() {
 		s.Leaderless = max(now.Sub(r.wanted), time.Millisecond)
+	}
+}
+
+// prolong makes s count from when nobody was known to lead, if the database has shown that before. A proxy sees only that the
+// worker of the recorded epoch has its lease again, which begins no lead while its grant is blocked.
+func (r seen) prolong(s *election.ResourceStatus, now time.Time) {
+	if !s.State.Wanted() || !r.wants() || now.Sub(r.wanted) <= s.Leaderless {
+		return
+	}
+	s.Leaderless = now.Sub(r.wanted)
+	if (s.State == election.Electing || s.State == election.Blocked) && r.wanted.Before(s.StateSince) {
+		s.StateSince = r.wanted
 	}
 }
 

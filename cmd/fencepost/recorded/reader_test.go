@@ -93,3 +93,80 @@ func TestWhatTheDatabaseKnowsBetter(t *testing.T) {
 		}
 	}
 }
+
+// TestOfAPauseTheNewerReadingCounts: a proxy without workers looks rarely, and so does the reader.
+func TestOfAPauseTheNewerReadingCounts(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	paused, over := election.Paused, election.Absent
+	for _, c := range []struct {
+		name       string
+		local, row election.State
+		asked, at  time.Duration // how long ago
+		here       bool          // there are workers here
+		want       election.State
+	}{
+		{"the proxy knows that it is over", over, paused, time.Second, 4 * time.Second, false, over},
+		{"the database has said so since", paused, over, 4 * time.Second, time.Second, false, over},
+		{"the proxy knows that it has begun", paused, over, time.Second, 4 * time.Second, false, paused},
+		{"the database knows that it has begun", over, paused, 4 * time.Second, time.Second, false, paused},
+		{"the proxy asks once a second", paused, over, time.Second, 0, true, paused},
+	} {
+		r := NewReader()
+		r.known["shop"] = reading{at: now.Add(-c.at), rows: map[string]seen{"billing": {Row: Row{Database: "shop", Resource: "billing", State: c.row, Epoch: 3}, since: now}}}
+		local := election.ResourceStatus{Database: "shop", Resource: "billing", State: c.local, OrdersAsked: now.Add(-c.asked), Record: fencing.Record{Epoch: 3}}
+		if c.here {
+			local.Candidacies = []election.CandidacyStatus{{Worker: "w"}}
+		}
+		if got := r.Merge([]election.ResourceStatus{local})[0].State; got != c.want {
+			t.Errorf("%s: %s", c.name, got)
+		}
+	}
+}
+
+// TestALeaseThatGivesNoLeadEndsNoWait: the lease passes between workers of which none is granted an epoch, among them the one that
+// led last. Since when nobody leads stays the same, at the proxies as well, until somebody leads or nobody is meant to.
+func TestALeaseThatGivesNoLeadEndsNoWait(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	row := func(s election.State, epoch int64, says bool) seen {
+		return seen{Row: Row{Database: "shop", Resource: "billing", State: s, Epoch: epoch, Worker: "w", SaysLed: says}, since: now, wanted: now}
+	}
+	was := row(election.Electing, 3, false)
+	was.wanted, was.since = now.Add(-time.Hour), now.Add(-time.Hour)
+	for _, c := range []struct {
+		name  string
+		then  []seen
+		hours float64
+	}{
+		{"others have it", []seen{row(election.Electing, 3, false)}, 1},
+		{"who led last has it", []seen{row(election.Led, 3, false), row(election.Electing, 3, false)}, 1},
+		{"who led last leads", []seen{row(election.Led, 3, true), row(election.Electing, 3, false)}, 0},
+		{"another was granted an epoch", []seen{row(election.Led, 4, false), row(election.Electing, 4, false)}, 0},
+		{"nobody is meant to lead", []seen{row(election.Idle, 3, false), row(election.Electing, 3, false)}, 0},
+	} {
+		last := was
+		for _, next := range c.then {
+			last = next.follows(last)
+		}
+		r := NewReader()
+		r.known["shop"] = reading{at: now, rows: map[string]seen{"billing": last}}
+		local := []election.ResourceStatus{{Database: "shop", Resource: "billing", State: election.Electing, StateSince: now, Leaderless: time.Millisecond, Record: fencing.Record{Epoch: fencing.Epoch(last.Epoch)}}}
+		for where, got := range map[string]election.ResourceStatus{"with workers": r.Merge(local)[0], "without": r.Merge(nil)[0]} {
+			if d := got.Leaderless.Round(time.Hour).Hours(); d != c.hours {
+				t.Errorf("%s: at a proxy %s, nobody leads for %v", c.name, where, got.Leaderless)
+			}
+			if d := now.Sub(got.StateSince).Round(time.Hour).Hours(); d != c.hours && (c.hours == 0 || len(c.then) == 1) {
+				t.Errorf("%s: at a proxy %s, it is electing for %v", c.name, where, now.Sub(got.StateSince))
+			}
+		}
+	}
+	r := NewReader()
+	r.known["shop"] = reading{at: now, rows: map[string]seen{"billing": was}}
+	local := election.ResourceStatus{Database: "shop", Resource: "billing", State: election.Led, Local: true, Record: fencing.Record{Epoch: 3}}
+	r.Merge([]election.ResourceStatus{local})
+	local.State, local.Local, local.Leaderless = election.Electing, false, time.Millisecond
+	if got := r.Merge([]election.ResourceStatus{local})[0].Leaderless; got > time.Minute {
+		t.Errorf("after a lead here, nobody leads for %v", got)
+	}
+}
