@@ -42,6 +42,6 @@ func TestDrainingTellsWhoHasThatEpoch(t *testing.T) {
 
 func membershipOf(m fencing.Member) membership {
 	s := newMembership()
-	s.members[m] = &member{}
+	s.add(m, member{})
 	return s
 }

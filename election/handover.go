@@ -223,7 +223,7 @@ func (c *Candidacy) campaignLocked(observed LeaseState) fencing.CandidateState {
 }
 
 // campaignsLocked reports whether a connection of the candidacy campaigns, and may still lead.
-func (c *Candidacy) campaignsLocked() bool { return c.livesLocked() && c.mu.campaigners() > 0 }
+func (c *Candidacy) campaignsLocked() bool { return c.livesLocked() && c.mu.campaigners > 0 }
 
 // handoverPoll is what the goroutine that follows the orders of a database needs for its hand-overs.
 type handoverPoll struct {

@@ -27,6 +27,8 @@ type liveness struct {
 	// last is when the last sample was taken; 0 before the first.
 	last         time.Duration
 	unresponsive bool
+	// skipped: the last step took no sample.
+	skipped bool
 	// expired is the timeout that had passed when the worker last became unresponsive.
 	expired time.Duration
 	// released means that the lease was released because the worker was unresponsive,
@@ -108,6 +110,20 @@ func (l *liveness) suspect(unresponsive bool) {
 		l.expired = l.timeout
 	}
 	l.unresponsive = unresponsive
+}
+
+// sampleInStep samples the activity of all members, unless that was just done. A sample asks each member, so many
+// connections that come together would otherwise cost a sample of all of them each. A worker that is unresponsive is
+// sampled in each step, which is about what it does now.
+func (c *Candidacy) sampleInStep(now time.Duration) {
+	c.mu.Lock()
+	l := &c.mu.liveness
+	l.skipped = l.last != 0 && now-l.last < minSample && !l.unresponsive
+	skipped := l.skipped
+	c.mu.Unlock()
+	if !skipped {
+		c.sample(now)
+	}
 }
 
 // sample samples the activity of all members. It reports whether that concerns the loop, which

@@ -235,3 +235,43 @@ func TestSettingsSayWhatToChange(t *testing.T) {
 		}
 	}
 }
+
+// counted is a connection that counts how often it is asked what its worker does.
+type counted struct {
+	idle
+	asked int
+}
+
+func (c *counted) Activity() (uint64, bool) {
+	c.asked++
+	return 0, false
+}
+
+// TestStepsThatFollowEachOtherTakeOneSample: each connection that comes makes for a step. A worker that is unresponsive is
+// sampled in each.
+func TestStepsThatFollowEachOtherTakeOneSample(t *testing.T) {
+	t.Parallel()
+	now := time.Minute
+	_, c := resourceElsewhere("w", &now)
+	m := &counted{}
+	c.mu.add(m, member{campaigns: true, timeout: time.Minute})
+	step := func(want int) {
+		t.Helper()
+		c.sampleInStep(now)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if wait := c.nextLocked(now); m.asked != want || c.mu.liveness.skipped && wait > minSample {
+			t.Fatalf("it was asked %d times, want %d, and the next step comes in %v", m.asked, want, wait)
+		}
+	}
+	step(1)
+	step(1)
+	now += minSample / 2
+	step(1)
+	now += minSample
+	step(2)
+	c.mu.liveness.unresponsive = true
+	step(3)
+	c.mu.liveness.unresponsive = true
+	step(4)
+}

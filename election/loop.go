@@ -22,7 +22,7 @@ func (c *Candidacy) run() {
 		c.announceToResource()
 		v := c.r.view(c)
 		now := c.r.e.cfg.Now()
-		c.sample(now)
+		c.sampleInStep(now)
 		wait, over := c.step(v, now)
 		c.announceToResource()
 		c.announce()
@@ -224,7 +224,10 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if at := s.seen.offer.Next(now); at != 0 {
 		due(at)
 	}
-	if s.campaigners() > 0 && s.liveness.judged() && !s.liveness.shared() {
+	if s.liveness.skipped {
+		due(s.liveness.last + minSample)
+	}
+	if s.campaigners > 0 && s.liveness.judged() && !s.liveness.shared() {
 		due(now + s.liveness.next())
 	}
 	if s.retained != 0 {

@@ -9,6 +9,8 @@ import (
 // membership is who needs a candidacy.
 type membership struct {
 	members map[fencing.Member]*member
+	// campaigners is how many of the members campaign.
+	campaigners int
 	// retained, if not 0, is when the candidacy ends although its last campaigning
 	// member has left in an orderly way, unless another one joins until then.
 	retained time.Duration
@@ -30,21 +32,29 @@ func newMembership() membership {
 	return membership{members: map[fencing.Member]*member{}}
 }
 
-// campaigners returns the number of members that campaign.
-func (s *membership) campaigners() int {
-	n := 0
-	for _, m := range s.members {
-		if m.campaigns {
-			n++
-		}
+func (s *membership) add(who fencing.Member, m member) {
+	s.members[who] = &m
+	if m.campaigns {
+		s.campaigners++
 	}
-	return n
+}
+
+// remove reports whether who was a member.
+func (s *membership) remove(who fencing.Member) bool {
+	m, ok := s.members[who]
+	if !ok {
+		return false
+	}
+	if delete(s.members, who); m.campaigns {
+		s.campaigners--
+	}
+	return true
 }
 
 // needed reports whether a member campaigns, or whether the candidacy is retained after
 // the last one has left.
 func (s *membership) needed() bool {
-	return !s.ended && (s.campaigners() > 0 || s.retained != 0)
+	return !s.ended && (s.campaigners > 0 || s.retained != 0)
 }
 
 // endIfEmpty ends the candidacy if it has no members.
@@ -52,7 +62,7 @@ func (s *membership) endIfEmpty() { s.ended = s.ended || len(s.members) == 0 }
 
 // expireRetention ends the retention if its time has come.
 func (s *membership) expireRetention(now time.Duration) {
-	if s.retained != 0 && now >= s.retained && s.campaigners() == 0 {
+	if s.retained != 0 && now >= s.retained && s.campaigners == 0 {
 		s.retained = 0
 		s.endIfEmpty()
 	}
@@ -100,7 +110,7 @@ func (c *Candidacy) bars(claim fencing.JoinRequest) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.campaigners() > 0 && !c.overLocked() && !c.mu.liveness.unresponsive
+	return c.mu.campaigners > 0 && !c.overLocked() && !c.mu.liveness.unresponsive
 }
 
 // overLocked reports that nobody can join any more.
@@ -121,10 +131,10 @@ func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
 		}
 		return false
 	}
-	if campaigns && s.campaigners() == 0 {
+	if campaigns && s.campaigners == 0 {
 		s.expectFirst()
 	}
-	s.members[m] = &member{campaigns: campaigns, timeout: claim.WorkerTimeout, heartbeat: claim.Heartbeat}
+	s.add(m, member{campaigns: campaigns, timeout: claim.WorkerTimeout, heartbeat: claim.Heartbeat})
 	if campaigns {
 		s.retained, s.liveness.quiet = 0, 0
 	}
@@ -157,12 +167,11 @@ func (c *Candidacy) leave(m fencing.Member, orderly bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	if _, ok := s.members[m]; !ok {
+	if !s.remove(m) {
 		return
 	}
-	delete(s.members, m)
 	defer poke(c.poke)
-	if s.campaigners() > 0 {
+	if s.campaigners > 0 {
 		return
 	}
 	if orderly && c.set.Linger > 0 && s.held.lease != nil && s.held.granted && !c.overLocked() {

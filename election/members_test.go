@@ -17,7 +17,7 @@ func (*idle) EpochEnds(fencing.Epoch)  {}
 func membersOf(all ...member) membership {
 	s := newMembership()
 	for i, m := range all {
-		s.members[fencing.Member(&idle{i})] = &m
+		s.add(&idle{i}, m)
 	}
 	return s
 }

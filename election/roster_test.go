@@ -195,7 +195,7 @@ func TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries(t *testing.T) {
 	full := errors.New("the disk is full")
 	now := time.Minute
 	r, c := resourceElsewhere("w", &now)
-	c.mu.members[nil] = &member{campaigns: true}
+	c.mu.add(nil, member{campaigns: true})
 	c.mu.ungranted = full
 	r.mu.record.Incarnation = "former"
 	r.followLocked(1)
@@ -253,7 +253,8 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		r, c := resourceElsewhere("w", &now)
 		by := []string{"one", "two"}
 		f := blockedFence{by: &by, followed: make(chan context.Context)}
-		c.fence, c.mu.members[nil], r.mu.record.Incarnation = f, &member{campaigns: true}, "former"
+		c.fence, r.mu.record.Incarnation = f, "former"
+		c.mu.add(nil, member{campaigns: true})
 		r.followLocked(1)
 		c.mu.ungranted, c.mu.tryAt = blockedError{errors.New("blocked by one and two")}, now+time.Second
 		c.awaitUnblockedLocked()

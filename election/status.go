@@ -178,7 +178,7 @@ func (c *Candidacy) status() CandidacyStatus {
 	defer c.mu.Unlock()
 	st := CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
-		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0, Campaigns: c.campaignsLocked(),
+		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners == 0, Campaigns: c.campaignsLocked(),
 		WorkerTimeout: c.tolerated(now), FalseAlarms: c.extension(now).alarms,
 		Silence: c.mu.liveness.quiet, LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
 	}
