@@ -25,7 +25,7 @@ var (
 // DeniedError means that the lease service has answered, and denies Fencepost what it asked
 // for, so that only an operator can help. Provider methods return it, or wrap it.
 type DeniedError struct {
-	Kind   faults.Kind // LeaseDenied, LeaseTTL, ControlLogin or ProxyID
+	Kind   faults.Kind // LeaseDenied, LeaseTTL or ControlLogin
 	Answer string      // of the lease service; "" if Fencepost denies it itself, as Err says
 	Remedy string      // what an operator can do
 	Err    error

@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
@@ -242,7 +241,7 @@ func readUntil[T any](ctx context.Context, read func() (T, error)) (T, error) {
 
 // bump starts a new generation, and then raises the epochs if requested.
 func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (err error) {
-	leases, err := openElector(cfg, electors.Proxy{ID: "generation bump"}, zap.NewNop())
+	leases, err := openElector(cfg, "generation bump", zap.NewNop())
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func startPlaygroundProxy(t terminal, o playground.ProxyOptions) (playground.Pro
 	}
 	open := opener(serveElector)
 	if o.Anyone {
-		open = func(config.Config, electors.Proxy, *zap.Logger) (electors.Service, error) {
+		open = func(config.Config, string, *zap.Logger) (electors.Service, error) {
 			return anyoneService{}, nil
 		}
 		cfg.Election.Provider = anyone.Source // for the log; no configuration can say so

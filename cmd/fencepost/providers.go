@@ -39,7 +39,7 @@ func electorOf(cfg config.Config) (e electors.Elector, ok bool) {
 }
 
 // openElector opens the configured lease service for a command, or for a proxy.
-func openElector(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (electors.Service, error) {
+func openElector(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
 	e, ok := electorOf(cfg)
 	if !ok {
 		return nil, usagef("election.provider is %q, which is unknown", cfg.Election.Provider)
@@ -48,7 +48,7 @@ func openElector(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (elec
 }
 
 // serveElector opens the configured lease service for a proxy that serves.
-func serveElector(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (electors.Service, error) {
+func serveElector(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
 	if e, ok := electorOf(cfg); ok && e.Serve != nil {
 		return e.Serve(cfg, proxy, log.Named(e.Name))
 	}

@@ -34,8 +34,8 @@ var testElector = electors.Elector{
 			}
 		},
 	},
-	Open: func(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (electors.Service, error) {
-		if proxy.ID == "unopenable" {
+	Open: func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
+		if proxy == "unopenable" {
 			return nil, errors.New("the elector test cannot be opened")
 		}
 		embedded, err := electors.Postgres.Open(cfg, proxy, log)

@@ -77,7 +77,7 @@ func runRaft(ctx context.Context, t terminal, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
-	return changeRaft(ctx, t, electors.RaftConfig(cfg, electors.Proxy{ID: "raft " + verb}, warnings(t.stderr)), verb, node, asJSON)
+	return changeRaft(ctx, t, electors.RaftConfig(cfg, "raft "+verb, warnings(t.stderr)), verb, node, asJSON)
 }
 
 // warnings returns a log that prints warnings as they are.

@@ -129,12 +129,12 @@ type serving struct {
 }
 
 // opener opens the lease service of the named proxy.
-type opener func(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (electors.Service, error)
+type opener func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error)
 
 // unless returns an opener that returns when the context ends: one that waits for a disk that hangs must not
 // keep a proxy from ending at the first signal.
 func unless(ctx context.Context, open opener) opener {
-	return func(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (electors.Service, error) {
+	return func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
 		type opened struct {
 			leases electors.Service
 			err    error
@@ -211,7 +211,7 @@ func newServing(cfg config.Config, logs loggers, open opener) (_ *serving, err e
 		return nil, err
 	}
 	// Last, because it may start to watch the lease service, or be a part of it.
-	s.leases, err = open(cfg, electors.Proxy{ID: s.id, Runs: s.runs}, log)
+	s.leases, err = open(cfg, s.id, log)
 	return s, err
 }
 
@@ -345,27 +345,6 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		}
 	}
 	return backend, nil
-}
-
-// runs returns an error if a proxy that leads in a database under this one's id is still connected to it. Roles
-// without the rights of the control role cannot make it look so.
-func (s *serving) runs(ctx context.Context, database, presenceID string) error {
-	from, err := store.ConnectedFrom(ctx, hosts.Store(*s.current(), s.upstream, database, zap.NewNop()), presenceID)
-	switch {
-	case store.Gone(err): // nobody can be told that his lease has ended
-		return nil
-	case err != nil:
-		return fmt.Errorf("see whether another proxy runs under the proxy.id %q: %w", s.id, err)
-	case from == "":
-		return nil
-	}
-	host, _ := os.Hostname() // the addresses say enough
-	return &election.DeniedError{
-		Kind: faults.ProxyID,
-		Err: fmt.Errorf("another proxy runs under the same proxy.id, %q: it is connected to database %s from %s; this one is process %d on %s, and listens at %s",
-			s.id, database, from, os.Getpid(), host, s.addresses()),
-		Remedy: "Give each proxy a proxy.id of its own (FENCEPOST_PROXY_ID), and restart the one whose id has changed; or stop one of the two. Until then, this one takes no lease.",
-	}
 }
 
 // proxyID returns the configured name, or the host's name and the first port, or the first

@@ -210,7 +210,7 @@ func TestTheLeaseServiceIsClosedLast(t *testing.T) {
 	checked := make(chan struct{})
 	leases := &busyLeases{checked: sync.OnceFunc(func() { close(checked) })}
 	leases.closed.Store(-1)
-	r := startServingWith(t, pgtest.Shared(t), nil, func(cfg config.Config, proxy electors.Proxy, log *zap.Logger) (_ electors.Service, err error) {
+	r := startServingWith(t, pgtest.Shared(t), nil, func(cfg config.Config, proxy string, log *zap.Logger) (_ electors.Service, err error) {
 		leases.Service, err = serveElector(cfg, proxy, log)
 		return leases, err
 	})
@@ -287,12 +287,12 @@ func TestAProxyEndsWhileItsLeaseServiceIsOpened(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	hang := make(chan struct{})
 	defer close(hang)
-	open := unless(ctx, func(config.Config, electors.Proxy, *zap.Logger) (electors.Service, error) {
+	open := unless(ctx, func(config.Config, string, *zap.Logger) (electors.Service, error) {
 		cancel()
 		<-hang
 		return nil, nil
 	})
-	if s, err := open(config.Config{}, electors.Proxy{ID: "p"}, zap.NewNop()); !errors.Is(err, context.Canceled) || s != nil {
+	if s, err := open(config.Config{}, "p", zap.NewNop()); !errors.Is(err, context.Canceled) || s != nil {
 		t.Errorf("it ends with %v, %v", s, err)
 	}
 }

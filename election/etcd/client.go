@@ -82,11 +82,7 @@ type Config struct {
 	PasswordFile string
 
 	Prefix string // of all keys; default kv.DefaultPrefix
-	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
-	// starts ends the leases under its name.
-	Proxy string
-	// Runs: see kv.Config.
-	Runs   func(ctx context.Context, database, presenceID string) error
+	Proxy  string // this proxy's name, for people who read a record
 	Logger *zap.Logger
 }
 
@@ -97,7 +93,7 @@ func New(cfg Config) (*kv.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd elector: %w", err)
 	}
-	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.name, Proxy: cfg.Proxy, Runs: cfg.Runs, Logger: cfg.Logger})
+	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("etcd elector: %w", err), s.Close())
 	}

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"os"
 	"regexp"
@@ -26,12 +25,8 @@ type Config struct {
 	// Namespace has the leases; "" means that of the context or of the pod, or else "default".
 	Namespace string
 	Prefix    string // of all names; default kv.DefaultPrefix
-	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
-	// starts ends the leases under its name.
-	Proxy string
-	// Runs: see kv.Config.
-	Runs   func(ctx context.Context, database, presenceID string) error
-	Logger *zap.Logger
+	Proxy     string // this proxy's name, for people who read a record
+	Logger    *zap.Logger
 }
 
 // New returns a client that watches the prefix until Close. It does not wait until the API server
@@ -41,7 +36,7 @@ func New(cfg Config) (*kv.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes elector: %w", err)
 	}
-	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.api.name, Proxy: cfg.Proxy, Runs: cfg.Runs, Logger: cfg.Logger})
+	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.api.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes elector: %w", err)
 	}

@@ -60,15 +60,8 @@ type Config struct {
 	Source string
 	// Service names the service in errors, with its address: "etcd at 127.0.0.1:2379".
 	Service string
-	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
-	// starts ends the leases under its name.
-	Proxy string
-	// Runs returns an error if the proxy with this presence id, through which a lease under the name Proxy was
-	// taken, still runs: another one uses that name. That is an *election.DeniedError; any other error says that
-	// nobody knows. As long as Runs returns an error, this proxy ends no lease and takes none. If it is nil, nobody
-	// looks.
-	Runs   func(ctx context.Context, database, presenceID string) error
-	Logger *zap.Logger
+	Proxy   string // this proxy's name, for people who read a record
+	Logger  *zap.Logger
 }
 
 // Client is one proxy's use of a lease service. Close it after all Elections that use its
@@ -85,7 +78,6 @@ type Client struct {
 		sync.Mutex
 		attempts map[string]*attempt // by incarnation: those that have a lease or may have one
 	}
-	begun   chan struct{} // closed when the leases of an earlier run of this proxy have ended
 	seen    observation
 	failing *faults.Series // of the watch
 }
@@ -98,7 +90,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	cfg.Service, cfg.Logger = cmp.Or(cfg.Service, cfg.Source), cmp.Or(cfg.Logger, zap.NewNop())
 	c := &Client{
-		store: cfg.Store, cfg: cfg, log: cfg.Logger, begun: make(chan struct{}),
+		store: cfg.Store, cfg: cfg, log: cfg.Logger,
 		failing: faults.NewSeries(cfg.Logger, "cannot watch leases in "+cfg.Source, 0),
 	}
 	c.mu.attempts = map[string]*attempt{}
@@ -210,31 +202,6 @@ func (c *Client) dispose(life string) {
 			c.log.Debug("cannot end a life that holds no lease", zap.Error(err))
 		}
 	})
-}
-
-// ready returns nil when the leases of an earlier run of this proxy have ended. Until then, it
-// returns an error if the service cannot be used.
-func (c *Client) ready(ctx context.Context) error {
-	for {
-		changed, err := c.seen.trouble()
-		select {
-		case <-c.begun:
-			return nil
-		default:
-		}
-		if err != nil {
-			return err
-		}
-		select {
-		case <-c.begun:
-			return nil
-		case <-changed:
-		case <-c.ctx.Done():
-			return c.closed()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }
 
 // await waits for a change.

@@ -46,9 +46,6 @@ func (p *Provider) Close() error { return nil }
 
 // Acquire implements election.Provider.
 func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
-	if err := p.c.ready(ctx); err != nil {
-		return nil, notSent(err)
-	}
 	key := keyOf(p.database, bid.Resource)
 	for range tries {
 		entry, err := p.c.store.Read(ctx, key)

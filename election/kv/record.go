@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -93,16 +92,6 @@ func duration(text string) time.Duration {
 
 // keyOf returns the key of a lease.
 func keyOf(database, resource string) string { return escape(database) + "/" + escape(resource) }
-
-// databaseOf returns the database of a key.
-func databaseOf(key string) string {
-	segment, _, _ := strings.Cut(key, "/")
-	name, err := url.PathUnescape(strings.ReplaceAll(segment, "=", "%"))
-	if err != nil {
-		return segment // keyOf has not made it
-	}
-	return name
-}
 
 // escape converts a name to one segment of a key. Two names never give the same segment, and
 // no segment has a special meaning to a store.

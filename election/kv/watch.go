@@ -3,18 +3,13 @@ package kv
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/own"
 )
 
 const (
@@ -23,12 +18,8 @@ const (
 	followFor = 5 * time.Second
 	// answerTimeout is when a service that has not answered counts as unreachable.
 	answerTimeout = 2 * time.Second
-	// endsAtOnce is how many leases of an earlier run are ended at the same time.
-	endsAtOnce = 16
-	// endWait is how long a run of this proxy may seem to go on that is over.
-	endWait  = 3 * time.Second
-	minPause = 100 * time.Millisecond
-	maxPause = 2 * time.Second
+	minPause      = 100 * time.Millisecond
+	maxPause      = 2 * time.Second
 )
 
 // observation is what the watch last saw of all keys under the prefix.
@@ -63,17 +54,11 @@ func (o *observation) poll(key string) (election.LeaseObservation, <-chan struct
 	return seen.observation, o.changed, nil
 }
 
-// trouble returns why nothing can be observed at the moment, and a channel that is closed when
-// that may have changed.
-func (o *observation) trouble() (changed <-chan struct{}, err error) {
+// failure returns why nothing can be observed at the moment.
+func (o *observation) failure() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.changed, o.err
-}
-
-func (o *observation) failure() error {
-	_, err := o.trouble()
-	return err
+	return o.err
 }
 
 // store takes a snapshot. Only the records that have changed are decoded.
@@ -132,51 +117,30 @@ func (c *Client) watch() {
 	}
 }
 
-// look is what one watch has shown.
-type look struct {
-	shown    bool // anything
-	unmarked bool // there is no marker, or something else in its place
-	old      left // by an earlier run of this proxy
-}
-
-// run is one run of a proxy, as one database knows it.
-type run struct{ database, presenceID string }
-
-// left are the lives that hold leases in the name of this proxy, by the runs that have begun them.
-type left map[run][]string
-
-// watchOnce stores what the watch shows for a while. It returns earlier if something has to be
-// done about it, and does that.
+// watchOnce stores what the watch shows for a while. It makes the marker if there is none.
 func (c *Client) watchOnce() error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	over := time.AfterFunc(answerTimeout, cancel)
 	defer over.Stop()
-	var l look
+	shown, unmarked := false, false
 	err := c.store.Watch(ctx, func(s Snapshot) {
-		if !l.shown {
+		if !shown {
 			over.Reset(followFor)
 		}
-		l.shown, l.unmarked = true, !isMarker(s.Marker)
-		switch {
-		case l.unmarked:
+		if shown, unmarked = true, !isMarker(s.Marker); unmarked {
 			cancel()
-		case c.begins():
-			l.old = c.leftIn(s)
-			cancel()
-		default:
-			c.seen.store(s)
+			return
 		}
+		c.seen.store(s)
 	})
 	switch {
 	case ctx.Err() == nil && err != nil:
 		return err
-	case !l.shown:
+	case !shown:
 		return fmt.Errorf("%s does not answer: %w", c.cfg.Service, context.DeadlineExceeded)
-	case l.unmarked:
+	case unmarked:
 		return c.mark()
-	case c.begins():
-		return c.begin(l.old)
 	}
 	return nil
 }
@@ -202,92 +166,4 @@ func (c *Client) overwritten(marker string) error {
 		what = fmt.Sprintf("not one of Fencepost's (%.20q, %d bytes)", marker, len(marker))
 	}
 	return fmt.Errorf("the generation marker in %s is %s: somebody has overwritten it (fencepost generation bump writes a new one)", c.cfg.Service, what)
-}
-
-// begins reports whether the leases of an earlier run of this proxy have not ended yet.
-func (c *Client) begins() bool {
-	select {
-	case <-c.begun:
-		return false
-	default:
-		return true
-	}
-}
-
-// leftIn returns the lives that hold leases in the name of this proxy. Before it has begun, these
-// are of an earlier run, or of another proxy of the same name.
-func (c *Client) leftIn(s Snapshot) left {
-	old := left{}
-	for key, e := range s.Entries {
-		if r := decode(e.Record); e.Life != "" && r.Proxy == c.cfg.Proxy {
-			by := run{databaseOf(key), own.Proxy(r.Incarnation)}
-			old[by] = append(old[by], e.Life)
-		}
-	}
-	return old
-}
-
-// begin ends the leases of an earlier run of this proxy. Those that it has ended are not there when
-// it is tried again.
-func (c *Client) begin(old left) error {
-	var databases []string
-	for by := range old {
-		databases = append(databases, by.database)
-	}
-	for by := range old {
-		if err := c.awaitEnd(by, databases); err != nil {
-			return err
-		}
-	}
-	var group errgroup.Group
-	group.SetLimit(endsAtOnce)
-	for _, life := range slices.Concat(slices.Collect(maps.Values(old))...) {
-		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
-			defer cancel()
-			if err := c.store.End(ctx, life); err != nil {
-				return fmt.Errorf("end a lease of an earlier run: %w", err)
-			}
-			c.log.Info("ended a lease of an earlier run", zap.String("life", life))
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	close(c.begun)
-	return nil
-}
-
-// awaitEnd returns nil if a run of this proxy is over. The server needs a moment to notice that a proxy was killed.
-func (c *Client) awaitEnd(of run, databases []string) error {
-	if c.cfg.Runs == nil || of.presenceID == "" {
-		return nil
-	}
-	for deadline := time.Now().Add(endWait); ; {
-		err := c.runs(of, databases)
-		var denied *election.DeniedError
-		if !errors.As(err, &denied) || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-time.After(minPause):
-		case <-c.ctx.Done():
-			return err
-		}
-	}
-}
-
-// runs asks whether a run goes on: its own database, and if that does not answer, the others, which know it as well.
-func (c *Client) runs(of run, databases []string) (err error) {
-	for _, database := range append([]string{of.database}, databases...) {
-		ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
-		err = c.cfg.Runs(ctx, database, of.presenceID)
-		cancel()
-		var denied *election.DeniedError
-		if err == nil || errors.As(err, &denied) {
-			return err
-		}
-	}
-	return err
 }

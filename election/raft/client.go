@@ -39,7 +39,7 @@ func New(cfg Config) (*Client, error) {
 
 // newClient returns a client that uses r, and closes it.
 func newClient(cfg Config, r replica, service string) (*Client, error) {
-	client, err := kv.New(kv.Config{Store: newStore(r, cfg, service), Source: Source, Service: service, Proxy: cfg.Proxy, Runs: cfg.Runs, Logger: cfg.Logger})
+	client, err := kv.New(kv.Config{Store: newStore(r, cfg, service), Source: Source, Service: service, Proxy: cfg.Proxy, Logger: cfg.Logger})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("raft elector: %w", err), r.close())
 	}

@@ -2,7 +2,6 @@ package raft
 
 import (
 	"cmp"
-	"context"
 	"crypto/rand"
 	"fmt"
 	"maps"
@@ -39,11 +38,7 @@ type Config struct {
 	ServerName string
 
 	Prefix string // of all keys; default kv.DefaultPrefix
-	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
-	// starts ends the leases under its name.
-	Proxy string
-	// Runs: see kv.Config.
-	Runs   func(ctx context.Context, database, presenceID string) error
+	Proxy  string // this proxy's name, for people who read a record
 	Logger *zap.Logger
 	// Heartbeat is when a node that has heard nothing of the leader tries to become one; default 1 s.
 	// It must be the same everywhere.

@@ -32,12 +32,8 @@ type Config struct {
 	Prefix string // of all znodes, without a slash at its beginning; default kv.DefaultPrefix
 	// TTL is that of most leases. What is not about a lease is asked in the session with this
 	// timeout. Default 10s.
-	TTL time.Duration
-	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
-	// starts ends the leases under its name.
-	Proxy string
-	// Runs: see kv.Config.
-	Runs   func(ctx context.Context, database, presenceID string) error
+	TTL    time.Duration
+	Proxy  string // this proxy's name, for people who read a record
 	Logger *zap.Logger
 }
 
@@ -48,7 +44,7 @@ func New(cfg Config) (*kv.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper elector: %w", err)
 	}
-	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.name, Proxy: cfg.Proxy, Runs: cfg.Runs, Logger: cfg.Logger})
+	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("zookeeper elector: %w", err), s.Close())
 	}

@@ -158,29 +158,12 @@ func (s *Store) PresenceID() string { return s.cfg.PresenceID }
 // database. Connections of roles without the rights of the schema's owner do not count, whatever
 // they call themselves.
 func (s *Store) Gone(ctx context.Context, presenceID string) (gone bool, err error) {
-	from, err := s.connectedFrom(ctx, presenceID)
-	return err == nil && from == "", err
-}
-
-// connectedFrom returns from where the proxy with this presence id is connected to the server, "" if it is gone.
-func (s *Store) connectedFrom(ctx context.Context, presenceID string) (from string, err error) {
-	err = s.free.QueryRow(ctx, `SELECT coalesce(min(coalesce(host(a.client_addr), 'a Unix socket')) || format(' (backend %s)', min(a.pid)), '')
-		FROM pg_stat_get_activity(NULL) a JOIN pg_namespace n ON n.nspname = 'fencepost'
-		WHERE a.application_name = $1 AND pg_has_role(a.usesysid, n.nspowner, 'USAGE')`, applicationOf(presenceID)).Scan(&from)
+	err = s.free.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a JOIN pg_namespace n ON n.nspname = 'fencepost'
+		WHERE a.application_name = $1 AND pg_has_role(a.usesysid, n.nspowner, 'USAGE'))`, applicationOf(presenceID)).Scan(&gone)
 	if err != nil {
-		return "", fmt.Errorf("look for the connections of another proxy: %w", err)
+		return false, fmt.Errorf("look for the connections of another proxy: %w", err)
 	}
-	return from, nil
-}
-
-// ConnectedFrom says from where the proxy with this presence id is connected to the server, "" if it is gone, as
-// Store.Gone knows it, for a program that has not opened the database. It uses a connection of its own.
-func ConnectedFrom(ctx context.Context, cfg Config, presenceID string) (from string, err error) {
-	err = once(ctx, cfg, func(s *Store) (err error) {
-		from, err = s.connectedFrom(ctx, presenceID)
-		return err
-	})
-	return from, err
+	return gone, nil
 }
 
 // startedSQL asks when the server was started, in the form of fencing.RegisterRequest, and whether it is a standby.

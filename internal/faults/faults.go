@@ -38,13 +38,11 @@ const (
 	LeaseDenied Kind = "lease_denied"
 	// LeaseTTL: the lease service does not accept a configured TTL.
 	LeaseTTL Kind = "lease_ttl"
-	// ProxyID: another proxy runs under the same id.
-	ProxyID Kind = "proxy_id"
 )
 
 // Kinds are all kinds.
 func Kinds() []Kind {
-	return []Kind{Upstream, ControlLogin, Schema, Privilege, Fence, LeaseService, LeaseDenied, LeaseTTL, ProxyID}
+	return []Kind{Upstream, ControlLogin, Schema, Privilege, Fence, LeaseService, LeaseDenied, LeaseTTL}
 }
 
 // Fault says what is wrong, and what to do.

@@ -1,15 +1,10 @@
 package system
 
 import (
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // TestAKilledProxyCostsItsWorkerNoTTL: the worker's next connection takes its own lease away from the
@@ -28,49 +23,6 @@ func TestAKilledProxyCostsItsWorkerNoTTL(t *testing.T) {
 				t.Errorf("granted to %q", got)
 			}
 		})
-	}
-}
-
-// TestTwoProxiesOfOneID: the second one leaves the leases of the first alone, says what is wrong, and takes leases when
-// the first was killed, at once.
-func TestTwoProxiesOfOneID(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "consul", with("PROXY_ID=same", "STARTUP_WAIT=100ms", long))
-	one := h.proxy()
-	leader := h.join(one, "a", "campaign", "wait")
-	two := h.proxy()
-	f := awaitFault(t, two, faults.ProxyID, "FENCEPOST_PROXY_ID")
-	for _, want := range []string{`"same"`, "from 127.0.0.1", "listens at " + two.Address} {
-		if !strings.Contains(f.Problem, want) {
-			t.Errorf("the fault does not have %q: %s", want, f.Problem)
-		}
-	}
-	second := h.join(two, "b")
-	var refused *pgconn.PgError
-	if err := second.exec("INSERT INTO work VALUES ('b')"); !errors.As(err, &refused) || refused.Code != fencing.StateNotLeader {
-		t.Errorf("a worker of the second proxy writes: %v", err)
-	}
-	leader.must("INSERT INTO work VALUES ('a')")
-	if got := h.granted(); got != "a" {
-		t.Errorf("granted to %q", got)
-	}
-	one.Kill(t)
-	h.join(two, "b", "campaign", "wait").must("INSERT INTO work VALUES ('b')")
-	awaitNoFault(t, two, faults.ProxyID)
-}
-
-// TestAKilledProxyComesBackAtOnce: it ends the leases of its earlier run.
-func TestAKilledProxyComesBackAtOnce(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "consul", with("PROXY_ID=same", long))
-	one := h.proxy()
-	h.join(one, "a", "campaign", "wait").must("INSERT INTO work VALUES ('first')")
-	one.Kill(t)
-	again := h.proxy()
-	h.join(again, "b", "campaign", "wait").must("INSERT INTO work VALUES ('second')") // long before the TTL is over
-	again.Await(t, "ended a lease of an earlier run")
-	if lines := again.Lines("fault", "kind", string(faults.ProxyID)); len(lines) > 0 {
-		t.Errorf("the proxy's own earlier run is taken for another one: %v", lines)
 	}
 }
 

@@ -18,12 +18,12 @@ var consulElector = Elector{
 }
 
 // openConsul connects to Consul under the name of a proxy, and starts to watch it.
-func openConsul(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error) {
+func openConsul(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	c := cfg.Election.Consul
 	client, err := consul.New(consul.Config{
 		Address: c.Address, Scheme: c.Scheme, Token: c.Token, Prefix: c.Prefix,
 		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy.ID, Runs: proxy.Runs, Logger: log,
+		Proxy: proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err

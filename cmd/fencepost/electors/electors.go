@@ -26,22 +26,15 @@ func All() []Elector {
 	return []Elector{Postgres, consulElector, etcdElector, kubernetesElector, raftElector, redisElector, zookeeperElector}
 }
 
-// Proxy is the proxy, or the command, that uses a lease service.
-type Proxy struct {
-	ID string
-	// Runs returns an error if another proxy runs under this id: see kv.Config. A command has none.
-	Runs func(ctx context.Context, database, presenceID string) error
-}
-
 // Elector is one kind of lease service.
 type Elector struct {
 	config.Provider
 	// Open returns the lease service for the named proxy. It does not wait until the
 	// service is reachable.
-	Open func(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error)
+	Open func(cfg config.Config, proxy string, log *zap.Logger) (Service, error)
 	// Serve is Open for a proxy that serves, if that is something else: it may be a part of the
 	// service itself.
-	Serve func(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error)
+	Serve func(cfg config.Config, proxy string, log *zap.Logger) (Service, error)
 	// PerDatabase: the service has one generation per database, and not one for all.
 	PerDatabase bool
 }

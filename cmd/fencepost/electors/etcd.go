@@ -18,7 +18,7 @@ var etcdElector = Elector{
 }
 
 // openEtcd prepares the connection to etcd under the name of a proxy, and starts to watch it.
-func openEtcd(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error) {
+func openEtcd(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	c := cfg.Election.Etcd
 	endpoints := make([]string, len(c.Endpoints))
 	for i, e := range c.Endpoints {
@@ -27,7 +27,7 @@ func openEtcd(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error) 
 	client, err := etcd.New(etcd.Config{
 		Endpoints: endpoints, TLS: c.Scheme == "https", User: c.User, Password: c.Password, PasswordFile: c.PasswordFile, Prefix: c.Prefix,
 		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy.ID, Runs: proxy.Runs, Logger: log,
+		Proxy: proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -19,10 +19,10 @@ var kubernetesElector = Elector{
 
 // openKubernetes prepares the connection to the API server under the name of a proxy, and starts to
 // watch it.
-func openKubernetes(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error) {
+func openKubernetes(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	c := cfg.Election.Kubernetes
 	client, err := kubernetes.New(kubernetes.Config{
-		Kubeconfig: c.Kubeconfig, Context: c.Context, Namespace: c.Namespace, Prefix: c.Prefix, Proxy: proxy.ID, Runs: proxy.Runs, Logger: log,
+		Kubeconfig: c.Kubeconfig, Context: c.Context, Namespace: c.Namespace, Prefix: c.Prefix, Proxy: proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 // settings.
 var Postgres = Elector{
 	Provider: config.Provider{Name: "postgres", Validate: func(*config.Config, config.Fault) {}},
-	Open: func(_ config.Config, _ Proxy, log *zap.Logger) (Service, error) {
+	Open: func(_ config.Config, _ string, log *zap.Logger) (Service, error) {
 		return postgresService{log}, nil
 	},
 	PerDatabase: true,

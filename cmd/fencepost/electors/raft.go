@@ -22,12 +22,12 @@ var raftElector = Elector{
 const raftPrefix = "fencepost"
 
 // RaftConfig returns what the settings mean for the named proxy.
-func RaftConfig(cfg config.Config, proxy Proxy, log *zap.Logger) raft.Config {
+func RaftConfig(cfg config.Config, proxy string, log *zap.Logger) raft.Config {
 	c := cfg.Election.Raft
 	return raft.Config{
 		Name: cfg.Proxy.ID, Listen: c.Listen, Peers: c.Peers.Addresses(), Dir: c.Dir,
 		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Prefix: raftPrefix, Proxy: proxy.ID, Runs: proxy.Runs, Logger: log,
+		Prefix: raftPrefix, Proxy: proxy, Logger: log,
 	}
 }
 
@@ -38,13 +38,13 @@ type raftService struct {
 }
 
 // openRaft prepares requests to the nodes, and starts to watch them.
-func openRaft(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error) {
+func openRaft(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	cfg.Election.Raft.Dir = ""
 	return serveRaft(cfg, proxy, log)
 }
 
 // serveRaft is openRaft for a proxy, and starts its node if it is one.
-func serveRaft(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error) {
+func serveRaft(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	c := RaftConfig(cfg, proxy, log)
 	client, err := raft.New(c)
 	if err != nil {

@@ -29,13 +29,13 @@ type redisService struct {
 func (s redisService) Risks(ctx context.Context) ([]election.Risk, error) { return s.client.Risks(ctx) }
 
 // openRedis prepares the connection to Redis under the name of a proxy, and starts to watch it.
-func openRedis(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error) {
+func openRedis(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	c := cfg.Election.Redis
 	client, err := redis.New(redis.Config{
 		Address: c.Address, TLS: c.Scheme == "rediss", User: c.User, Password: c.Password, PasswordFile: c.PasswordFile,
 		Database: c.Database, Prefix: c.Prefix,
 		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy.ID, Runs: proxy.Runs, Logger: log,
+		Proxy: proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ func TestRedisIsCalledBestEffortAtTheStart(t *testing.T) {
 	core, logs := observer.New(zapcore.WarnLevel)
 	cfg := config.Default()
 	cfg.Election.Redis.Address = "127.0.0.1:1"
-	s, err := redisElector.Open(cfg, Proxy{ID: "one"}, zap.New(core))
+	s, err := redisElector.Open(cfg, "one", zap.New(core))
 	if err != nil {
 		t.Fatal(err)
 	}

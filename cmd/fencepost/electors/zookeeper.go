@@ -21,7 +21,7 @@ var zookeeperElector = Elector{
 
 // openZooKeeper prepares the connection to ZooKeeper under the name of a proxy, and starts to watch
 // it.
-func openZooKeeper(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, error) {
+func openZooKeeper(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	c := cfg.Election.ZooKeeper
 	servers := make([]string, len(c.Servers))
 	for i, s := range c.Servers {
@@ -30,7 +30,7 @@ func openZooKeeper(cfg config.Config, proxy Proxy, log *zap.Logger) (Service, er
 	client, err := zookeeper.New(zookeeper.Config{
 		Servers: servers, TLS: c.TLS, User: c.User, Password: c.Password, PasswordFile: c.PasswordFile, Prefix: c.Prefix,
 		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		TTL: time.Duration(cfg.Lease.TTL), Proxy: proxy.ID, Runs: proxy.Runs, Logger: log,
+		TTL: time.Duration(cfg.Lease.TTL), Proxy: proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err
