@@ -195,9 +195,7 @@ func TestRaftStatusSaysWhatIsWrongWithANode(t *testing.T) {
 		"it is of another cluster":      {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "it runs and is no member"},
 		"it hears of no leader":         {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Disk: "1", State: "Candidate"}}, "it hears of no leader"},
 		"it is behind":                  {member, raft.NodeAnswer{Name: "a", Behind: 7, Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "it is behind: it has not applied 7 of the entries"},
-		"it has no room for a snapshot": {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1", Snapshot: "no space left on device"}}, "cannot write a snapshot: no space left on device"},
 		"its address is another's":      {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "b", Disk: "2"}}, "the node b answers at its address"},
-		"it was removed":                {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1", Stopped: true}}, ""},
 		"the peers do not name it":      {append(member, raft.Member{Name: "b"}), raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "node b: election.raft.peers does not name it"},
 	} {
 		t.Run(what, func(t *testing.T) {

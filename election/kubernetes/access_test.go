@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
-
-	"github.com/fencepost/fencepost/election"
 )
 
 func readFile(t *testing.T, path string) string {
@@ -75,19 +73,19 @@ func TestAKubeconfigIsReadAgain(t *testing.T) {
 	t.Parallel()
 	one, two := newFake(t), newFake(t)
 	path := one.kubeconfig("token: secret")
-	s := one.storeOf(path)
+	s := one.serviceOf(path)
 	if err := s.Mark(t.Context(), "one", false); err != nil {
 		t.Fatal(err)
 	}
 	text := strings.ReplaceAll(strings.ReplaceAll(readFile(t, path), one.URL, two.URL), one.ca, two.ca)
 	one.file(path, text)
 	s.api.config.file.Look()
-	if marker, err := s.markerNow(t.Context()); err != nil || marker != "" {
+	if _, marker, err := s.Get(t.Context(), key); err != nil || marker != "" {
 		t.Errorf("the other server has the marker %q: %v", marker, err)
 	}
 	one.file(path, "{")
 	s.api.config.file.Look()
-	if _, err := s.markerNow(t.Context()); err != nil {
+	if _, _, err := s.Get(t.Context(), key); err != nil {
 		t.Errorf("after a file that cannot be used: %v", err)
 	}
 }
@@ -113,7 +111,7 @@ func TestInAPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newStore(newAPI(a, a.now().namespace), "fencepost", "one", election.Boottime)
+	s := &service{api: newAPI(a, a.now().namespace), prefix: "fencepost"}
 	if err := s.Mark(t.Context(), "marker", false); err != nil {
 		t.Error(err)
 	}

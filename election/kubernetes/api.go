@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
-	"sync"
-	"time"
 
 	"github.com/fencepost/fencepost/election/kv"
 )
@@ -22,10 +18,6 @@ const (
 	inFlight = 64
 	// mostAnswer bounds an answer, which is a list in the worst case.
 	mostAnswer = 64 << 20
-	// leastPause is how long nothing is sent after an answer that asks for a pause and does not
-	// say how long; mostPause is the longest pause that is granted.
-	leastPause = time.Second
-	mostPause  = 30 * time.Second
 )
 
 // dryRun makes the API server do everything but the write.
@@ -37,7 +29,6 @@ type api struct {
 	namespace string
 	name      string // of the service, in errors
 	slots     chan struct{}
-	rests     [kinds]rest
 }
 
 func newAPI(config *access, namespace string) *api {
@@ -54,21 +45,6 @@ type request struct {
 	into   any // what a good answer is decoded into
 }
 
-// The kinds of requests that rest apart: an API server that is too busy for lists may well have time for
-// a renewal, which cannot wait.
-const (
-	ofOne  = iota // about one lease
-	ofMany        // a list or a watch
-	kinds
-)
-
-func (r request) kind() int {
-	if r.name == "" && r.body == nil {
-		return ofMany
-	}
-	return ofOne
-}
-
 // what says what the request is for, in errors.
 func (r request) what() string {
 	if r.name == "" && r.body != nil {
@@ -80,8 +56,7 @@ func (r request) what() string {
 	return r.verb + " the lease " + r.name
 }
 
-// do sends a request, and sends it again after a pause if the API server asks for that, and with
-// another token if it refuses the one that was sent and there is a new one.
+// do sends a request, and decodes the answer.
 func (a *api) do(ctx context.Context, r request) error {
 	select {
 	case a.slots <- struct{}{}:
@@ -89,105 +64,32 @@ func (a *api) do(ctx context.Context, r request) error {
 	case <-ctx.Done():
 		return a.failed(ctx, r, ctx.Err())
 	}
-	return a.repeat(ctx, r, func(with sent) error {
-		answer, err := a.send(ctx, r, with)
-		if err != nil {
-			return err
-		}
-		defer drain(answer.Body)
-		if r.into == nil {
-			return nil
-		}
-		if err := json.NewDecoder(io.LimitReader(answer.Body, mostAnswer)).Decode(r.into); err != nil {
-			return fmt.Errorf("decode the answer: %w", err)
-		}
-		return nil
-	})
-}
-
-// stream sends a request whose answer is events, until it ends.
-func (a *api) stream(ctx context.Context, r request, events chan<- event) error {
-	return a.repeat(ctx, r, func(with sent) error {
-		answer, err := a.send(ctx, r, with)
-		if err != nil {
-			return err
-		}
-		defer answer.Body.Close()
-		for lines := json.NewDecoder(answer.Body); ; {
-			var e event
-			if err := lines.Decode(&e); errors.Is(err, io.EOF) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			select {
-			case events <- e:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-	})
-}
-
-// repeat makes an attempt, and makes it again as do says.
-func (a *api) repeat(ctx context.Context, r request, attempt func(sent) error) error {
-	rest := &a.rests[r.kind()]
-	for renewed := false; ; {
-		if err := rest.await(ctx); err != nil {
-			return a.failed(ctx, r, err)
-		}
-		with := a.config.sending()
-		err := attempt(with)
-		var status *statusError
-		switch {
-		case !errors.As(err, &status):
-		case status.code == http.StatusUnauthorized && !renewed && a.config.renew(with):
-			renewed = true
-			continue
-		case status.again(r):
-			rest.begin(status)
-			continue
-		}
-		return a.failed(ctx, r, err)
+	body, err := a.open(ctx, r)
+	if err != nil {
+		return err
 	}
-}
-
-// rest is for how long the API server wants nothing of a kind to be sent.
-type rest struct {
-	mu      sync.Mutex
-	until   time.Time
-	refused *statusError // that asked for it
-}
-
-// await waits until the rest is over. It returns the API server's answer at once if the context ends
-// before that.
-func (p *rest) await(ctx context.Context) error {
-	p.mu.Lock()
-	until, refused := p.until, p.refused
-	p.mu.Unlock()
-	wait := time.Until(until)
-	if wait <= 0 {
+	defer drain(body)
+	if r.into == nil {
 		return nil
 	}
-	if end, ok := ctx.Deadline(); ok && end.Before(until) {
-		return refused
+	if err := json.NewDecoder(io.LimitReader(body, mostAnswer)).Decode(r.into); err != nil {
+		return a.failed(ctx, r, fmt.Errorf("decode the answer: %w", err))
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return nil
 }
 
-func (p *rest) begin(status *statusError) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if until := time.Now().Add(status.pause); until.After(p.until) {
-		p.until, p.refused = until, status
+// open sends a request, and returns the answer. If the API server does not accept the credentials, and there are
+// new ones, it sends the request again with these.
+func (a *api) open(ctx context.Context, r request) (io.ReadCloser, error) {
+	with := a.config.sending()
+	answer, err := a.send(ctx, r, with)
+	if isStatus(err, http.StatusUnauthorized) && a.config.renew(with) {
+		answer, err = a.send(ctx, r, a.config.sending())
 	}
+	if err != nil {
+		return nil, a.failed(ctx, r, err)
+	}
+	return answer.Body, nil
 }
 
 // send sends a request once. Any answer but a good one is an error, a *statusError if the API
@@ -228,8 +130,6 @@ func (a *api) send(ctx context.Context, r request, with sent) (*http.Response, e
 	return answer, nil
 }
 
-func (a *api) close() { a.config.close() }
-
 // drain makes the connection ready for another request.
 func drain(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 64<<10)
@@ -243,11 +143,6 @@ func statusOf(answer *http.Response) *statusError {
 	s.read(text)
 	if s.message == "" {
 		s.message = http.StatusText(answer.StatusCode)
-	}
-	if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && seconds >= 0 {
-		s.pause, s.asked = min(max(time.Duration(min(seconds, 3600))*time.Second, leastPause/10), mostPause), true
-	} else {
-		s.pause = leastPause
 	}
 	return s
 }

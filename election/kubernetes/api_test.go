@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/standstill"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -61,8 +62,9 @@ func TestWhatIsDeniedSaysWhatToDo(t *testing.T) {
 		})
 	}
 	f := newFake(t)
-	s := f.store()
-	s.api.namespace = "nowhere"
+	elsewhere := f.service()
+	elsewhere.api.namespace = "nowhere"
+	s := standstill.New(elsewhere, "one", 0)
 	for what, err := range map[string]error{
 		"Create the namespace nowhere": s.Mark(t.Context(), "m", false),
 		"does not serve leases":        s.Watch(t.Context(), nil),
@@ -74,83 +76,27 @@ func TestWhatIsDeniedSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// Nothing is sent again before the API server wants it, and a write only if it was not carried out.
-func TestTheServerAsksForAPause(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		code    int
-		after   string
-		renewed bool // a beat goes on after the pause
-	}{{http.StatusTooManyRequests, "1", true}, {http.StatusTooManyRequests, "", true}, {http.StatusServiceUnavailable, "1", false}} {
-		f := newFake(t)
-		s := f.store()
-		life, _ := award(t, s, "award")
-		began := time.Now()
-		refuse := func(times int32) {
-			left := atomic.Int32{}
-			left.Store(times)
-			f.instead(func(w http.ResponseWriter, r *http.Request) bool {
-				if left.Add(-1) < 0 {
-					return false
-				}
-				if c.after != "" {
-					w.Header().Set("Retry-After", c.after)
-				}
-				status(w, c.code, "TooManyRequests", "wait")
-				return true
-			})
-		}
-		refuse(1)
-		err := s.Beat(t.Context(), key, life)
-		if c.renewed != (err == nil) || errors.Is(err, election.ErrLost) {
-			t.Errorf("%d: the beat ended with %v", c.code, err)
-		}
-		if took := time.Since(began); c.renewed && took < leastPause {
-			t.Errorf("%d: it was sent again after %v", c.code, took)
-		}
-		refuse(1)
-		if _, err := s.get(t.Context(), s.nameOf(key)); err != nil {
-			t.Errorf("%d: a read ended with %v", c.code, err)
-		}
-		refuse(1)
-		sent, began := f.requests("PUT"), time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), leastPause*9/10)
-		err = s.Beat(ctx, key, life)
-		if err == nil || !isStatus(err, c.code) || time.Since(began) > patience {
-			t.Errorf("%d: a beat that cannot wait ended with %v after %v", c.code, err, time.Since(began))
-		}
-		if n := f.requests("PUT") - sent; n != 1 {
-			t.Errorf("%d: %d requests were sent", c.code, n)
-		}
-		cancel()
-	}
-}
-
 // An error that is no answer is unknown, names the server, and comes in time.
 func TestWhatDoesNotAnswerIsUnknown(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	s := f.store()
+	s, name := f.store(), f.service().api.name
 	life, _ := award(t, s, "award")
 	f.instead(func(_ http.ResponseWriter, r *http.Request) bool {
 		<-r.Context().Done()
 		return true
 	})
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := s.Beat(ctx, key, life)
-	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), s.api.name+" has not answered") {
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), name+" has not answered") {
 		t.Errorf("the beat ended with %v", err)
-	}
-	if n := f.requests("PUT"); n < 2 || n > tries || time.Since(began) > patience {
-		t.Errorf("it was sent %d times in %v", n, time.Since(began))
 	}
 	f.CloseClientConnections()
 	f.Close()
 	err = s.Beat(t.Context(), key, life)
 	var network net.Error
-	if errors.Is(err, election.ErrLost) || !errors.As(err, &network) || !strings.Contains(err.Error(), s.api.name+" cannot be reached") {
+	if errors.Is(err, election.ErrLost) || !errors.As(err, &network) || !strings.Contains(err.Error(), name+" cannot be reached") {
 		t.Errorf("without the server, the beat ended with %v", err)
 	}
 }
@@ -188,30 +134,6 @@ func TestATokenIsReadAgain(t *testing.T) {
 	}
 }
 
-// An API server that is too busy for lists holds up no renewal.
-func TestAPauseOfListsHoldsUpNoRenewal(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	s := f.store()
-	life, _ := award(t, s, "award")
-	f.instead(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.URL.Query().Get("labelSelector") == "" {
-			return false
-		}
-		w.Header().Set("Retry-After", "30")
-		status(w, http.StatusTooManyRequests, "TooManyRequests", "busy")
-		return true
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if err := s.Watch(ctx, nil); !isStatus(err, http.StatusTooManyRequests) {
-		t.Errorf("the watch ended with %v", err)
-	}
-	if err := s.Beat(ctx, key, life); err != nil {
-		t.Errorf("the beat ended with %v", err)
-	}
-}
-
 // Check tries to write, and writes nothing.
 func TestCheckNeedsEveryRight(t *testing.T) {
 	t.Parallel()
@@ -225,7 +147,7 @@ func TestCheckNeedsEveryRight(t *testing.T) {
 		"update": func(r *http.Request) bool { return r.Method == http.MethodPut },
 	} {
 		f := newFake(t)
-		s := f.store()
+		s := f.service()
 		if err := s.Mark(t.Context(), "marker", false); err != nil {
 			t.Fatal(err)
 		}

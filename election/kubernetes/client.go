@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/standstill"
 )
 
 // Source is the name under which the provider's awards are recorded.
@@ -36,7 +36,7 @@ func New(cfg Config) (*kv.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes elector: %w", err)
 	}
-	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.api.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
+	c, err := kv.New(kv.Config{Store: standstill.New(s, cfg.Proxy, 0), Source: Source, Service: s.api.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes elector: %w", err)
 	}
@@ -53,8 +53,8 @@ func CheckNamespace(name string) error {
 	return nil
 }
 
-// open returns a store that connects when it is used.
-func open(cfg Config) (*store, error) {
+// open returns a service that connects when it is used.
+func open(cfg Config) (*service, error) {
 	cfg.Prefix, cfg.Logger = cmp.Or(cfg.Prefix, kv.DefaultPrefix), cmp.Or(cfg.Logger, zap.NewNop())
 	if err := CheckPrefix(cfg.Prefix); err != nil {
 		return nil, err
@@ -73,5 +73,5 @@ func open(cfg Config) (*store, error) {
 	if err := CheckNamespace(namespace); err != nil {
 		return nil, err
 	}
-	return newStore(newAPI(a, namespace), cfg.Prefix, cfg.Proxy, election.Boottime), nil
+	return &service{api: newAPI(a, namespace), prefix: cfg.Prefix}, nil
 }

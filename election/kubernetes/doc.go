@@ -1,5 +1,5 @@
 // Package kubernetes implements the lease service with the Leases of a Kubernetes API server, as
-// a Store of package kv.
+// a Service of package standstill.
 //
 // # Objects
 //
@@ -13,20 +13,10 @@
 //
 // # Order of awards
 //
-// The index of an award is the resourceVersion of the write that made it. The number grows with
-// each write of the whole cluster, whatever happens to the object, while leaseTransitions begins
-// anew with a new object. A restore of the cluster's data repeats resourceVersions and uids. The
-// API has no transaction over two objects: the marker is read before and after the award, which
-// counts only if both agree. A renewal changes the object too, so it writes the resourceVersion of
-// the award into an annotation.
-//
-// # Time
-//
-// The API server ends no lease, and the times in an object are of somebody else's clock. A lease
-// is free when its object has not changed for its TTL by the clock (CLOCK_BOOTTIME) of the proxy
-// that looks, since that proxy first saw this version of it. A proxy that has just started
-// therefore waits for a whole TTL. So does one that has not reached the API server for a while:
-// nobody could renew anything meanwhile, and the holders come first.
+// The version of a write is its resourceVersion. The number grows with each write of the whole cluster,
+// whatever happens to the object, while leaseTransitions begins anew with a new object. A restore of the
+// cluster's data repeats resourceVersions and uids. The API has no transaction over two objects, so the
+// marker is in an object of its own and is compared after the award.
 //
 // # Reads
 //

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -16,10 +15,8 @@ import (
 // statusError is what the API server, or something in front of it, has answered.
 type statusError struct {
 	code    int
-	reason  string        // for programs, such as "Forbidden"
-	message string        // for people
-	pause   time.Duration // until it may be asked again
-	asked   bool          // it said how long that is
+	reason  string // for programs, such as "Forbidden"
+	message string // for people
 }
 
 func (e *statusError) Error() string {
@@ -27,12 +24,6 @@ func (e *statusError) Error() string {
 		return fmt.Sprintf("%d %s: %s", e.code, e.reason, e.message)
 	}
 	return fmt.Sprintf("%d: %s", e.code, e.message)
-}
-
-// again reports whether the answer says that nothing was done and that the request may be sent
-// again. A write that was answered 503 may have been carried out by what did not get to say so.
-func (e *statusError) again(r request) bool {
-	return e.code == http.StatusTooManyRequests || e.code == http.StatusServiceUnavailable && e.asked && r.method == http.MethodGet
 }
 
 // read reads a Status of the API, if it is one.

@@ -19,6 +19,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/standstill"
 )
 
 // fake is as much of an API server as requests, errors and watches need. What a real one does
@@ -70,13 +72,24 @@ users: [{name: one, user: {%s}}]
 	return path
 }
 
-// store opens a store, whose clock is CLOCK_BOOTTIME.
-func (f *fake) store() *store {
+// store opens a store.
+func (f *fake) store() *standstill.Store {
 	f.t.Helper()
 	return f.storeOf(f.kubeconfig("token: secret"))
 }
 
-func (f *fake) storeOf(kubeconfig string) *store {
+func (f *fake) storeOf(kubeconfig string) *standstill.Store {
+	f.t.Helper()
+	return standstill.New(f.serviceOf(kubeconfig), "one", 0)
+}
+
+// service opens a service.
+func (f *fake) service() *service {
+	f.t.Helper()
+	return f.serviceOf(f.kubeconfig("token: secret"))
+}
+
+func (f *fake) serviceOf(kubeconfig string) *service {
 	f.t.Helper()
 	s, err := open(Config{Kubeconfig: kubeconfig, Proxy: "one", Logger: zaptest.NewLogger(f.t)})
 	if err != nil {
@@ -84,6 +97,34 @@ func (f *fake) storeOf(kubeconfig string) *store {
 	}
 	f.t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+const key = "db/billing"
+
+// read reads the entry, over another connection if one has just been lost.
+func read(t *testing.T, s *standstill.Store) (e kv.Entry) {
+	t.Helper()
+	err := until(func() (err error) {
+		e, err = s.Read(t.Context(), key)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func award(t *testing.T, s *standstill.Store, record string) (life string, version int64) {
+	t.Helper()
+	begun, err := s.Begin(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err = s.Swap(t.Context(), key, read(t, s), []byte(record), begun.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return begun.ID, version
 }
 
 // instead makes a function answer requests, until it returns false.

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"bytes"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fencepost/fencepost/election/standstill"
 )
 
 // The labels and annotations of an object. In the order of these names, nothing comes between
@@ -34,12 +35,8 @@ const (
 const (
 	wroteAward   = "award"
 	wroteRenewal = "renewal"
-	wroteRecord  = "record" // a release, for example
-	wroteEnd     = "end"
+	wroteRelease = "release"
 )
-
-// mostTTL bounds what is believed of the TTL in an object.
-const mostTTL = 24 * time.Hour
 
 // lease is a Lease of the API group coordination.k8s.io. What Fencepost does not set is kept
 // when it writes the object.
@@ -91,18 +88,6 @@ func (o *lease) version() (int64, error) {
 	return v, nil
 }
 
-// award returns the version of the write that made the record: a renewal is none.
-func (o *lease) award() (int64, error) {
-	version, err := o.version()
-	if err != nil {
-		return 0, err
-	}
-	if noted, err := strconv.ParseInt(o.note(noteAward), 10, 64); err == nil && 0 < noted && noted < version {
-		return noted, nil
-	}
-	return version, nil
-}
-
 // holder returns the life that the object was last written with; "" if there is none, or if
 // somebody else has written the holder.
 func (o *lease) holder() string {
@@ -112,54 +97,53 @@ func (o *lease) holder() string {
 	return o.Spec.HolderIdentity
 }
 
-// ttl returns how long the object must stand still until it is free.
-func (o *lease) ttl() time.Duration {
-	ttl, err := time.ParseDuration(o.note(noteTTL))
-	if err != nil || ttl <= 0 {
-		ttl = time.Duration(min(o.Spec.LeaseDurationSeconds, int64(mostTTL/time.Second))) * time.Second
+// stored returns what an object says.
+func (o *lease) stored() (*standstill.Stored, error) {
+	version, err := o.version()
+	if err != nil {
+		return nil, err
 	}
-	return min(max(ttl, 0), mostTTL)
-}
-
-// change is a write of a lease.
-type change struct {
-	what   string // a value of noteLast
-	record []byte
-	life   string // "" leaves the lease to nobody
-	ttl    time.Duration
-	award  int64 // 0: this write is the award, or there is none
+	award, _ := strconv.ParseInt(o.note(noteAward), 10, 64) // 0 if it is none
+	ttl, err := time.ParseDuration(o.note(noteTTL))
+	if err != nil { // somebody has removed it
+		ttl = time.Duration(o.Spec.LeaseDurationSeconds) * time.Second
+	}
+	return &standstill.Stored{Version: version, Basis: o, Record: standstill.Record{
+		Key: o.note(noteKey), Text: []byte(o.note(noteRecord)), Life: o.holder(), TTL: ttl, Award: award, Write: o.note(noteWrite),
+	}}, nil
 }
 
 // next returns what is written over o, or the new object if o is nil. Each write differs from
 // what is there: the API server ignores one that does not, and then the version stays the same.
-func (s *store) next(o *lease, key string, c change) *lease {
-	n := s.object(o, s.nameOf(key))
+func (s *service) next(o *lease, r standstill.Record) *lease {
+	n := s.object(o, s.nameOf(r.Key))
 	notes := n.Metadata.Annotations
-	notes[noteKey], notes[noteLast], notes[noteWrite] = key, c.what, rand.Text()
-	notes[noteRecord] = string(c.record)
+	notes[noteKey], notes[noteRecord], notes[noteWrite] = r.Key, string(r.Text), r.Write
 	delete(notes, noteAward)
-	if c.award > 0 {
-		notes[noteAward] = strconv.FormatInt(c.award, 10)
+	if r.Award > 0 {
+		notes[noteAward] = strconv.FormatInt(r.Award, 10)
 	}
-	if c.life == "" {
+	if r.Life == "" {
 		delete(notes, noteLife)
 		delete(notes, noteTTL)
-		n.Spec.HolderIdentity = ""
+		notes[noteLast], n.Spec.HolderIdentity = wroteRelease, ""
 		return n
 	}
 	now := microTime(time.Now())
-	if c.what == wroteAward {
+	notes[noteLast] = wroteRenewal
+	if r.Award == 0 {
+		notes[noteLast] = wroteAward
 		n.Spec.AcquireTime = now
 		n.Spec.LeaseTransitions++
 	}
-	notes[noteLife], notes[noteTTL] = c.life, c.ttl.String()
-	n.Spec.HolderIdentity, n.Spec.RenewTime = c.life, now
-	n.Spec.LeaseDurationSeconds = int64((c.ttl + time.Second - 1) / time.Second)
+	notes[noteLife], notes[noteTTL] = r.Life, r.TTL.String()
+	n.Spec.HolderIdentity, n.Spec.RenewTime = r.Life, now
+	n.Spec.LeaseDurationSeconds = int64((r.TTL + time.Second - 1) / time.Second)
 	return n
 }
 
 // object returns a copy of o that belongs to the prefix, or a new object if o is nil.
-func (s *store) object(o *lease, name string) *lease {
+func (s *service) object(o *lease, name string) *lease {
 	n := &lease{Metadata: metadata{Name: name}}
 	if o != nil {
 		*n = *o
@@ -195,11 +179,11 @@ func CheckPrefix(prefix string) error {
 
 // markerName is the name of the object that holds the marker. No lease has it: the last part of
 // a lease's name is longer.
-func (s *store) markerName() string { return s.prefix + ".generation" }
+func (s *service) markerName() string { return s.prefix + ".generation" }
 
 // nameOf returns the name of the object for a key: the prefix, what people can read of the key,
 // and a hash of the key, in lower-case letters and digits. The key itself stands in an annotation.
-func (s *store) nameOf(key string) string {
+func (s *service) nameOf(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	hash := strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
 	if words := readable(key); words != "" {
@@ -226,6 +210,6 @@ func readable(key string) string {
 
 // isOf reports whether an object is that of the key which it names. What somebody has made or
 // copied under another name is not a lease of Fencepost.
-func (s *store) isOf(o *lease) bool {
+func (s *service) isOf(o *lease) bool {
 	return o.Metadata.Name == s.nameOf(o.note(noteKey))
 }

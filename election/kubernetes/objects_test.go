@@ -4,10 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/standstill"
 )
 
 // What others do to the object of a lease.
@@ -44,7 +42,7 @@ func TestOthersWriteTheObject(t *testing.T) {
 			f := newFake(t)
 			s := f.store()
 			life, version := award(t, s, "award")
-			c.change(f, s.nameOf(key))
+			c.change(f, f.service().nameOf(key))
 			err := s.Beat(t.Context(), key, life)
 			if c.lost != errors.Is(err, election.ErrLost) || !c.lost && err != nil {
 				t.Fatalf("the beat ended with %v", err)
@@ -59,7 +57,7 @@ func TestOthersWriteTheObject(t *testing.T) {
 				}
 				return
 			}
-			o := f.object(s.nameOf(key))
+			o := f.object(f.service().nameOf(key))
 			if e.Life != life || e.Version != version || string(e.Record) != "award" || o.Metadata.Labels[labelPrefix] != "fencepost" {
 				t.Errorf("it is read as %+v", e)
 			}
@@ -70,83 +68,9 @@ func TestOthersWriteTheObject(t *testing.T) {
 	}
 }
 
-// A lease is free when its object has stood still for its TTL, whatever the clocks of others say.
-func TestALeaseIsFreeWhenItStandsStill(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	holder, other := f.store(), f.store()
-	now := time.Hour
-	other.still = standstill.New(func() time.Duration { return now })
-	life, _ := award(t, holder, "award")
-	isHeld := func(want bool) {
-		t.Helper()
-		if e := read(t, other); (e.Life == life) != want {
-			t.Errorf("after %v it is read as %+v", now-time.Hour, e)
-		}
-	}
-	wait := func(d time.Duration) {
-		for range d / time.Second {
-			now += time.Second
-			other.still.Hear() // the API server answers all the time
-		}
-	}
-	now += 10 * time.Minute // it was awarded long before it is first seen
-	isHeld(true)
-	wait(59 * time.Second)
-	isHeld(true)
-	if err := holder.Beat(t.Context(), key, life); err != nil {
-		t.Fatal(err)
-	}
-	wait(2 * time.Second)
-	isHeld(true)
-	wait(59 * time.Second)
-	isHeld(true)
-	wait(time.Second)
-	isHeld(false)
-	if err := holder.Beat(t.Context(), key, life); err != nil { // nobody has taken it
-		t.Errorf("the holder renews with %v", err)
-	}
-	isHeld(true)
-	wait(30 * time.Second)
-	now += 45 * time.Second // the API server is away, and nobody can renew
-	isHeld(true)
-	wait(59 * time.Second)
-	isHeld(true)
-	wait(time.Second)
-	isHeld(false)
-	f.change(holder.nameOf(key), func(o *lease) {
-		o.Metadata.Annotations[noteTTL] = "876000h"
-		o.Spec.LeaseDurationSeconds = 1 << 31
-	})
-	isHeld(true)
-	wait(mostTTL)
-	isHeld(false)
-}
-
-// What others write is no sign of life of the holder, however often they do.
-func TestALeaseIsFreeAlthoughOthersWriteTheObject(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	holder, other := f.store(), f.store()
-	now := time.Hour
-	other.still = standstill.New(func() time.Duration { return now })
-	life, _ := award(t, holder, "award")
-	for i := range 13 {
-		want := life
-		if i == 12 { // the TTL is a minute
-			want = ""
-		}
-		if e := read(t, other); e.Life != want {
-			t.Errorf("after %d s it is held by %q", 5*i, e.Life)
-		}
-		f.change(holder.nameOf(key), func(o *lease) { o.Metadata.Annotations["example.com/note"] = strings.Repeat("x", i) })
-		now += 5 * time.Second
-	}
-}
-
 func TestNames(t *testing.T) {
 	t.Parallel()
-	s := &store{prefix: "fencepost"}
+	s := &service{prefix: "fencepost"}
 	seen := map[string]string{s.markerName(): "the marker"}
 	for _, key := range []string{
 		"db/billing", "db/Billing", "db/bil-ling", "db-billing", "a=2Fb/c", "a/b=2Fc", "=C3=A4/=C3=B6", "/", "generation", "=",

@@ -15,11 +15,12 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/standstill"
 	"github.com/fencepost/fencepost/internal/kubernetestest"
 )
 
-// onServer opens a store on a real server, with a prefix of its own.
-func onServer(t *testing.T, server *kubernetestest.Server) *store {
+// onServer opens a service on a real server, with a prefix of its own.
+func onServer(t *testing.T, server *kubernetestest.Server) *service {
 	t.Helper()
 	s, err := open(Config{Kubeconfig: server.Kubeconfig(t, server.Addr(), kubernetestest.Admin), Prefix: "t" + strings.ToLower(rand.Text()), Proxy: "one"})
 	if err != nil {
@@ -31,7 +32,7 @@ func onServer(t *testing.T, server *kubernetestest.Server) *store {
 
 func TestStoreOnAServer(t *testing.T) {
 	t.Parallel()
-	electiontest.RunStore(t, onServer(t, kubernetestest.Shared(t)))
+	electiontest.RunStore(t, standstill.New(onServer(t, kubernetestest.Shared(t)), "one", 0))
 }
 
 // What Fencepost rests on: a write that is older than the object is refused, also if the object
@@ -49,27 +50,27 @@ func TestWhatAServerRefuses(t *testing.T) {
 	}
 	write := func(basis *lease, record string) *lease {
 		t.Helper()
-		o, err := s.write(ctx, basis, s.next(basis, key, change{what: wroteRecord, record: []byte(record)}))
+		o, err := s.write(ctx, basis, s.next(basis, standstill.Record{Key: key, Text: []byte(record), Write: record}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return o
 	}
 	first := write(nil, "first")
-	refused("a second new object", nil, s.next(nil, key, change{what: wroteRecord}))
+	refused("a second new object", nil, s.next(nil, standstill.Record{Key: key}))
 	second := write(first, "second")
-	refused("an older version", first, s.next(first, key, change{what: wroteRecord}))
+	refused("an older version", first, s.next(first, standstill.Record{Key: key}))
 	same, err := s.write(ctx, second, second)
 	if err != nil || same.Metadata.ResourceVersion != second.Metadata.ResourceVersion {
 		t.Errorf("a write without a change made version %s of %s: %v", same.Metadata.ResourceVersion, second.Metadata.ResourceVersion, err)
 	}
 	as.delete(s.nameOf(key))
-	refused("an object that was deleted", second, s.next(second, key, change{what: wroteRecord}))
+	refused("an object that was deleted", second, s.next(second, standstill.Record{Key: key}))
 	if o, err := s.get(ctx, s.nameOf(key)); o != nil || err != nil {
 		t.Errorf("it was made again: %+v, %v", o, err)
 	}
 	third := write(nil, "third")
-	refused("an object that was deleted and made again", second, s.next(second, key, change{what: wroteRecord}))
+	refused("an object that was deleted and made again", second, s.next(second, standstill.Record{Key: key}))
 	a, errA := second.version()
 	b, errB := third.version()
 	if errors.Join(errA, errB) != nil || b <= a {
@@ -209,7 +210,8 @@ func TestABusyServerLosesNoLease(t *testing.T) {
 func TestEtcdIsRestoredBeneathTheServer(t *testing.T) {
 	t.Parallel()
 	server := kubernetestest.Start(t)
-	s := onServer(t, server)
+	on := onServer(t, server)
+	s := standstill.New(on, "one", 0)
 	if err := s.Mark(t.Context(), "marker", false); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +236,7 @@ func TestEtcdIsRestoredBeneathTheServer(t *testing.T) {
 		t.Errorf("after the restore it is read as %+v", e)
 	}
 	var all list
-	if err := s.api.do(t.Context(), request{verb: "list", method: http.MethodGet, query: s.selector(), into: &all}); err != nil {
+	if err := on.api.do(t.Context(), request{verb: "list", method: http.MethodGet, query: on.selector(), into: &all}); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range all.Items {

@@ -76,10 +76,10 @@ func client(t *testing.T, cfg Config) *kv.Client {
 	return c
 }
 
-// service is a server with a prefix that is unique to the test.
-func service(t *testing.T, server *kubernetestest.Server, db string) *electiontest.Service {
+// conformed is a server with a prefix that is unique to the test.
+func conformed(t *testing.T, server *kubernetestest.Server, db string) *electiontest.Service {
 	as := admin{t, server, strings.ReplaceAll(db, "_", "-")}
-	name := func(resource string) string { return (&store{prefix: as.prefix}).nameOf(db + "/" + resource) }
+	name := func(resource string) string { return (&service{prefix: as.prefix}).nameOf(db + "/" + resource) }
 	patched := func(patch string) func(*testing.T, string) {
 		return func(_ *testing.T, resource string) { as.patch(name(resource), patch) }
 	}
@@ -122,14 +122,14 @@ func service(t *testing.T, server *kubernetestest.Server, db string) *electionte
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	electiontest.Run(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
-		return service(t, kubernetestest.Shared(t), db)
+		return conformed(t, kubernetestest.Shared(t), db)
 	})
 }
 
 func TestRestores(t *testing.T) {
 	t.Parallel()
 	electiontest.RunRestores(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
-		return service(t, kubernetestest.Start(t), db)
+		return conformed(t, kubernetestest.Start(t), db)
 	})
 }
 
@@ -171,7 +171,7 @@ func TestConformanceOnTheWire(t *testing.T) {
 		"an acquire that arrives after its lease was given back takes nothing",
 		"an acquire that arrives after its worker has gone takes nothing",
 	}, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
-		s := service(t, kubernetestest.Shared(t), db)
+		s := conformed(t, kubernetestest.Shared(t), db)
 		s.Addr = front(t, kubernetestest.Shared(t), nil)
 		s.Provider = func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
 			return client(t, Config{Kubeconfig: plainConfig(t, link.Addr()), Prefix: strings.ReplaceAll(db, "_", "-"), Proxy: proxy}).Database(db)

@@ -7,23 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"time"
 
-	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/standstill"
 )
 
-// watchSeconds is when the API server ends a watch by itself.
-const watchSeconds = "10"
-
 const (
-	// leastWatch is how long a watch goes on unless it is ended in a hurry, as the API server does
-	// to one that cannot keep up. Several such in a row are an error.
-	leastWatch = 200 * time.Millisecond
-	mostShort  = 5
-	// ahead is how many events are taken from the API server before they are looked at.
-	ahead = 1000
+	// watchSeconds is when the API server ends a watch by itself.
+	watchSeconds = "10"
 	// listTimeout is a little less than package kv waits for, so that its error says why.
 	listTimeout = 1800 * time.Millisecond
 )
@@ -34,48 +25,39 @@ type event struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// view is what a watch has shown.
+// view is what a watch tells.
 type view struct {
-	*standstill.View
-	s *store
+	s      *service
+	marker string
+	tell   func(standstill.Change)
 }
 
-// Watch implements kv.Store. It lists what there is, watches from there on, and lists again when
-// the watch ends or what it rests on is too old.
-func (s *store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
-	for short := 0; ; {
-		v := &view{s.still.View(), s}
-		since, err := v.list(ctx)
-		if err != nil {
+// Watch implements standstill.Service. It lists what there is, and watches from there on. When the API server
+// ends the watch, or no longer knows what it rests on, package kv begins another one.
+func (s *service) Watch(ctx context.Context, tell func(standstill.Change)) error {
+	v := &view{s: s, tell: tell}
+	since, err := v.list(ctx)
+	if err != nil {
+		return err
+	}
+	r := s.watchSince(since, watchSeconds)
+	body, err := s.api.open(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	for lines := json.NewDecoder(body); ; {
+		var e event
+		if err := lines.Decode(&e); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the API server has ended the watch")
+			}
+			return s.api.failed(ctx, r, err)
+		}
+		if err := v.apply(e); err != nil {
 			return err
-		}
-		v.Show(see)
-		began := time.Now()
-		err = v.follow(ctx, since, see)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && !isStatus(err, http.StatusGone):
-			return err
-		case time.Since(began) >= leastWatch:
-			short = 0
-			continue
-		}
-		if short++; short > mostShort {
-			return fmt.Errorf("watch leases: %s ends watches at once: %w", s.api.name, errors.Join(err, io.ErrUnexpectedEOF))
-		}
-		timer := time.NewTimer(time.Duration(short) * leastWatch / 4)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
 		}
 	}
-}
-
-func (s *store) selector() url.Values {
-	return url.Values{"labelSelector": {labelPrefix + "=" + s.prefix}}
 }
 
 // list reads everything, and returns since when a watch has to follow.
@@ -86,120 +68,53 @@ func (v *view) list(ctx context.Context) (since string, err error) {
 	if err := v.s.api.do(ctx, request{verb: "list", method: http.MethodGet, query: v.s.selector(), into: &all}); err != nil {
 		return "", err
 	}
-	v.s.still.Hear()
+	c := standstill.Change{All: true}
 	for _, o := range all.Items {
-		if _, err := v.take(o); err != nil {
+		if o.Metadata.Name == v.s.markerName() {
+			v.marker = o.note(noteMarker)
+			continue
+		}
+		if c.Records, err = v.with(c.Records, o); err != nil {
 			return "", err
 		}
 	}
+	c.Marker = v.marker
+	v.tell(c)
 	return all.Metadata.ResourceVersion, nil
 }
 
-// take notes an object as it is now, and reports whether that matters. What is not Fencepost's is left
-// out.
-func (v *view) take(o *lease) (changed bool, err error) {
-	switch {
-	case o.Metadata.Name == v.s.markerName():
-		return v.mark(o.note(noteMarker)), nil
-	case v.s.isOf(o):
-		r, err := recordOf(o)
-		if err != nil {
-			return false, err
-		}
-		v.s.sighted(o)
-		return v.Put(o.Metadata.Name, r), nil
+// with returns the records and that of an object. What is not Fencepost's is left out.
+func (v *view) with(all []*standstill.Stored, o *lease) ([]*standstill.Stored, error) {
+	if !v.s.isOf(o) {
+		return all, nil
 	}
-	return false, nil
+	r, err := o.stored()
+	return append(all, r), err
 }
 
-// mark notes the marker, and reports whether it is another one.
-func (v *view) mark(marker string) (changed bool) {
-	changed, v.Marker = v.Marker != marker, marker
-	return changed
-}
-
-// drop notes that an object was deleted, or no longer has the label, and reports whether that matters.
-func (v *view) drop(o *lease) (changed bool) {
-	if o.Metadata.Name == v.s.markerName() {
-		return v.mark("")
-	}
-	v.s.still.Forget(o.Metadata.Name)
-	return v.Drop(o.Metadata.Name)
-}
-
-// follow shows each change until the watch ends.
-func (v *view) follow(ctx context.Context, since string, see func(kv.Snapshot)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	query := v.s.selector()
-	query.Set("watch", "true")
-	query.Set("resourceVersion", since)
-	query.Set("timeoutSeconds", watchSeconds)
-	events, ended := make(chan event, ahead), make(chan error, 1)
-	go func() {
-		ended <- v.s.api.stream(ctx, request{verb: "watch", method: http.MethodGet, query: query}, events)
-	}()
-	timer := time.NewTimer(v.Next())
-	defer timer.Stop()
-	for {
-		var err error
-		select {
-		case e := <-events:
-			err = v.applyAll(e, events, func(snapshot kv.Snapshot) {
-				see(snapshot)
-				timer.Reset(v.Next())
-			})
-		case <-timer.C:
-			if v.Lapsed() {
-				v.Show(see)
-			}
-			timer.Reset(v.Next())
-		case err := <-ended: // what has come before it is in the next list
-			return err
-		}
-		if err != nil {
-			cancel()
-			<-ended
-			return err
-		}
-	}
-}
-
-// applyAll takes an event, and those that have come after it, and shows everything if that matters.
-func (v *view) applyAll(e event, more <-chan event, see func(kv.Snapshot)) error {
-	matters := false
-	for {
-		changed, err := v.apply(e)
-		if err != nil {
-			return err
-		}
-		matters = matters || changed
-		select {
-		case e = <-more:
-			continue
-		default:
-		}
-		if matters {
-			v.Show(see)
-		}
-		return nil
-	}
-}
-
-// apply takes an event, and reports whether it matters.
-func (v *view) apply(e event) (changed bool, err error) {
+// apply tells what an event means.
+func (v *view) apply(e event) (err error) {
 	if e.Type == "ERROR" {
-		return false, failure(e.Object)
+		return failure(e.Object)
 	}
 	var o lease
 	if err := json.Unmarshal(e.Object, &o); err != nil {
-		return false, fmt.Errorf("watch leases: decode an event: %w", err)
+		return fmt.Errorf("watch leases: decode an event: %w", err)
 	}
-	switch e.Type {
-	case "ADDED", "MODIFIED":
-		return v.take(&o)
-	case "DELETED":
-		return v.drop(&o), nil
+	var c standstill.Change
+	switch marker := o.Metadata.Name == v.s.markerName(); {
+	case e.Type == "DELETED" && marker:
+		v.marker = ""
+	case marker:
+		v.marker = o.note(noteMarker)
+	case e.Type == "DELETED":
+		c.Gone = []string{o.note(noteKey)}
+	default:
+		if c.Records, err = v.with(nil, &o); err != nil {
+			return err
+		}
 	}
-	return false, nil // a bookmark
+	c.Marker = v.marker
+	v.tell(c)
+	return nil
 }

@@ -78,18 +78,18 @@ func (n *node) add(ctx context.Context, m Member) (joined, error) {
 	case found.Disk != m.Disk:
 		f := n.raft.RemoveServer(found.id(), all.index, enqueueTimeout)
 		if err := n.wait(ctx, f); err != nil {
-			return joined{}, leading(err)
+			return joined{}, n.leading(err)
 		}
 		all.index = f.Index()
 	}
 	f := n.raft.AddNonvoter(m.id(), m.recorded(), all.index, enqueueTimeout)
 	if err := n.wait(ctx, f); err != nil {
-		return joined{}, leading(err)
+		return joined{}, n.leading(err)
 	}
 	return joined{n.disk.Identity.Cluster}, nil
 }
 
-// promoteMember lets a node vote that has caught up.
+// promoteMember lets a node vote, if it has caught up.
 func (n *node) promoteMember(ctx context.Context, m Member) error {
 	all, err := n.members(ctx)
 	if err != nil {
@@ -102,11 +102,14 @@ func (n *node) promoteMember(ctx context.Context, m Member) error {
 	case all.list[i].Voter:
 		return nil
 	}
+	if err := n.takesPart(ctx, m, n.raft.AppliedIndex()); err != nil {
+		return err
+	}
 	all.list[i].Voter = true
 	if err := n.canDecide(ctx, all.list, "with the vote of "+m.Name); err != nil {
 		return err
 	}
-	return leading(n.wait(ctx, n.raft.AddVoter(m.id(), m.recorded(), all.index, enqueueTimeout)))
+	return n.leading(n.wait(ctx, n.raft.AddVoter(m.id(), m.recorded(), all.index, enqueueTimeout)))
 }
 
 // remove removes a node, unless it has been removed already, or was added again meanwhile.
@@ -129,7 +132,7 @@ func (n *node) remove(ctx context.Context, m Member) error {
 			return err
 		}
 	}
-	return leading(n.wait(ctx, n.raft.RemoveServer(found.id(), all.index, enqueueTimeout)))
+	return n.leading(n.wait(ctx, n.raft.RemoveServer(found.id(), all.index, enqueueTimeout)))
 }
 
 // canDecide refuses a change after which the members would be these, unless a majority of their
@@ -172,7 +175,7 @@ func (n *node) takesPart(ctx context.Context, m Member, index uint64) error {
 	}
 	for {
 		var s NodeStatus
-		if err := n.others.ask(ctx, m.Name, request{op: opSelf}, anywhere, &s); err != nil {
+		if err := n.others.ask(ctx, m.Name, request{op: opSelf}, false, &s); err != nil {
 			return err
 		}
 		switch {

@@ -1,11 +1,11 @@
 package raft
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/raft/state"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
 	"github.com/fencepost/fencepost/internal/stopwatch"
@@ -48,10 +49,7 @@ type members struct {
 	dir   string // of their directories
 	names []string
 	nodes map[string]*node // those that run
-	// stalled nodes cannot write their disks, as far as they know.
-	stalled map[string]*atomic.Bool
-	// deaf nodes get heartbeats and no entries.
-	deaf map[string]*atomic.Bool
+	all   *cluster
 }
 
 // newMembers prepares nodes, and starts none.
@@ -63,21 +61,44 @@ func newMembers(t *testing.T, names ...string) *members {
 	authority := pgtest.NewAuthority(t)
 	pair := authority.Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
 	c := &members{
-		t: t, dir: directory(t), names: names, nodes: map[string]*node{}, stalled: map[string]*atomic.Bool{}, deaf: map[string]*atomic.Bool{},
+		t: t, dir: directory(t), names: names, nodes: map[string]*node{},
 		base: Config{
 			Peers: map[string]string{}, CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile,
-			Heartbeat: heartbeat, Prefix: "test", giveUp: patience, // a busy machine may take longer than an election
+			Heartbeat: heartbeat, Prefix: "test", patience: patience, // a busy machine may take longer than an election
 		},
 	}
 	for _, name := range names {
-		c.base.Peers[name], c.stalled[name], c.deaf[name] = ports.For(t).Address(), new(atomic.Bool), new(atomic.Bool)
+		c.base.Peers[name] = ports.For(t).Address()
 	}
+	c.connect()
 	t.Cleanup(func() {
 		for name := range c.nodes {
 			c.stop(name)
 		}
+		c.all.close()
 	})
 	return c
+}
+
+// connect connects to the nodes at the addresses that they have now.
+func (c *members) connect() {
+	c.t.Helper()
+	var err error
+	if c.all, err = newCluster(c.base.withDefaults()); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// apply has a command applied.
+func (c *members) apply(ctx context.Context, cmd state.Command) (o state.Outcome, err error) {
+	err = c.all.call(ctx, request{op: opApply, in: cmd}, &o)
+	return o, err
+}
+
+// mark has an entry applied.
+func (c *members) mark(ctx context.Context) error {
+	_, err := c.apply(ctx, state.Command{Op: state.Mark, Space: "test", Marker: "m"})
+	return err
 }
 
 // directory returns one that the test alone uses, in memory if that can be had: every entry is
@@ -126,10 +147,6 @@ func (c *members) config(name string) Config {
 	cfg := c.base
 	cfg.Name, cfg.Listen, cfg.Dir, cfg.Proxy = name, c.base.Peers[name], filepath.Join(c.dir, name), name
 	cfg.Logger = zaptest.NewLogger(c.t).Named(name)
-	if s := c.stalled[name]; s != nil {
-		cfg.stalls = s.Load
-	}
-	cfg.loses = func(to string) bool { return c.deaf[to] != nil && c.deaf[to].Load() }
 	return cfg
 }
 
@@ -174,14 +191,10 @@ func (c *members) allVote() {
 	})
 }
 
-// members returns the members as any node says.
+// members returns the members; nil if there is no leader.
 func (c *members) members() (all []Member) {
-	for _, n := range c.nodes {
-		if n.call(within(c.t, 10*time.Second), request{op: opMembers}, &all) == nil {
-			return all
-		}
-	}
-	return nil
+	_ = c.all.call(within(c.t, 10*time.Second), request{op: opMembers}, &all)
+	return all
 }
 
 // trouble returns what is wrong with a node, as raft status says.

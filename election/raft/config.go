@@ -44,17 +44,13 @@ type Config struct {
 	// It must be the same everywhere.
 	Heartbeat time.Duration
 
-	stalls func() bool          // for tests: the disk counts as one that cannot be written
-	loses  func(to string) bool // for tests: entries that are sent to this node are lost
-	giveUp time.Duration        // when a request is no longer repeated; 0 is giveUp, and tests wait for longer
+	patience time.Duration // when a request is no longer repeated; default giveUp, and tests wait for longer
 }
 
 func (cfg Config) withDefaults() Config {
 	cfg.Prefix, cfg.Logger = kv.Prefix(cfg.Prefix), cmp.Or(cfg.Logger, zap.NewNop())
 	cfg.Listen = cmp.Or(cfg.Listen, cfg.Peers[cfg.Name])
-	if cfg.Heartbeat <= 0 {
-		cfg.Heartbeat = defaultHeartbeat
-	}
+	cfg.Heartbeat, cfg.patience = cmp.Or(cfg.Heartbeat, defaultHeartbeat), cmp.Or(cfg.patience, giveUp)
 	return cfg
 }
 

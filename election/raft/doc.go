@@ -1,4 +1,4 @@
-// Package raft awards leases by Raft among the proxies themselves, as a Store of package kv. No
+// Package raft awards leases by Raft among the proxies themselves, as a Service of package standstill. No
 // other server runs: three or more proxies are the nodes, each with a stable name and a disk of
 // its own.
 //
@@ -6,7 +6,8 @@
 //
 // Package state is the replicated state machine: records of leases by key, and a marker. Every
 // award, renewal and release is an entry of Raft's log, so that a quorum has it before anybody
-// counts on it. A new leader therefore extends nothing, and has no timers to take over.
+// counts on it. A node that does not lead passes a request on to the leader. A new leader extends nothing, and
+// has no timers to take over.
 //
 // # Order of awards
 //
@@ -25,29 +26,27 @@
 //
 // # Time
 //
-// No node measures a TTL for another one. A lease is free when its record has not been touched
-// for its TTL by the clock (CLOCK_BOOTTIME) of the proxy that looks, since that proxy first saw
-// it so. A TTL is at least three heartbeat timeouts, because otherwise every election of Raft's
-// could cost all leases.
+// No node measures a TTL for another one (see package standstill). A TTL is at least three heartbeat
+// timeouts, because otherwise every election of Raft's could cost all leases.
 //
 // # Reads
 //
 // What decides goes to Raft's leader, which proves with an entry of its own (Barrier) that it still
-// leads, and that it has applied everything that was committed before. Reads that wait at the same time share
-// a proof. A leader that was frozen believes in its old state until then. A watch looks at the
-// proxy's own replica, after it has caught up with the leader once: it says when a read is due, and
-// decides nothing.
+// leads, and that it has applied everything that was committed before. A leader that was frozen believes in its
+// old state until then. A watch begins with such a proof, and goes on without one: it says when a read is due,
+// and decides nothing.
 //
 // # Repeats
 //
 // What is sent to the leader may be carried out although no answer comes (ErrLeadershipLost). It
-// is sent again, with the same life, until it is answered or the caller gives up. The state machine
-// applies a repeated command at most once.
+// is sent again until it is answered or the caller gives up. The state machine applies a repeated command at
+// most once.
 //
 // # Connections
 //
 // Raft and the requests of other proxies and of commands share one port, with TLS in which both
 // sides show a certificate of the same authority. The protocol that they negotiate (ALPN) tells
 // them apart. The name of Raft's contains the ids of the cluster and of the directory of the node
-// that is meant, so that nodes of two clusters cannot mix. Whoever has a certificate of the authority may do everything.
+// that is meant, so that nodes of two clusters cannot mix. Whoever has a certificate of the authority may do
+// everything.
 package raft

@@ -1,69 +1,35 @@
 package raft
 
 import (
-	"bytes"
-	"sync"
+	"encoding/json"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
-const (
-	// repeatAfter is how long a warning is not logged again.
-	repeatAfter = time.Minute
-	// mostWarnings bounds how many warnings are remembered.
-	mostWarnings = 100
-)
+// repeatAfter is how long a line of Raft's library is not logged again.
+const repeatAfter = time.Minute
 
 // lines takes the lines that Raft's library writes.
-type lines struct {
-	log *zap.Logger
-
-	mu   sync.Mutex
-	said map[string]time.Time // when warnings were logged
-}
+type lines struct{ log *zap.Logger }
 
 // libraryLog returns a log for Raft's library. What it calls an error is a warning: it goes on, and
-// whether leases can be had is logged elsewhere.
+// whether leases can be had is logged elsewhere. It repeats some lines several times a second while a node is away.
 func libraryLog(log *zap.Logger) hclog.Logger {
-	level := hclog.Warn
-	if log.Core().Enabled(zap.DebugLevel) {
-		level = hclog.Info
-	}
-	return hclog.New(&hclog.LoggerOptions{Level: level, Output: &lines{log: log, said: map[string]time.Time{}}, DisableTime: true})
+	once := zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, repeatAfter, 1, 0) })
+	return hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, JSONFormat: true, Output: lines{log.WithOptions(once)}})
 }
 
-// Write takes one line, such as "[WARN]  raft: failed to contact: server-id=two".
-func (l *lines) Write(line []byte) (int, error) {
-	level, text, ok := bytes.Cut(line, []byte("] "))
-	if !ok {
-		level, text = nil, line
+// Write takes one line.
+func (l lines) Write(line []byte) (int, error) {
+	var said struct {
+		Message string `json:"@message"`
 	}
-	text = bytes.TrimSpace(text)
-	switch warning := string(level) == "[WARN" || string(level) == "[ERROR"; {
-	case warning && l.isNew(text):
-		l.log.Warn(string(text))
-	default:
-		l.log.Debug(string(text))
+	if err := json.Unmarshal(line, &said); err != nil {
+		return 0, err
 	}
+	l.log.Warn("raft: "+said.Message, zap.ByteString("line", line))
 	return len(line), nil
-}
-
-// isNew reports whether a warning was not logged lately. The library repeats some several times a
-// second while a node is away; they differ in their ends.
-func (l *lines) isNew(text []byte) bool {
-	for _, end := range []string{" backoff time=", " error="} {
-		text, _, _ = bytes.Cut(text, []byte(end))
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if at, ok := l.said[string(text)]; ok && time.Since(at) < repeatAfter {
-		return false
-	}
-	if len(l.said) == mostWarnings {
-		clear(l.said)
-	}
-	l.said[string(text)] = time.Now()
-	return true
 }

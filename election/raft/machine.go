@@ -38,7 +38,7 @@ func (m *machine) Apply(entry *hraft.Log) any {
 	c, err := state.Parse(entry.Data)
 	var outcome state.Outcome
 	if err == nil {
-		outcome, err = m.state.Apply(entry.Index, c)
+		outcome = m.state.Apply(entry.Index, c)
 	}
 	switch {
 	case errors.Is(err, state.ErrUnknown):
@@ -54,16 +54,6 @@ func (m *machine) Apply(entry *hraft.Log) any {
 	}
 	m.announce()
 	return outcome
-}
-
-// end says why the replica cannot go on, if nothing has said so before.
-func (m *machine) end(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.broken == nil {
-		m.broken = err
-		m.announce()
-	}
 }
 
 // announce wakes those who wait. m.mu is held.

@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -16,26 +15,18 @@ import (
 )
 
 // Bootstrap begins a new cluster, whose only node is this one, and makes its directory. It must be
-// done once, at one node: two clusters would award the same leases. It is refused while another node
-// of the configuration runs. Where that cannot be told, because a host does not answer at all, it warns:
-// the first node must be able to start before the hosts of the others do.
+// done once, at one node: two clusters would award the same leases. It is refused while anything accepts
+// connections at the address of a node. The first node must be able to start before the hosts of the others do.
 func Bootstrap(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
-	_, err := cfg.address()
-	if err != nil {
+	if _, err := cfg.address(); err != nil {
 		return err
 	}
-	c, err := newCluster(cfg)
-	if err != nil {
-		return err
-	}
-	unknown, err := c.nobodyRuns(ctx, cfg)
-	if err = errors.Join(err, c.close()); err != nil {
-		return err
-	}
-	for _, n := range unknown {
-		cfg.Logger.Warn(fmt.Sprintf("%s (%s) does not answer, so that nothing tells whether a node runs there: %v. If there is a cluster already, do not start this "+
-			"proxy, and empty %s: two clusters would award the same leases", n.Name, n.Address, n.Err, cfg.Dir))
+	for name, address := range cfg.Peers {
+		if accepts(ctx, address) {
+			return fmt.Errorf("something accepts connections at %s, the address of %s: if a node runs there, add this one to its cluster with fencepost raft add; "+
+				"otherwise correct election.raft, or stop it first", address, name)
+		}
 	}
 	id := disk.Identity{Cluster: newID(), Node: cfg.Name, Disk: newID()}
 	self := Member{Name: id.Node, Disk: id.Disk}
@@ -49,57 +40,14 @@ func Bootstrap(ctx context.Context, cfg Config) error {
 	})
 }
 
-// nobodyRuns returns an error if something accepts connections at the address of a node, and the nodes of
-// which nothing can be told. A connection that is refused tells that there is none.
-func (c *cluster) nobodyRuns(ctx context.Context, cfg Config) (unknown []NodeAnswer, err error) {
-	errs := make([]error, len(c.names))
-	var wg sync.WaitGroup
-	for i, name := range c.names {
-		wg.Go(func() { errs[i] = connects(ctx, c.peers[name]) })
-	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	for i, err := range errs {
-		n := NodeAnswer{Name: c.names[i], Address: c.peers[c.names[i]], Err: err}
-		switch {
-		case errors.Is(err, syscall.ECONNREFUSED):
-			continue
-		case err != nil:
-			unknown = append(unknown, n)
-			continue
-		}
-		n = c.nodeStatus(ctx, n.Name)
-		switch {
-		case n.Err != nil:
-			return nil, fmt.Errorf("something accepts connections at %s, the address of %s, and does not say what it is (%w): a node may run there, "+
-				"and must not get a second cluster beside it. Correct election.raft, or stop it first", n.Address, n.Name, n.Err)
-		case n.Name == cfg.Name:
-			return nil, runs(n)
-		default:
-			return nil, fmt.Errorf("the node %s at %s runs already: add this node to its cluster with fencepost raft add", n.Name, n.Address)
-		}
-	}
-	return unknown, nil
-}
-
-// connects returns nil if something accepts connections at an address.
-func connects(ctx context.Context, address string) error {
+// accepts reports whether something accepts connections at an address.
+func accepts(ctx context.Context, address string) bool {
 	conn, err := (&net.Dialer{Timeout: attemptTimeout}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	return conn.Close()
-}
-
-// runs is the error of a directory that is to be made for a node that is running.
-func runs(n NodeAnswer) error {
-	return fmt.Errorf("the node %s answers at %s: stop its proxy first, because it goes on with the directory that it had", n.Name, n.Address)
+	return err == nil && conn.Close() == nil
 }
 
 // Add adds this node to the running cluster, and makes its directory. It votes when it has been
-// started and has caught up. It is refused while a process answers at the node's address. Only what
+// started and has caught up. It is refused while a process accepts connections at the node's address. Only what
 // starts with this directory is the member: a process that goes on with deleted files is not.
 func Add(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
@@ -110,16 +58,8 @@ func Add(ctx context.Context, cfg Config) error {
 	if err := disk.Prepare(cfg.Dir); err != nil {
 		return err
 	}
-	c, err := newCluster(cfg)
-	if err != nil {
-		return err
-	}
-	own := c.nodeStatus(ctx, cfg.Name)
-	if err := c.close(); err != nil {
-		return err
-	}
-	if own.Err == nil {
-		return runs(own)
+	if accepts(ctx, address) {
+		return fmt.Errorf("something accepts connections at %s, the address of this node: stop its proxy first, because it goes on with the directory that it had", address)
 	}
 	id := disk.Identity{Node: cfg.Name, Disk: newID()}
 	var to joined
@@ -148,18 +88,19 @@ func Remove(ctx context.Context, cfg Config, name string) error {
 	return administer(ctx, cfg, request{op: opRemove, in: Member{Name: name, Disk: all[i].Disk}}, nil)
 }
 
-// administer makes a request to the nodes other than this one.
-func administer(ctx context.Context, cfg Config, r request, into any) (err error) {
+// administer makes a request to the nodes.
+func administer(ctx context.Context, cfg Config, r request, into any) error {
 	c, err := newCluster(cfg)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.close()) }()
+	defer c.close()
 	err = c.call(ctx, r, into)
+	var refused *refusal
 	switch {
 	case err == nil:
 		return nil
-	case final(err) || r.op == opMembers:
+	case errors.As(err, &refused) || r.op == opMembers:
 		return fmt.Errorf("%s: %w", c, err)
 	}
 	return fmt.Errorf("%s: %w. It may have been carried out all the same: run fencepost raft status", c, err)
@@ -197,16 +138,12 @@ func (s Status) Trouble(a NodeAnswer) (problem, remedy string) {
 		return "", ""
 	case a.Status.Name != a.Name:
 		return "the node " + a.Status.Name + " answers at its address", "Correct election.raft.peers."
-	case i < 0 && a.Status.Stopped:
-		return "", "" // it was removed, and is to be stopped
 	case i < 0:
 		return "it runs and is no member: it has just been removed, or belongs to another cluster", "Stop its proxy."
 	case a.Status.Stopped:
 		return "it is a member and takes no part: " + a.Status.State, "Do what that says, or remove the node."
 	case a.Status.Problem != "":
 		return "it cannot write its directory: " + a.Status.Problem, DirectoryRemedy
-	case a.Status.Snapshot != "":
-		return "it cannot write a snapshot: " + a.Status.Snapshot, DirectoryRemedy
 	case a.Status.Disk != s.Members[i].Disk:
 		return "it runs with another directory than the one that was added", "Restart its proxy."
 	case a.Status.Leader == "":
@@ -225,7 +162,7 @@ func Look(ctx context.Context, cfg Config) (s Status, err error) {
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, c.close()) }()
+	defer c.close()
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Nodes = c.nodes(ctx) })
 	wg.Go(func() {
@@ -288,6 +225,6 @@ func (c *cluster) nodeStatus(ctx context.Context, name string) NodeAnswer {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	a := NodeAnswer{Name: name, Address: c.peers[name]}
-	a.Err = c.ask(ctx, name, request{op: opSelf}, anywhere, &a.Status)
+	a.Err = c.ask(ctx, name, request{op: opSelf}, false, &a.Status)
 	return a
 }

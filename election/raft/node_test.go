@@ -1,7 +1,6 @@
 package raft
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -15,30 +14,21 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
-	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/raft/disk"
 	"github.com/fencepost/fencepost/election/raft/state"
+	"github.com/fencepost/fencepost/election/standstill"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
-
-// apply applies a command through a node.
-func apply(ctx context.Context, n *node, c state.Command) (o state.Outcome, err error) {
-	err = n.call(ctx, request{op: opApply, in: c}, &o)
-	return o, err
-}
 
 // What leaves a cluster as it was.
 func TestACluster(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t)
 	t.Run("store", func(t *testing.T) {
-		cfg := c.config("one").withDefaults()
-		cfg.Prefix = "store"
-		electiontest.RunStore(t, newStore(c.nodes["one"], cfg, "raft"))
+		electiontest.RunStore(t, standstill.New(&service{nodes: c.all, space: "store", name: "raft"}, "one", 0))
 	})
 	t.Run("strangers are refused", c.strangersAreRefused)
 	t.Run("an unknown command is refused", c.anUnknownCommandIsRefused)
-	t.Run("an award that arrives late is refused", c.anAwardThatArrivesLateIsRefused)
 	t.Run("the lead is handed over while entries are applied", c.theLeadIsHandedOver)
 }
 
@@ -81,31 +71,14 @@ func TestAVoterThatLostItsDiskRefusesToStart(t *testing.T) {
 	c.allVote()
 }
 
-// A node whose log is damaged does not start, and says what to do.
-func TestANodeWhoseLogIsDamagedSaysWhatToDo(t *testing.T) {
-	t.Parallel()
-	c := newMembers(t, "one")
-	c.begin()
-	c.stop("one")
-	if err := os.Truncate(filepath.Join(c.dir, "one", "raft.db"), 3*4096); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := start(c.config("one").withDefaults()); !errors.Is(err, disk.ErrDamaged) || !strings.Contains(err.Error(), "fencepost raft remove one") {
-		t.Errorf("it starts with %v, %v", n, err)
-	}
-}
-
 // A leader that was cut off believes that it leads, and its replica shows the old holder. Nothing
 // that it decides succeeds.
 func TestALeaderThatIsCutOffDecidesNothing(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t)
 	old := c.leader()
-	take := state.Command{Op: state.Swap, Space: "test", Key: "k", Life: "a", Marker: "m"}
-	for _, cmd := range []state.Command{{Op: state.Mark, Space: "test", Marker: "m"}, take} {
-		if o, err := apply(within(t, patience), old, cmd); err != nil || o.Verdict != state.Done {
-			t.Fatalf("%s: %+v, %v", cmd.Op, o, err)
-		}
+	if err := c.mark(within(t, patience)); err != nil {
+		t.Fatal(err)
 	}
 	for name, n := range c.nodes { // the others are gone, and the leader does not know yet
 		if n != old {
@@ -113,40 +86,36 @@ func TestALeaderThatIsCutOffDecidesNothing(t *testing.T) {
 		}
 	}
 	var v state.View
-	if _, err := old.machine.look(func(s *state.State) { v = s.View("test", "k") }); err != nil || v.Lease.Life != "a" {
+	if _, err := old.machine.look(func(s *state.State) { v = s.View("test", "k") }); err != nil || v.Marker != "m" {
 		t.Fatalf("its replica shows %+v, %v", v, err)
 	}
-	if err := old.lead(within(t, 3*time.Second), request{op: opRead, in: readRequest{"test", "k"}}, &v); err == nil {
+	name := old.cfg.Name
+	if err := c.all.ask(within(t, 2*time.Second), name, request{op: opRead, in: readRequest{"test", "k"}}, false, &v); err == nil {
 		t.Error("a read that decides has succeeded")
 	}
-	if o, err := apply(within(t, 2*time.Second), old, state.Command{Op: state.Beat, Space: "test", Key: "k", Life: "a"}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a renewal ended with %+v, %v", o, err)
+	put := state.Command{Op: state.Put, Space: "test", Key: "k", Text: []byte("1")}
+	var refused *refusal
+	if err := c.all.ask(within(t, 2*time.Second), name, request{op: opApply, in: put}, false, nil); err == nil || errors.As(err, &refused) {
+		t.Errorf("a write ended with %v", err)
 	}
-	if _, err := old.changes(within(t, 2*time.Second), changesRequest{Space: "test", First: true}); err == nil {
+	if err := c.all.ask(within(t, 2*time.Second), name, request{op: opChanges, in: changesRequest{Space: "test", First: true}}, false, nil); err == nil {
 		t.Error("a watch has begun")
 	}
 }
 
 // Entries are sent while the lead is handed from node to node. Each is applied once.
 func (c *members) theLeadIsHandedOver(t *testing.T) {
-	from := c.nodes["one"]
-	if o, err := apply(within(t, patience), from, state.Command{Op: state.Mark, Space: "handed over", Marker: "m"}); err != nil || o.Verdict != state.Done {
-		t.Fatalf("%+v, %v", o, err)
-	}
 	ended := make(chan error, 1)
 	go func() { // ends before the test does, which waits for it
-		var basis, last uint64
+		var last uint64
 		for i := range 60 {
-			cmd := state.Command{Op: state.Swap, Space: "handed over", Key: "k", Life: fmt.Sprint("life-", i), Marker: "m", Basis: basis, Record: []byte("r")}
-			o, err := apply(within(t, patience), from, cmd)
-			for end := time.Now().Add(patience); err != nil && time.Now().Before(end); { // unknown: ask again
-				o, err = apply(within(t, patience), from, cmd)
-			}
-			if err != nil || o.Verdict != state.Done || o.Version <= last {
-				ended <- fmt.Errorf("award %d after %d: %+v, %w", i, last, o, err)
+			cmd := state.Command{Op: state.Put, Space: "handed over", Key: "k", Text: fmt.Append(nil, i), Basis: last}
+			o, err := c.apply(within(t, patience), cmd)
+			if err != nil || o.Version <= last {
+				ended <- fmt.Errorf("write %d after %d: %+v, %w", i, last, o, err)
 				return
 			}
-			basis, last = o.Version, o.Version
+			last = o.Version
 		}
 		ended <- nil
 	}()
@@ -167,27 +136,16 @@ func (c *members) theLeadIsHandedOver(t *testing.T) {
 
 // What no node knows is not made an entry: every replica would end, and end again after each restart.
 func (c *members) anUnknownCommandIsRefused(t *testing.T) {
-	other, err := newCluster(c.base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = other.close() })
 	refused := new(refusal)
 	for name, in := range map[string]any{
 		"an operation": map[string]any{"op": "newer", "space": "test"},
 		"a field":      map[string]any{"op": state.Mark, "space": "test", "marker": "m", "newer": true},
 	} {
-		for _, node := range c.names {
-			if err := other.ask(within(t, patience), node, request{op: opApply, in: in}, anywhere, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), "unknown command") {
-				t.Errorf("%s that %s does not know ends with %v", name, node, err)
-			}
+		if err := c.all.call(within(t, patience), request{op: opApply, in: in}, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), "unknown command") {
+			t.Errorf("%s that no node knows ends with %v", name, err)
 		}
 	}
-	leader := c.leader()
-	if _, err := apply(within(t, patience), leader, state.Command{Op: "newer", Space: "test"}); !errors.As(err, &refused) {
-		t.Errorf("the leader's own proxy gets %v", err)
-	}
-	if err := mark(t, leader); err != nil {
+	if err := c.mark(within(t, patience)); err != nil {
 		t.Errorf("then an entry ends with %v", err)
 	}
 }
@@ -259,49 +217,12 @@ func TestASnapshotIsRestored(t *testing.T) {
 		c.start(name)
 	}
 	c.allVote()
-	var life string
-	if _, err := c.nodes["three"].machine.look(func(s *state.State) { life = s.View("test", "db/billing").Lease.Life }); err != nil || life != lease.Handle {
-		t.Errorf("the replica of the new node shows the holder %q, %v", life, err)
-	}
-}
-
-// A request that is sent after its life has ended awards nothing, wherever it was meanwhile.
-func (c *members) anAwardThatArrivesLateIsRefused(t *testing.T) {
-	cfg := c.config("one").withDefaults()
-	cfg.Prefix = "late"
-	s := newStore(c.nodes["one"], cfg, "raft")
-	ctx := within(t, patience)
-	if err := s.Mark(ctx, "m", false); err != nil {
-		t.Fatal(err)
-	}
-	life, err := s.Begin(ctx, time.Second)
-	if err != nil || life.TTL != leastTTL*heartbeat {
-		t.Fatalf("%+v, %v", life, err)
-	}
-	old, err := s.Read(ctx, "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.ask(life.ID, "k", 0); err != nil { // the request is under way
-		t.Fatal(err)
-	}
-	if err := s.End(ctx, life.ID); err != nil {
-		t.Fatal(err)
-	}
-	late := state.Command{Op: state.Swap, Space: "late", Key: "k", Life: life.ID, Marker: "m"}
-	if o, err := apply(ctx, c.nodes["two"], late); err != nil || o.Verdict != state.Conflict {
-		t.Errorf("the late request ended with %+v, %v", o, err)
-	}
-	if _, err := s.Swap(ctx, "k", old, []byte("r"), life.ID); !errors.Is(err, election.ErrLost) {
-		t.Errorf("another request with the life ended with %v", err)
-	}
-	next, err := s.Begin(ctx, time.Millisecond)
-	if err != nil || next.TTL != leastTTL*heartbeat {
-		t.Fatalf("a short life has %v, %v", next.TTL, err)
-	}
-	if _, err := s.Swap(ctx, "k", old, []byte("r"), next.ID); !errors.Is(err, kv.ErrConflict) {
-		t.Errorf("a request that rests on what was there before ended with %v", err)
-	}
+	eventually(t, "the replica of the new node has the holder", patience, func() (has bool) {
+		_, err := c.nodes["three"].machine.look(func(s *state.State) {
+			has = strings.Contains(string(s.View("test", "db/billing").Record.Text), lease.Handle)
+		})
+		return err == nil && has
+	})
 }
 
 // While a node runs, there is a cluster to be added to.
@@ -315,13 +236,13 @@ func TestASecondClusterIsRefused(t *testing.T) {
 		t.Errorf("it is bootstrapped again with %v", err)
 	}
 	c.start("one")
-	eventually(t, "a second cluster is refused because of the node", patience, func() bool {
-		err := Bootstrap(within(t, patience), c.config("two"))
-		if err == nil {
-			t.Fatal("a second cluster is begun")
+	for _, name := range []string{"one", "two"} {
+		cfg := c.config(name)
+		cfg.Dir = filepath.Join(c.dir, "another")
+		if err := Bootstrap(within(t, patience), cfg); err == nil || !strings.Contains(err.Error(), "accepts connections at "+c.base.Peers["one"]) {
+			t.Errorf("a second cluster is begun at %s with %v", name, err)
 		}
-		return strings.Contains(err.Error(), "node one at "+c.base.Peers["one"]+" runs already") // else it has not said so in time
-	})
+	}
 }
 
 // Without a certificate of the authority nothing is answered, and nodes of another cluster are
@@ -347,8 +268,7 @@ func (c *members) strangersAreRefused(t *testing.T) {
 	if err == nil {
 		t.Error("without a certificate a connection is accepted")
 	}
-	s := c.nodes["one"].others.security
-	if conn, err := s.dial(within(t, patience), c.base.Peers["two"], raftProtocol("another cluster", c.nodes["two"].disk.Identity.Disk)); err == nil {
+	if conn, err := c.all.security.dial(within(t, patience), c.base.Peers["two"], raftProtocol("another cluster", c.nodes["two"].disk.Identity.Disk)); err == nil {
 		_ = conn.Close()
 		t.Error("a node of another cluster is accepted")
 	}
@@ -357,46 +277,32 @@ func (c *members) strangersAreRefused(t *testing.T) {
 // TestANodeThatCannotWriteSaysSo: what its proxy shows is what an operator can do, until it can write again.
 func TestANodeThatCannotWriteSaysSo(t *testing.T) {
 	t.Parallel()
-	c := newMembers(t, "one", "two", "three")
-	c.begin()
+	c := newTestCluster(t)
 	n := c.nodes["two"]
-	delete(c.nodes, "two") // the client closes it
-	client, err := newClient(c.config("two").withDefaults(), n, "raft, node two")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	healthy := func() bool { return client.Healthy() == nil }
-	eventually(t, "the client is healthy", patience, healthy)
-	var contact string
+	var err error
 	eventually(t, "it says that it cannot write", patience, func() bool { // until the next write, which what the others replicate may be
 		if err := n.disk.Set(nil, []byte("bbolt wants a key")); err == nil {
 			t.Fatal("a write without a key was made")
 		}
-		err, contact = client.Healthy(), n.contact()
-		return err != nil && strings.Contains(contact, "cannot write its directory")
+		var said NodeStatus
+		if c.all.ask(within(t, patience), "two", request{op: opSelf}, false, &said) != nil {
+			return false
+		}
+		err = n.healthy()
+		return err != nil && said.Problem != ""
 	})
 	var limited *election.LimitedError
 	if !errors.As(err, &limited) || limited.Remedy != DirectoryRemedy || !strings.Contains(err.Error(), "the node two of Raft cannot write its directory") {
 		t.Errorf("healthy: %v", err)
 	}
-	acquire(t, c.client(t, "another", "test").Database("d"), bid("w", long)) // which two writes as well
-	eventually(t, "the client is healthy again", patience, healthy)
+	eventually(t, "it can write again", patience, func() bool { return c.mark(within(t, patience)) == nil && n.healthy() == nil })
 }
 
-// TestARequestWithoutAnEndKeepsNoNodeFromClosing: neither what is not sent whole nor what is not read is waited for.
+// TestARequestWithoutAnEndKeepsNoNodeFromClosing: what is not sent whole is not waited for.
 func TestARequestWithoutAnEndKeepsNoNodeFromClosing(t *testing.T) {
 	t.Parallel()
 	c := newMembers(t, "one")
 	c.begin()
-	client, err := newCluster(c.base)
-	if err != nil {
-		t.Fatal(err)
-	}
 	body, more := io.Pipe()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+c.base.Peers["one"]+pathPrefix+string(opSelf), body)
 	if err != nil {
@@ -404,7 +310,7 @@ func TestARequestWithoutAnEndKeepsNoNodeFromClosing(t *testing.T) {
 	}
 	over := make(chan error, 1)
 	go func() {
-		resp, err := client.client.Do(req)
+		resp, err := c.all.client.Do(req)
 		if err == nil {
 			err = resp.Body.Close()
 		}
@@ -413,7 +319,6 @@ func TestARequestWithoutAnEndKeepsNoNodeFromClosing(t *testing.T) {
 	if _, err := more.Write([]byte("{")); err != nil {
 		t.Fatal(err)
 	}
-	n := c.nodes["one"]
 	closed := make(chan struct{})
 	go func() {
 		c.stop("one")
@@ -423,9 +328,6 @@ func TestARequestWithoutAnEndKeepsNoNodeFromClosing(t *testing.T) {
 	case <-closed:
 	case <-time.After(patience):
 		t.Error("the node does not close")
-	}
-	if n.enter() {
-		t.Error("a node that was closed takes requests")
 	}
 	_ = more.Close()
 	<-over

@@ -5,11 +5,14 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"time"
+
+	hraft "github.com/hashicorp/raft"
 
 	"github.com/fencepost/fencepost/election/raft/state"
 )
@@ -17,17 +20,20 @@ import (
 const (
 	// pathPrefix precedes the operation in the path of a request.
 	pathPrefix = "/v1/"
-	// scopeHeader has the scope of a request.
-	scopeHeader = "Fencepost-Scope"
-	// clusterHeader has the identity of the cluster: in a request that of the cluster that is meant, if the
-	// client knows it, and in each answer that of the node.
-	clusterHeader = "Fencepost-Cluster"
+	// onwardHeader says that a request may be passed on to the leader.
+	onwardHeader = "Fencepost-Onward"
 	// mostRequest bounds what a request may contain, in bytes.
 	mostRequest = 1 << 20
 	// mostWait is how long a request for changes is held back if there are none.
 	mostWait = 2 * time.Second
 	// mostStreams is how many requests one connection may have under way.
 	mostStreams = 1000
+	// requestTimeout bounds the TLS handshake of a connection, and the time until a request has come whole.
+	requestTimeout = 5 * time.Second
+	// enqueueTimeout is how long Raft may take to accept an entry.
+	enqueueTimeout = time.Second
+	// upgradeNodes ends the refusal of what this version does not understand.
+	upgradeNodes = ". If it comes from a newer version of Fencepost, upgrade all nodes of raft first"
 )
 
 // NodeStatus is what a node says of itself.
@@ -37,12 +43,9 @@ type NodeStatus struct {
 	State   string `json:"state"` // Raft's: Leader, Follower, Candidate or Shutdown; and why it has stopped
 	Stopped bool   `json:"stopped,omitempty"`
 	Problem string `json:"problem,omitempty"` // why its directory could not be written
-	// Snapshot is why its last snapshot could not be written.
-	Snapshot string `json:"snapshot,omitempty"`
-	Leader   string `json:"leader,omitempty"` // the name of the leader that it follows; "" if it knows none
-	Term     string `json:"term"`
-	Applied  uint64 `json:"applied"` // the index of the last entry that it has applied
-	Last     uint64 `json:"last"`    // the index of the last entry that it has
+	Leader  string `json:"leader,omitempty"`  // the name of the leader that it follows; "" if it knows none
+	Applied uint64 `json:"applied"`           // the index of the last entry that it has applied
+	Last    uint64 `json:"last"`              // the index of the last entry that it has
 }
 
 // fault is the body of an answer that is an error.
@@ -51,36 +54,35 @@ type fault struct {
 	Refused bool   `json:"refused,omitempty"` // sending it again changes nothing
 }
 
-func (n *node) newServer() *http.Server {
+func (n *node) newServer(raft *stream) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
 	return &http.Server{
-		Handler: http.HandlerFunc(n.handle), ReadHeaderTimeout: handshakeTimeout, ReadTimeout: handshakeTimeout, WriteTimeout: 2 * handshakeTimeout, IdleTimeout: time.Minute,
-		BaseContext: func(net.Listener) context.Context { return n.ctx },
-		ErrorLog:    log.New(io.Discard, "", 0), // clients that go away
-		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: mostStreams, SendPingTimeout: 10 * time.Second, PingTimeout: streamTimeout},
-		ConnState: func(c net.Conn, s http.ConnState) {
-			if conn, ok := c.(*tls.Conn); ok && s == http.StateClosed {
-				n.port.forget(conn.NetConn())
-			}
-		},
+		Handler: http.HandlerFunc(n.handle), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: 2 * requestTimeout, IdleTimeout: time.Minute,
+		BaseContext:  func(net.Listener) context.Context { return n.ctx },
+		ErrorLog:     log.New(io.Discard, "", 0), // clients that go away
+		Protocols:    protocols,
+		HTTP2:        &http.HTTP2Config{MaxConcurrentStreams: mostStreams, SendPingTimeout: 10 * time.Second, PingTimeout: streamTimeout},
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){n.protocol(): raft.take},
 	}
 }
 
-// handle answers a request of another proxy or of a command.
+// handle answers a request of a proxy or of a command.
 func (n *node) handle(w http.ResponseWriter, r *http.Request) {
-	cluster := n.disk.Identity.Cluster
-	w.Header().Set(clusterHeader, cluster)
-	if !n.enter() {
-		http.Error(w, "the node is closing", http.StatusServiceUnavailable)
-		return
-	}
-	defer n.handling.Done()
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostRequest))
 	var answer any
-	if meant := r.Header.Get(clusterHeader); meant != "" && meant != cluster {
-		err = errOtherCluster
-	}
 	if err == nil {
-		answer, err = n.serve(r.Context(), operation(r.URL.Path[min(len(pathPrefix), len(r.URL.Path)):]), text, scope(r.Header.Get(scopeHeader)))
+		// A little less than the client waits, so that it hears the cause.
+		ctx, cancel := context.WithTimeout(r.Context(), attemptTimeout*4/5)
+		defer cancel()
+		op := operation(r.URL.Path[min(len(pathPrefix), len(r.URL.Path)):])
+		if leader := n.leader(); op != opSelf && leader != "" && leader != n.cfg.Name && r.Header.Get(onwardHeader) != "" {
+			var passed json.RawMessage
+			err = n.others.ask(ctx, leader, request{op, json.RawMessage(text)}, false, &passed)
+			answer = passed
+		} else {
+			answer, err = n.answer(ctx, op, text)
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
@@ -91,80 +93,136 @@ func (n *node) handle(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer) // a client that is gone needs no answer
 }
 
-// enter reports whether a request may be handled; it is then counted in n.handling.
-func (n *node) enter() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.closed {
-		n.handling.Add(1)
-	}
-	return !n.closed
-}
-
-// serve answers a request.
-func (n *node) serve(ctx context.Context, op operation, text []byte, far scope) (any, error) {
-	switch op {
-	case opSelf:
+// answer answers a request. If this node does not lead, Raft's library says so, and
+// the request is not carried out; if it has lost the lead meanwhile, the outcome is unknown.
+func (n *node) answer(ctx context.Context, op operation, text []byte) (any, error) {
+	if op == opSelf {
 		return n.status(), nil
-	case opChanges:
-		var in changesRequest
-		if err := decode(text, &in); err != nil {
-			return nil, err
-		}
-		return n.held(ctx, in, far)
 	}
-	r := request{op: op}
-	var err error
+	if n.raft.State() != hraft.Leader {
+		return nil, n.notLeader()
+	}
 	switch op {
 	case opApply:
-		r.in, err = parsed(text)
+		return n.apply(ctx, text)
 	case opRead:
-		r.in, err = decoded[readRequest](text)
-	case opAdd, opPromote, opRemove:
-		r.in, err = decoded[Member](text)
+		in, err := decode[readRequest](text)
+		if err != nil {
+			return nil, err
+		}
+		return n.read(ctx, in)
+	case opChanges:
+		in, err := decode[changesRequest](text)
+		if err != nil {
+			return nil, err
+		}
+		return n.changes(ctx, in)
+	case opMembers:
+		all, err := n.members(ctx)
+		return all.list, err
 	}
+	m, err := decode[Member](text)
 	if err != nil {
 		return nil, err
 	}
-	// A little less than the client waits, so that it hears the cause.
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout*4/5)
-	defer cancel()
-	var answer json.RawMessage
-	switch far {
-	case anywhere:
-		err = n.call(ctx, r, &answer)
-	case onward:
-		err = n.once(ctx, r, &answer)
-	default:
-		err = n.lead(ctx, r, &answer)
+	switch op {
+	case opAdd:
+		return n.add(ctx, m)
+	case opPromote:
+		return nil, n.promoteMember(ctx, m)
+	case opRemove:
+		return nil, n.remove(ctx, m)
 	}
-	return answer, err
+	return nil, &refusal{fmt.Sprintf("unknown request %q", op) + upgradeNodes}
 }
 
-// held answers a request for changes when there are any, or after a while.
-func (n *node) held(ctx context.Context, r changesRequest, far scope) (state.Delta, error) {
-	wait := mostWait
-	if r.First {
-		wait = attemptTimeout * 4 / 5
+// apply makes a command an entry of the log. Every node applies the same entries, and ends when it cannot:
+// what this version does not know must therefore never be one.
+func (n *node) apply(ctx context.Context, text []byte) (state.Outcome, error) {
+	if _, err := state.Parse(text); err != nil {
+		return state.Outcome{}, &refusal{"the command cannot be carried out: " + err.Error() + upgradeNodes}
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	d, err := n.changesWithin(ctx, r, far)
-	if !r.First && errors.Is(err, context.DeadlineExceeded) {
+	f := n.raft.Apply(text, enqueueTimeout)
+	if err := n.wait(ctx, f); err != nil {
+		return state.Outcome{}, n.leading(err)
+	}
+	switch answer := f.Response().(type) {
+	case state.Outcome:
+		return answer, nil
+	case error:
+		return state.Outcome{}, answer
+	default:
+		return state.Outcome{}, fmt.Errorf("the state machine answered %T", answer)
+	}
+}
+
+// read returns what stands under a key, with everything that was committed before.
+func (n *node) read(ctx context.Context, r readRequest) (v state.View, err error) {
+	if err := n.confirm(ctx); err != nil {
+		return v, err
+	}
+	_, err = n.machine.look(func(s *state.State) { v = s.View(r.Space, r.Key) })
+	return v, err
+}
+
+// changes returns what has changed, or nothing after a while.
+func (n *node) changes(ctx context.Context, r changesRequest) (d state.Delta, err error) {
+	if r.First {
+		if err := n.confirm(ctx); err != nil {
+			return d, err
+		}
+		_, err = n.machine.look(func(s *state.State) { d = s.Since(r.Space, 0) })
+		return d, err
+	}
+	err = n.machine.await(ctx, func(s *state.State) bool {
+		d = s.Since(r.Space, r.Since)
+		return d.Upto > r.Since
+	})
+	if errors.Is(err, context.DeadlineExceeded) && n.raft.State() == hraft.Leader {
 		return state.Delta{Upto: r.Since}, nil
 	}
 	return d, err
 }
 
+// confirm returns nil if this node still leads, and has applied everything that was committed before the call. It
+// makes an entry that says nothing: that a quorum has it proves that. VerifyLeader would prove no more, and in 1.8.0
+// a Raft that is ending may never answer it.
+func (n *node) confirm(ctx context.Context) error {
+	return n.leading(n.wait(ctx, n.raft.Barrier(enqueueTimeout)))
+}
+
+// leading names errors of Raft's library that mean that this node does not lead.
+func (n *node) leading(err error) error {
+	if errors.Is(err, hraft.ErrNotLeader) || errors.Is(err, hraft.ErrLeadershipTransferInProgress) {
+		return n.notLeader()
+	}
+	return err
+}
+
+// leader returns the name of the leader; "" if this node knows none.
+func (n *node) leader() string {
+	_, id := n.raft.LeaderWithID()
+	return named(id).Name
+}
+
+// notLeader says why this node does not answer what only the leader answers.
+func (n *node) notLeader() error {
+	if err := n.stopped(); err != nil {
+		return err
+	}
+	if leader := n.leader(); leader != "" {
+		return fmt.Errorf("it does not lead, and follows %s", leader)
+	}
+	if err := n.disk.Problem(); err != nil {
+		return fmt.Errorf("it cannot write its directory: %w", err)
+	}
+	return errors.New("raft has no leader, as far as this node knows")
+}
+
 func (n *node) status() NodeStatus {
-	s := NodeStatus{Name: n.cfg.Name, Disk: n.disk.Identity.Disk, State: n.raft.State().String(), Term: n.raft.Stats()["term"], Applied: n.raft.AppliedIndex(), Last: n.raft.LastIndex()}
-	_, leader := n.raft.LeaderWithID()
-	s.Leader = named(leader).Name
+	s := NodeStatus{Name: n.cfg.Name, Disk: n.disk.Identity.Disk, State: n.raft.State().String(), Leader: n.leader(), Applied: n.raft.AppliedIndex(), Last: n.raft.LastIndex()}
 	if err := n.disk.Problem(); err != nil {
 		s.Problem = err.Error()
-	}
-	if _, err := n.disk.SnapshotProblem(); err != nil {
-		s.Snapshot = err.Error()
 	}
 	if err := n.stopped(); err != nil {
 		s.Stopped = true
@@ -173,24 +231,9 @@ func (n *node) status() NodeStatus {
 	return s
 }
 
-// parsed returns a command of another proxy. One that this version does not understand is refused here,
-// because part of it would be lost if it were passed on.
-func parsed(text []byte) (state.Command, error) {
-	c, err := state.Parse(text)
-	if err != nil {
-		return c, &refusal{"the request cannot be carried out: " + err.Error() + upgradeNodes}
+func decode[T any](text []byte) (in T, err error) {
+	if err := json.Unmarshal(text, &in); err != nil {
+		return in, &refusal{"the request cannot be read: " + err.Error()}
 	}
-	return c, nil
-}
-
-func decoded[T any](text []byte) (in T, err error) {
-	err = decode(text, &in)
-	return in, err
-}
-
-func decode(text []byte, into any) error {
-	if err := json.Unmarshal(text, into); err != nil {
-		return &refusal{"the request cannot be read: " + err.Error()}
-	}
-	return nil
+	return in, nil
 }

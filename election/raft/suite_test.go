@@ -9,30 +9,36 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/raft/state"
+	"github.com/fencepost/fencepost/election/standstill"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// service is a cluster with a prefix that is unique to the test. Each proxy of a case reaches it
+// conformed is a cluster with a prefix that is unique to the test. Each proxy of a case reaches it
 // through one node, so that its link can fail; the node is a follower at first, or becomes one.
-func service(t *testing.T, c *members, db string) *electiontest.Service {
+func conformed(t *testing.T, c *members, db string) *electiontest.Service {
 	apply := func(cmd state.Command) {
 		t.Helper()
 		cmd.Space = db
-		var o state.Outcome
-		if err := c.nodes["one"].call(within(t, patience), request{op: opApply, in: cmd}, &o); err != nil || o.Verdict != state.Done {
-			t.Fatalf("%s: %+v, %v", cmd.Op, o, err)
+		if _, err := c.apply(within(t, patience), cmd); err != nil {
+			t.Fatalf("%s: %v", cmd.Op, err)
 		}
 	}
-	key := func(resource string) string { return db + "/" + resource }
-	lease := func(resource string) (v state.View) {
-		t.Helper()
-		if err := c.nodes["one"].call(within(t, patience), request{op: opRead, in: readRequest{db, key(resource)}}, &v); err != nil {
-			t.Fatal(err)
+	operator := service{nodes: c.all, space: db, name: "raft"}
+	overwrite := func(change func(r *standstill.Record)) func(*testing.T, string) {
+		return func(t *testing.T, resource string) {
+			old, _, err := operator.Get(within(t, patience), db+"/"+resource)
+			if err != nil || old == nil {
+				t.Fatalf("the record is %+v, %v", old, err)
+			}
+			r := old.Record
+			change(&r)
+			if _, err := operator.Put(within(t, patience), old, r); err != nil {
+				t.Fatal(err)
+			}
 		}
-		return v
 	}
 	cut := *c
-	cut.base.giveUp = 0 // of those whose links fail
+	cut.base.patience = 0 // of those whose links fail
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl + 2*time.Second, Addr: c.base.Peers["one"], Multiplexed: true,
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
@@ -40,12 +46,8 @@ func service(t *testing.T, c *members, db string) *electiontest.Service {
 		},
 		Bump: func(*testing.T) { apply(state.Command{Op: state.Mark, Marker: rand.Text(), Replace: true}) },
 		Faults: []electiontest.Fault{
-			{Name: "the life is ended", Do: func(_ *testing.T, resource string) {
-				apply(state.Command{Op: state.End, Life: lease(resource).Lease.Life})
-			}},
-			{Name: "the record is overwritten", Do: func(_ *testing.T, resource string) {
-				apply(state.Command{Op: state.Swap, Key: key(resource), Record: []byte("mine"), Basis: lease(resource).Lease.Touched})
-			}},
+			{Name: "the holder is removed", Do: overwrite(func(r *standstill.Record) { r.Life, r.Write = "", "operator" })},
+			{Name: "the record is overwritten", Do: overwrite(func(r *standstill.Record) { *r = standstill.Record{Key: r.Key, Text: []byte("1"), Write: "operator"} })},
 			{Name: "another node leads", Do: func(t *testing.T, _ string) {
 				c.transfer(t)
 			}},
@@ -60,11 +62,11 @@ func TestConformance(t *testing.T) {
 	electiontest.Run(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
 		if strings.HasSuffix(t.Name(), "/a_service_that_has_lost_its_data_goes_on_at_once") {
 			own := newTestCluster(t)
-			s := service(t, own, db)
+			s := conformed(t, own, db)
 			s.Wipe = func(*testing.T) { own.wipe() }
 			return s
 		}
-		return service(t, shared, db)
+		return conformed(t, shared, db)
 	})
 }
 
@@ -73,7 +75,7 @@ func TestConformance(t *testing.T) {
 func TestRestores(t *testing.T) {
 	electiontest.RunRestores(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
 		own := newTestCluster(t)
-		s := service(t, own, db)
+		s := conformed(t, own, db)
 		s.Backup = func(*testing.T) func(*testing.T) {
 			restore := own.backup()
 			return func(*testing.T) { restore() }

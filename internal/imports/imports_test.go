@@ -42,7 +42,7 @@ var ours = map[string][]string{
 	"election/raft/state": {},
 	"election/redis":      {"election", "election/kv", "internal/faults", "internal/files"},
 	"election/renewal":    {"election"},
-	"election/standstill": {"election/kv"},
+	"election/standstill": {"election", "election/kv"},
 	"election/token":      {"election", "fencing"},
 	"election/electiontest": {
 		"election", "election/kv", "fencing", "fencing/store", "migrations", "internal/faults", "internal/pgtest", "internal/consultest", "internal/stopwatch",

@@ -130,7 +130,7 @@ func TestProxiesThatAreTheNodesOfRaft(t *testing.T) {
 	if code, out := r.commandAt(old, "serve"); code != 1 || !strings.Contains(out, "fencepost raft remove "+old) {
 		t.Errorf("it serves: code %d, %s", code, out)
 	}
-	if code, out := r.commandAt(old, "raft", "bootstrap"); code != 1 || !strings.Contains(out, "runs already") {
+	if code, out := r.commandAt(old, "raft", "bootstrap"); code != 1 || !strings.Contains(out, "accepts connections at") {
 		t.Errorf("a second cluster begins: code %d, %s", code, out)
 	}
 	if code, out := r.commandAt(old, "raft", "add"); code != 1 || !strings.Contains(out, "a voter already") {
