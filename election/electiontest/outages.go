@@ -82,7 +82,6 @@ type Outage struct {
 	Kill, Restart   func() // nil if the server does not keep its data
 	Away            time.Duration
 	Pause, Continue func()
-	Expires         bool // what was frozen may find that the lease has expired
 }
 
 // Run returns the lease, and the provider that holds it.
@@ -125,7 +124,7 @@ func (o Outage) Run(t *testing.T) (election.Provider, *election.Lease) {
 	}
 	healthy("stands still", false)
 	o.Continue()
-	if err := Renew(t, p, lease); err != nil && !(o.Expires && errors.Is(err, election.ErrLost)) {
+	if err := Renew(t, p, lease); err != nil {
 		t.Errorf("when the service goes on the holder renews with %v", err)
 	}
 	healthy("goes on", true)

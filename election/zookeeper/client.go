@@ -2,16 +2,14 @@ package zookeeper
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/standstill"
 	"github.com/fencepost/fencepost/internal/files"
 )
 
@@ -30,9 +28,6 @@ type Config struct {
 	PasswordFile string
 
 	Prefix string // of all znodes, without a slash at its beginning; default kv.DefaultPrefix
-	// TTL is that of most leases. What is not about a lease is asked in the session with this
-	// timeout. Default 10s.
-	TTL    time.Duration
 	Proxy  string // this proxy's name, for people who read a record
 	Logger *zap.Logger
 }
@@ -44,19 +39,16 @@ func New(cfg Config) (*kv.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper elector: %w", err)
 	}
-	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
+	c, err := kv.New(kv.Config{Store: standstill.New(s, cfg.Proxy, 0), Source: Source, Service: s.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("zookeeper elector: %w", err), s.Close())
+		return nil, fmt.Errorf("zookeeper elector: %w", err)
 	}
 	return c, nil
 }
 
-// open returns a store that connects when it is used.
-func open(cfg Config) (*store, error) {
+// open returns a service that connects when it is used.
+func open(cfg Config) (*service, error) {
 	cfg.Prefix, cfg.Logger = kv.Prefix(cfg.Prefix), cmp.Or(cfg.Logger, zap.NewNop())
-	if cfg.TTL == 0 {
-		cfg.TTL = 10 * time.Second
-	}
 	if len(cfg.Servers) == 0 {
 		return nil, errors.New("Config.Servers is empty")
 	}
@@ -67,7 +59,7 @@ func open(cfg Config) (*store, error) {
 	e := endpoint{
 		name: "ZooKeeper at " + strings.Join(cfg.Servers, ", "), servers: cfg.Servers, serverName: cfg.ServerName,
 		user: cfg.User, password: password, identified: cfg.User != "" || cfg.CertFile != "",
-		remedy: remedy(cfg), log: cfg.Logger, now: election.Boottime,
+		remedy: remedy(cfg),
 	}
 	if cfg.TLS {
 		config, err := files.ClientTLS(cfg.Logger, "TLS files of ZooKeeper", "", cfg.CAFile, cfg.CertFile, cfg.KeyFile)
@@ -76,11 +68,7 @@ func open(cfg Config) (*store, error) {
 		}
 		e.security = config.Get
 	}
-	s := &store{endpoint: e, root: "/" + cfg.Prefix, proxy: cfg.Proxy, ttl: cfg.TTL, log: cfg.Logger}
-	s.mu.sessions, s.mu.lives = map[purpose]*session{}, map[string]*life{}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.wg.Go(s.tend)
-	return s, nil
+	return &service{endpoint: e, root: "/" + cfg.Prefix, conns: map[bool]*connection{}}, nil
 }
 
 // remedy says what to do if ZooKeeper denies something.

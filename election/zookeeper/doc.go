@@ -1,54 +1,32 @@
-// Package zookeeper implements the lease service with ZooKeeper, as a Store of package kv.
+// Package zookeeper implements the lease service with ZooKeeper, as a Service of package standstill.
 //
 // # Znodes
 //
-//	/<prefix>/.generation/<marker>     the marker is the name of the only child
-//	/<prefix>/.lives/<life>            ephemeral: a life, which goes on while it is there
+//	/<prefix>/.generation              its data are the marker
 //	/<prefix>/<database>/<resource>    the record of a lease
 //
-// A record names the life that holds the lease, and the version of its own data. An award is one
-// multi that writes the record, and that fails unless the life and the marker are there. The name
-// of a life is never used twice, so a late request of an old term finds nothing that it could
-// disturb; the version of a znode, in contrast, begins at 0 again when the znode is made again. A
-// lease is held while its record has the version that it names, and its life is there. So whatever
-// an operator writes or deletes frees it. A record that is deleted, and then written as often as
-// the one before, while somebody who has read that one is about to write, is taken for the same:
-// the lease then changes hands, in order, and its holder notices when it renews it.
+// A write names the version of the data that it replaces. The version begins at 0 again when a znode is made
+// again. So a record that is deleted, and then written as often as the one before, while somebody who has read
+// that one is about to write, is taken for the same: the lease then changes hands, in order, and its holder
+// notices when it renews it.
 //
 // # Order of awards
 //
-// The index of an award is the zxid of its transaction. It grows throughout the life of one
+// The version of a write is the zxid of its transaction. It grows throughout the life of one
 // ensemble, whatever happens to a znode, while versions and the numbers of sequential znodes begin
 // anew. A restore repeats zxids, with the epoch in their upper half.
 //
 // # Sessions
 //
-// Lives whose TTL is the same share one session, with that TTL as its timeout, over one
-// connection. The session stands for the proxy: it ends when the proxy dies. The client library
-// keeps it alive by itself, so the store deletes lives that nobody has renewed for their TTL. The
-// library would begin another session on the same connection after the old one has expired; here
-// it cannot. A connection has one session, and what is asked over it is done in that session, or
-// not at all.
+// Nothing rests on a session. Requests share one connection of the library, which connects again by itself. The
+// library sends the highest zxid that it has seen when it connects, and an ensemble that was restored to an older
+// state refuses it for as long as it has not passed that; a connection that is refused for a while is replaced by
+// a new one.
 //
-// The library sends the highest zxid that it has seen when it connects, and an ensemble that was
-// restored to an older state would refuse it for as long as it has not passed that. It is not sent
-// here: what is decided rests on writes, and on reads after a sync. If the restored ensemble still
-// knows the session, it may have lives again that ended after the backup. The store deletes those
-// too.
+// # Reads
 //
-// # Time
-//
-// The ensemble's leader counts a session's timeout, and rounds its end up to a tick. A new leader,
-// or a restart, begins it anew, so it is a lower bound only. The servers grant a timeout between
-// two and twenty ticks (4 s and 40 s by default). A renewal is a multi that checks the life, which a
-// quorum has to accept, and then a read of the record. A read after a sync may come from a leader
-// that has lost its quorum and not noticed yet; one after a write in the same session shows no less
-// than that write rests on.
-//
-// A follower tells the leader every half tick whose sessions are alive. A transaction that it passes
-// on does not: the leader's checkSession leaves the session's end as it is (3.8). If the follower
-// dies before it has told, a session that has renewed its leases ends as if it had not, up to a third
-// of its timeout earlier. Only the fence keeps two terms apart then.
+// What decides is read after a sync. It may still come from a leader that has lost its quorum and not noticed
+// yet; a write that rests on it is refused then.
 //
 // # Permissions
 //

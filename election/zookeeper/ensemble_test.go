@@ -22,7 +22,7 @@ func TestAnEnsemble(t *testing.T) {
 		const ttl = 8 * time.Second
 		electiontest.Members{
 			Open: func(proxy string) electiontest.Client {
-				return client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: ttl, Prefix: "leader", Proxy: proxy})
+				return client(t, zookeeper.Config{Servers: ensemble.Addrs(), Prefix: "leader", Proxy: proxy})
 			},
 			TTL: ttl, Leader: func() int { return ensemble.Leader(t) }, Kill: ensemble.Kill, Restart: func() { ensemble.Restart(t) },
 			Pause: func(i int) { ensemble.Pause(t, i) }, Continue: func(i int) { ensemble.Continue(t, i) },
@@ -36,8 +36,8 @@ func TestAnEnsemble(t *testing.T) {
 func aLateRequestOverAnotherServer(t *testing.T, ensemble *zookeepertest.Ensemble) {
 	first, second := electiontest.NewLink(t, ensemble.Addrs()[0]), electiontest.NewLink(t, ensemble.Addrs()[1])
 	second.Cut()
-	p := client(t, zookeeper.Config{Servers: []string{first.Addr(), second.Addr()}, TTL: long, Prefix: "late", Proxy: "one"}).Database("db")
-	q := client(t, zookeeper.Config{Servers: []string{ensemble.Addrs()[2]}, TTL: long, Prefix: "late", Proxy: "two"}).Database("db")
+	p := client(t, zookeeper.Config{Servers: []string{first.Addr(), second.Addr()}, Prefix: "late", Proxy: "one"}).Database("db")
+	q := client(t, zookeeper.Config{Servers: []string{ensemble.Addrs()[2]}, Prefix: "late", Proxy: "two"}).Database("db")
 	seed := acquire(t, p, bid("seed", long))
 	if err := p.Release(within(t, patience), seed, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func aLateRequestOverAnotherServer(t *testing.T, ensemble *zookeepertest.Ensembl
 // A server that has lost its quorum answers reads until it notices. Nothing is renewed, awarded or
 // released by that.
 func withoutAQuorumNothingIsConfirmed(t *testing.T, ensemble *zookeepertest.Ensemble) {
-	p := client(t, zookeeper.Config{Servers: ensemble.Addrs()[:1], TTL: long, Prefix: "quorum", Proxy: "one"}).Database("db")
+	p := client(t, zookeeper.Config{Servers: ensemble.Addrs()[:1], Prefix: "quorum", Proxy: "one"}).Database("db")
 	lease := acquire(t, p, bid("a", long))
 	if err := renew(t, p, lease); err != nil {
 		t.Fatal(err)

@@ -12,27 +12,19 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// errOver means that the session in which something was asked is over. Whatever rested on it is
-// over too, and what was asked may or may not have been done before.
-var errOver = errors.New("the session has expired")
-
 // errQuota is how the library calls an answer that it does not know: a quota is used up.
 const errQuota = "unknown error: -125"
 
 // failed returns the error of a request. What the callers compare, such as zk.ErrNoNode, stays in it.
-func (s *session) failed(what string, err error) error {
+func (c *connection) failed(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, zk.ErrNoServer), errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrClosing):
-		if s.isOver() && !s.watching { // nothing rests on a session that watches
-			return fmt.Errorf("%s: %w", what, errOver)
-		}
-		return fmt.Errorf("%s: %w", what, &kv.Unreachable{Service: s.name, Err: s.cause()})
-	case errors.Is(err, zk.ErrSessionExpired):
-		return fmt.Errorf("%s: %w", what, errOver)
+	case errors.Is(err, zk.ErrNoServer), errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrClosing), errors.Is(err, zk.ErrSessionExpired):
+		return fmt.Errorf("%s: %w", what, &kv.Unreachable{Service: c.name, Err: c.cause()})
 	case errors.Is(err, zk.ErrNoAuth), errors.Is(err, zk.ErrAuthFailed), errors.Is(err, zk.ErrInvalidACL):
-		return denied(what, err, s.remedy)
+		c.denied()
+		return denied(what, err, c.remedy)
 	case strings.Contains(err.Error(), errQuota):
 		return denied(what, errors.New("quota exceeded"), "Raise the quota of the prefix (setquota), or remove it.")
 	}
@@ -43,11 +35,4 @@ func denied(what string, answer error, remedy string) error {
 	return &election.DeniedError{
 		Kind: faults.LeaseDenied, Answer: strings.TrimPrefix(answer.Error(), "zk: "), Err: fmt.Errorf("%s: %w", what, answer), Remedy: remedy,
 	}
-}
-
-// isUnreachable reports whether a request failed because no server could be reached, or because
-// the connection was lost meanwhile.
-func isUnreachable(err error) bool {
-	var u *kv.Unreachable
-	return errors.As(err, &u)
 }

@@ -2,7 +2,6 @@ package zookeeper_test
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -49,9 +48,9 @@ func service(t *testing.T, ensemble *zookeepertest.Ensemble, db string) *electio
 	root := "/" + db
 	record := func(resource string) string { return root + "/" + db + "/" + resource }
 	return &electiontest.Service{
-		TTL: ttl, Death: ttl + zookeepertest.Tick + time.Second, Addr: ensemble.Addr(),
+		TTL: ttl, Death: ttl + 2*time.Second, Addr: ensemble.Addr(),
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
-			return client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: db, TTL: ttl, Proxy: proxy}).Database(db)
+			return client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: db, Proxy: proxy}).Database(db)
 		},
 		// A release writes another state. A server closes the earlier connection of a session that
 		// connects again; a request over another server is TestAnEnsemble's.
@@ -68,11 +67,11 @@ func service(t *testing.T, ensemble *zookeepertest.Ensemble, db string) *electio
 			return func(t *testing.T) { ensemble.Restore(t, backup) }
 		},
 		Faults: []electiontest.Fault{
-			{Name: "the life is deleted", Do: func(_ *testing.T, resource string) { as.deleteAll(root + "/.lives/" + as.holder(record(resource))) }},
-			{Name: "all lives are deleted, with their parent", Do: func(*testing.T, string) { as.deleteAll(root + "/.lives") }},
 			{Name: "the record is deleted", Do: func(_ *testing.T, resource string) { as.deleteAll(record(resource)) }},
 			{Name: "the record is overwritten", Do: func(_ *testing.T, resource string) { as.set(record(resource), "mine") }},
-			{Name: "the record is written again as it is", Do: func(_ *testing.T, resource string) { as.set(record(resource), as.get(record(resource))) }},
+			{Name: "another holder is written", Do: func(_ *testing.T, resource string) {
+				as.set(record(resource), `{"record":{},"holder":"operator","ttl":1,"write":"operator"}`)
+			}},
 			{Name: "the parent of the records is deleted", Do: func(*testing.T, string) { as.deleteAll(root + "/" + db) }},
 		},
 	}
@@ -84,30 +83,11 @@ type admin struct {
 	conn *zk.Conn
 }
 
-func (a admin) get(path string) string {
-	a.t.Helper()
-	data, _, err := a.conn.Get(path)
-	if err != nil {
-		a.t.Fatalf("get %s: %v", path, err)
-	}
-	return string(data)
-}
-
 func (a admin) set(path, data string) {
 	a.t.Helper()
 	if _, err := a.conn.Set(path, []byte(data), -1); err != nil {
 		a.t.Fatalf("set %s: %v", path, err)
 	}
-}
-
-// holder returns the life that a record names.
-func (a admin) holder(path string) string {
-	a.t.Helper()
-	var record struct{ Life string }
-	if err := json.Unmarshal([]byte(a.get(path)), &record); err != nil || record.Life == "" {
-		a.t.Fatalf("%s names no life: %s, %v", path, a.get(path), err)
-	}
-	return record.Life
 }
 
 // deleteAll deletes a znode and all below it, whatever else is made or deleted there meanwhile.

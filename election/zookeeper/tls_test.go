@@ -27,7 +27,7 @@ func TestCertificates(t *testing.T) {
 		Authority: ca, Host: "zookeeper.internal", Plain: "or it expects TLS", Remedy: remedy,
 		Open: func(proxy string, f electiontest.Files) (electiontest.Client, error) {
 			return open(t, zookeeper.Config{
-				Servers: []string{ensemble.SecureAddr()}, TLS: !f.Plain, CAFile: f.CAFile, CertFile: f.CertFile, KeyFile: f.KeyFile, ServerName: f.ServerName, TTL: long, Proxy: proxy,
+				Servers: []string{ensemble.SecureAddr()}, TLS: !f.Plain, CAFile: f.CAFile, CertFile: f.CertFile, KeyFile: f.KeyFile, ServerName: f.ServerName, Proxy: proxy,
 			})
 		},
 	}.Run(t)
@@ -41,7 +41,7 @@ func TestCertificates(t *testing.T) {
 func TestThePasswordIsReadAgain(t *testing.T) {
 	t.Parallel()
 	ensemble := zookeepertest.Start(t)
-	cfg := zookeeper.Config{Servers: ensemble.Addrs(), TTL: long, Proxy: "one", User: "full", PasswordFile: filepath.Join(t.TempDir(), "password")}
+	cfg := zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "one", User: "full", PasswordFile: filepath.Join(t.TempDir(), "password")}
 	if _, err := zookeeper.New(cfg); err == nil || !strings.Contains(err.Error(), "election.zookeeper.password_file") {
 		t.Errorf("without the file: %v", err)
 	}

@@ -34,7 +34,7 @@ var ours = map[string][]string{
 	"election/consul":     {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
 	"election/etcd":       {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
 	"election/kubernetes": {"election", "election/kv", "election/standstill", "internal/faults", "internal/files"},
-	"election/zookeeper":  {"election", "election/kv", "internal/faults", "internal/files"},
+	"election/zookeeper":  {"election", "election/kv", "election/standstill", "internal/faults", "internal/files"},
 	"election/kv":         {"election", "internal/faults"},
 	"election/postgres":   {"election", "fencing", "internal/faults", "internal/unpinged"},
 	"election/raft":       {"election", "election/kv", "election/raft/disk", "election/raft/state", "election/standstill", "internal/faults", "internal/files"},

@@ -1,8 +1,6 @@
 package electors
 
 import (
-	"time"
-
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
@@ -30,7 +28,7 @@ func openZooKeeper(cfg config.Config, proxy string, log *zap.Logger) (Service, e
 	client, err := zookeeper.New(zookeeper.Config{
 		Servers: servers, TLS: c.TLS, User: c.User, Password: c.Password, PasswordFile: c.PasswordFile, Prefix: c.Prefix,
 		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		TTL: time.Duration(cfg.Lease.TTL), Proxy: proxy, Logger: log,
+		Proxy: proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err
