@@ -41,9 +41,7 @@ import (
 	"github.com/hashicorp/consul/api"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
-	"github.com/fencepost/fencepost/election/renewal"
 	"github.com/fencepost/fencepost/internal/files"
 )
 
@@ -57,9 +55,6 @@ const (
 	// which includes renewals.
 	maxConns       = 64
 	connectTimeout = 5 * time.Second // also for TLS
-	// tries is how often each request of a renewal is sent. All go to the same agent, and the next
-	// renewal repeats what it has not answered.
-	tries = 1
 )
 
 // Config is the configuration of a connection to Consul.
@@ -71,7 +66,7 @@ type Config struct {
 	// change; while they cannot be used, the earlier ones hold.
 	CAFile, CertFile, KeyFile, ServerName string
 
-	Prefix string // of all keys; default kv.DefaultPrefix
+	Prefix    string        // of all keys; default kv.DefaultPrefix
 	Proxy     string        // this proxy's name, for people who read a record
 	LockDelay time.Duration // default DefaultLockDelay
 	Logger    *zap.Logger
@@ -122,7 +117,7 @@ func open(cfg Config) (*consulStore, error) {
 		return nil, err
 	}
 	return &consulStore{
-		api: client, transport: transport, leases: renewal.New(tries, election.Boottime),
+		api: client, transport: transport,
 		prefix:   kv.Prefix(cfg.Prefix) + "/",
 		name:     "Consul at " + cmp.Or(cfg.Address, "127.0.0.1:8500"),
 		hasToken: cfg.Token != "",

@@ -13,7 +13,6 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
-	"github.com/fencepost/fencepost/election/renewal"
 )
 
 // watchFor is how long a watch goes on before everything is read anew: long enough to be cheap,
@@ -24,7 +23,6 @@ const watchFor = 4 * time.Second
 type consulStore struct {
 	api       *api.Client
 	transport *http.Transport
-	leases    *renewal.Leases
 	prefix    string           // of all keys, with the slash at its end
 	name      string           // of the service in errors
 	hasToken  bool             // requests carry one
@@ -117,7 +115,6 @@ func (s *consulStore) Swap(ctx context.Context, key string, old kv.Entry, record
 	found, err := s.txn(ctx, "write "+key, ops...)
 	switch {
 	case errors.Is(err, election.ErrLost):
-		s.leases.Forget(life)
 		return 0, err
 	case err != nil:
 		return 0, err
@@ -135,26 +132,21 @@ func (s *consulStore) Begin(ctx context.Context, ttl time.Duration) (kv.Life, er
 	if err != nil {
 		return kv.Life{}, s.failed(fmt.Sprintf("create a session with a TTL of %s", ttl), err)
 	}
-	s.leases.Begin(id, ttl)
 	return kv.Life{ID: id, TTL: ttl}, nil
 }
 
 // Beat implements kv.Store. A session that is renewed proves nothing about the key, which may
-// have been taken from it.
+// have been taken from it. One that were renewed and not confirmed would serve nobody, so the key is read first.
 func (s *consulStore) Beat(ctx context.Context, key, life string) error {
 	key = s.prefix + key
-	return s.leases.Renew(ctx, life,
-		func(ctx context.Context) error { return s.renew(ctx, life) },
-		func(ctx context.Context) error {
-			pair, _, err := s.api.KV().Get(key, read(ctx))
-			switch {
-			case err != nil:
-				return s.failed("read "+key, err)
-			case entryOf(pair, nil).Life != life:
-				return fmt.Errorf("%w: its record was deleted, or somebody else has written or unlocked it", election.ErrLost)
-			}
-			return nil
-		})
+	pair, _, err := s.api.KV().Get(key, read(ctx))
+	switch {
+	case err != nil:
+		return s.failed("read "+key, err)
+	case entryOf(pair, nil).Life != life:
+		return fmt.Errorf("%w: its record was deleted, or somebody else has written or unlocked it", election.ErrLost)
+	}
+	return s.renew(ctx, life)
 }
 
 // renew extends a session. The library's own call does not return Consul's status.
@@ -170,7 +162,6 @@ func (s *consulStore) renew(ctx context.Context, life string) error {
 
 // End implements kv.Store. Consul says nothing of a session that it does not know.
 func (s *consulStore) End(ctx context.Context, life string) error {
-	s.leases.Forget(life)
 	_, err := s.api.Session().Destroy(life, write(ctx))
 	return s.failed("destroy a session", err)
 }

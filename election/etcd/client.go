@@ -44,9 +44,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
-	"github.com/fencepost/fencepost/election/renewal"
 	"github.com/fencepost/fencepost/internal/files"
 )
 
@@ -120,8 +118,7 @@ func open(cfg Config) (*etcdStore, error) {
 	}
 	s := &etcdStore{
 		prefix: cfg.Prefix + "/", name: "etcd at " + strings.Join(cfg.Endpoints, ", "),
-		login:  login{user: cfg.User, password: password},
-		leases: renewal.New(tries, election.Boottime),
+		login: login{user: cfg.User, password: password},
 	}
 	s.login.ask = s.authenticate
 	s.login.ctx, s.cancel = context.WithCancel(context.Background())

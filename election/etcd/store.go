@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"time"
 
@@ -13,14 +14,12 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
-	"github.com/fencepost/fencepost/election/renewal"
 )
 
 // etcdStore is the kv.Store of one etcd cluster. Its lives are etcd's leases.
 type etcdStore struct {
 	client *clientv3.Client
 	login  login
-	leases *renewal.Leases
 	prefix string             // of all keys, with the slash at its end
 	name   string             // of the service in errors
 	cancel context.CancelFunc // ends a login that is under way
@@ -93,7 +92,6 @@ func (s *etcdStore) Swap(ctx context.Context, key string, old kv.Entry, record [
 	answer, err := s.txn(ctx, "write "+k.record, ifs, clientv3.OpPut(k.record, string(record)), hold)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		s.leases.Forget(life)
 		return 0, fmt.Errorf("%w: etcd no longer knows its lease", election.ErrLost)
 	case err != nil:
 		return 0, err
@@ -115,26 +113,45 @@ func (s *etcdStore) Begin(ctx context.Context, ttl time.Duration) (kv.Life, erro
 		return kv.Life{}, err
 	}
 	life := kv.Life{ID: strconv.FormatInt(int64(answer.ID), 16), TTL: time.Duration(answer.TTL) * time.Second}
-	s.leases.Begin(life.ID, life.TTL)
 	return life, nil
 }
 
 // Beat implements kv.Store. An etcd lease that is kept alive proves nothing about the key, which
-// may have been taken from it.
+// may have been taken from it. One that were kept alive and not confirmed would serve nobody, so it is read first.
 func (s *etcdStore) Beat(ctx context.Context, key, life string) error {
 	id, err := leaseID(life)
 	if err != nil {
 		return err
 	}
-	return s.leases.Renew(ctx, life,
-		func(ctx context.Context) error { return s.keepAlive(ctx, id) },
-		func(ctx context.Context) error {
-			entry, err := s.Read(ctx, key)
-			if err == nil && entry.Life != life {
-				err = fmt.Errorf("%w: its record was deleted, or somebody else has written it", election.ErrLost)
-			}
+	err = repeat(ctx, func(ctx context.Context) error {
+		entry, err := s.Read(ctx, key)
+		if err == nil && entry.Life != life {
+			err = fmt.Errorf("%w: its record was deleted, or somebody else has written it", election.ErrLost)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return repeat(ctx, func(ctx context.Context) error { return s.keepAlive(ctx, id) })
+}
+
+// repeat sends a request up to tries times, while no member answers. Each is given up after its part of the time that
+// is left, and goes to the next member.
+func repeat(ctx context.Context, request func(ctx context.Context) error) (err error) {
+	for left := tries; left > 0; left-- {
+		part, cancel := context.WithCancel(ctx)
+		if end, ok := ctx.Deadline(); ok {
+			part, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
+		}
+		err = request(part)
+		cancel()
+		var network net.Error // a deadline is one too
+		if !errors.As(err, &network) || ctx.Err() != nil {
 			return err
-		})
+		}
+	}
+	return err
 }
 
 // keepAlive extends an etcd lease. The library's KeepAliveOnce asks again without a pause while no
@@ -169,7 +186,6 @@ func (s *etcdStore) End(ctx context.Context, life string) error {
 	if err != nil {
 		return err
 	}
-	s.leases.Forget(life)
 	err = s.do(ctx, "revoke a lease", func() error {
 		_, err := s.client.Revoke(ctx, id)
 		return err

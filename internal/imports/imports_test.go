@@ -31,8 +31,8 @@ var ours = map[string][]string{
 	"election/own":        {},
 	"election/heartbeat":  {},
 	"election/offer":      {},
-	"election/consul":     {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
-	"election/etcd":       {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
+	"election/consul":     {"election", "election/kv", "internal/faults", "internal/files"},
+	"election/etcd":       {"election", "election/kv", "internal/faults", "internal/files"},
 	"election/kubernetes": {"election", "election/kv", "election/standstill", "internal/faults", "internal/files"},
 	"election/zookeeper":  {"election", "election/kv", "election/standstill", "internal/faults", "internal/files"},
 	"election/kv":         {"election", "internal/faults"},
@@ -41,7 +41,6 @@ var ours = map[string][]string{
 	"election/raft/disk":  {},
 	"election/raft/state": {},
 	"election/redis":      {"election", "election/kv", "internal/faults", "internal/files"},
-	"election/renewal":    {"election"},
 	"election/standstill": {"election", "election/kv"},
 	"election/token":      {"election", "fencing"},
 	"election/electiontest": {
