@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/fencepost/fencepost/election/heartbeat"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -59,10 +58,10 @@ func (s Settings) admitsHeartbeat(claim fencing.JoinRequest) error {
 	switch {
 	case every == 0:
 		return nil
-	case every < heartbeat.Min || every > heartbeat.Max:
+	case every < minHeartbeat || every > maxHeartbeat:
 		return &fencing.Refusal{
 			SQLState: stateInvalidValue,
-			Message:  fmt.Sprintf("fencepost.heartbeat is %v, but it must be between %v and %v", every, heartbeat.Min, heartbeat.Max),
+			Message:  fmt.Sprintf("fencepost.heartbeat is %v, but it must be between %v and %v", every, minHeartbeat, maxHeartbeat),
 			Hint:     "Use 1s, unless there is a reason for another value.",
 		}
 	case timeout > 0 && every >= timeout && claim.Campaign != fencing.CampaignOff:

@@ -67,11 +67,8 @@
 // worker that comes back after somebody else was granted an epoch was rightly replaced:
 // that changes no timeout.
 //
-// A worker that promises heartbeats (fencing.JoinRequest.Heartbeat) can be found sooner: the
-// gaps between its bytes then have a distribution, and package heartbeat says from it after
-// which silence the worker is dead with near certainty. The gaps are measured by the same
-// samples as the silence, so recording activity costs the proxy nothing more. The detector
-// can only shorten the timeout, false alarms extend both, and what follows is the same.
+// A worker that promises heartbeats (fencing.JoinRequest.Heartbeat) is found sooner: a heartbeat that
+// is some seconds late shortens the timeout. False alarms extend that as well, and what follows is the same.
 //
 // A lease that was freed because its holder left or died is acquired at once by any
 // live candidate. One that was released as unresponsive is acquired only on demand: for

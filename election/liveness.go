@@ -5,13 +5,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencepost/fencepost/election/heartbeat"
 	"github.com/fencepost/fencepost/fencing"
 )
 
 const (
 	minSample = 10 * time.Millisecond
 	maxSample = 250 * time.Millisecond // a frozen worker is noticed at most this late
+)
+
+// A heartbeat is promised within these bounds.
+const (
+	minHeartbeat = 100 * time.Millisecond
+	maxHeartbeat = time.Minute
+	// heartbeatLate is how late a heartbeat may be: garbage collections of a few seconds do not matter.
+	heartbeatLate = 6500 * time.Millisecond
 )
 
 // liveness is what is known about a worker's activity.
@@ -33,8 +40,7 @@ type liveness struct {
 	expired time.Duration
 	// released means that the lease was released because the worker was unresponsive,
 	// and that the epoch has not been confirmed since.
-	released   bool
-	heartbeats heartbeat.Worker
+	released bool
 }
 
 // signs are what a sample finds that a worker has done since the last one.
@@ -45,22 +51,17 @@ type signs struct {
 
 func (s signs) alive() bool { return s.bytes || s.owed }
 
-// interval is the sampling interval for this timeout and these heartbeats. A quarter of a
-// heartbeat is enough: what that adds to the deviation of the gaps is small beside the least
-// deviation that is assumed.
+// interval is the sampling interval for this timeout.
 func (l *liveness) interval() time.Duration {
 	interval := maxSample
 	if l.timeout > 0 {
 		interval = min(interval, l.timeout/8)
 	}
-	if every := l.heartbeats.Promised(); every > 0 {
-		interval = min(interval, every/4)
-	}
 	return max(interval, minSample)
 }
 
 // judged reports whether the worker has to be sampled.
-func (l *liveness) judged() bool { return l.timeout > 0 || l.heartbeats.Promised() > 0 }
+func (l *liveness) judged() bool { return l.timeout > 0 }
 
 // next returns when the next sample is due, from the last one on.
 func (l *liveness) next() time.Duration {
@@ -84,7 +85,6 @@ func (l *liveness) sample(now time.Duration, s signs) {
 	}
 	gap = min(gap, 2*l.interval())
 	l.last = max(l.last, now)
-	l.heartbeats.Pass(gap, s.bytes, s.owed)
 	if s.alive() || l.timeout == 0 {
 		l.quiet, l.unresponsive = 0, false
 		return
@@ -135,7 +135,6 @@ func (c *Candidacy) sample(now time.Duration) (concerns bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.liveness
-	l.heartbeats.Promise(c.mu.heartbeat())
 	l.timeout = c.tolerated(now)
 	was := l.unresponsive
 	alive := s.alive()
@@ -156,24 +155,14 @@ func (c *Candidacy) sample(now time.Duration) (concerns bool) {
 	return was && alive || was != l.unresponsive || !l.shared()
 }
 
-// tolerates returns how long the worker may be inactive if it has asked for this timeout, 0 for
-// unlimited. The detector of its heartbeats can only shorten the timeout. extended is what its
-// false alarms have made of a timeout.
-func (l *liveness) tolerates(asked time.Duration, extended func(time.Duration) time.Duration) time.Duration {
-	timeout := extended(asked)
-	limit, ok := l.heartbeats.Limit()
-	if !ok {
-		return timeout
-	}
-	if limit = extended(limit); timeout == 0 {
-		return limit
-	}
-	return min(limit, timeout)
-}
-
-// tolerated returns how long the worker may be inactive now, 0 for unlimited. c.mu is held.
+// tolerated returns how long the worker may be inactive now, 0 for unlimited. A promise of heartbeats can only
+// shorten that. c.mu is held.
 func (c *Candidacy) tolerated(now time.Duration) time.Duration {
-	return c.mu.liveness.tolerates(c.mu.timeout(c.set.WorkerTimeout), func(asked time.Duration) time.Duration { return c.effective(asked, now) })
+	asked := c.mu.timeout(c.set.WorkerTimeout)
+	if every := c.mu.heartbeat(); every > 0 && (asked == 0 || every+heartbeatLate < asked) {
+		asked = every + heartbeatLate
+	}
+	return c.effective(asked, now)
 }
 
 // samples is what samples of a candidacy need. It is locked during a sample.

@@ -72,16 +72,14 @@ type CandidacyStatus struct {
 	Observes     bool // none of its connections campaigns
 	Campaigns    bool // it asks for the lease, or has it; not if its worker is superseded
 	// WorkerTimeout is how long this worker may currently be inactive, 0 for unlimited: its
-	// timeout, or less if the detector of its heartbeats says so. FalseAlarms counts the
-	// false alarms that have extended both. The count and the extension end an hour after
+	// timeout, or less if it has promised heartbeats. FalseAlarms counts the
+	// false alarms that have extended it. The count and the extension end an hour after
 	// the last one.
 	WorkerTimeout time.Duration
 	FalseAlarms   int
 	// Heartbeat is how often this worker has promised to send something, 0 if it has
-	// promised nothing. Phi is what the detector of its heartbeats says of its
-	// present silence, nil while the detector knows too little.
+	// promised nothing.
 	Heartbeat time.Duration
-	Phi       *float64
 	// Silence is for how long this worker has been inactive, as of the last look; 0 while WorkerTimeout is unlimited.
 	Silence time.Duration
 	// LongestSilence is how long this worker was inactive at most since the candidacy began; 0
@@ -181,9 +179,6 @@ func (c *Candidacy) status() CandidacyStatus {
 		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners == 0, Campaigns: c.campaignsLocked(),
 		WorkerTimeout: c.tolerated(now), FalseAlarms: c.extension(now).alarms,
 		Silence: c.mu.liveness.quiet, LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
-	}
-	if phi, ok := c.mu.liveness.heartbeats.Phi(c.mu.liveness.quiet); ok {
-		st.Phi = &phi
 	}
 	return st
 }

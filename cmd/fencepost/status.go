@@ -490,8 +490,8 @@ func leftText(left time.Duration) string {
 	return max(0, left).Truncate(100 * time.Millisecond).String()
 }
 
-// leaderSilence returns how long the leader has been silent, of how long it may be, and phi if its heartbeats are
-// judged, if it is connected to the queried proxy.
+// leaderSilence returns how long the leader has been silent, of how long it may be, if it is
+// connected to the queried proxy.
 func leaderSilence(v admin.ResourceView) string {
 	for _, w := range v.Workers {
 		switch {
@@ -500,11 +500,7 @@ func leaderSilence(v admin.ResourceView) string {
 		case w.WorkerTimeout == nil:
 			return "unlimited"
 		}
-		text := leftText(seconds(w.Silence)) + " of " + seconds(*w.WorkerTimeout).Round(time.Millisecond).String()
-		if w.Phi != nil {
-			text += fmt.Sprintf(" (phi %.1f)", *w.Phi)
-		}
-		return text
+		return leftText(seconds(w.Silence)) + " of " + seconds(*w.WorkerTimeout).Round(time.Millisecond).String()
 	}
 	return ""
 }

@@ -34,7 +34,7 @@ func exported(t *testing.T) series {
 	m.Watch(func() []election.ResourceStatus {
 		return []election.ResourceStatus{{
 			Database: "shop", Resource: "billing", Holds: true, Margin: 7 * time.Second, Record: fencing.Record{Epoch: 8},
-			Candidacies: []election.CandidacyStatus{{Worker: "w", Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: time.Minute, Phi: new(float64)}},
+			Candidacies: []election.CandidacyStatus{{Worker: "w", Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: time.Minute}},
 		}}
 	})
 	m.WatchFaults(func() []faults.Lasting { return nil })

@@ -119,10 +119,8 @@ type WorkerView struct {
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	FalseAlarms   int      `json:"false_alarms"`
 	// Heartbeat is after how many seconds at most the worker has promised to send something;
-	// null if it has promised nothing. Phi is how surprising its silence is; null if it has
-	// promised nothing, and before it has sent enough.
+	// null if it has promised nothing.
 	Heartbeat *float64 `json:"heartbeat_seconds"`
-	Phi       *float64 `json:"phi"`
 	// LongestSilence is how many seconds the worker was silent at most; 0 if the worker
 	// timeout is unlimited.
 	LongestSilence float64 `json:"longest_silence_seconds"`

@@ -15,7 +15,6 @@ import (
 
 // someResources returns one resource whose leader is here, and one that nobody leads.
 func someResources() []election.ResourceStatus {
-	phi := 2.5
 	return []election.ResourceStatus{
 		{
 			Database: "shop", Resource: "billing", State: election.Led, StateSince: time.Now().Add(-time.Minute),
@@ -23,7 +22,7 @@ func someResources() []election.ResourceStatus {
 			Record:      fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute), Guards: 6},
 			FalseAlarms: 4,
 			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
-				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2, LongestSilence: 75 * time.Second, Heartbeat: time.Second, Phi: &phi}},
+				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2, LongestSilence: 75 * time.Second, Heartbeat: time.Second}},
 		},
 		{
 			Database: "shop", Resource: "mail", State: election.Electing, Leaderless: 5 * time.Second,
@@ -85,7 +84,7 @@ func TestAdminAnswers(t *testing.T) {
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
 			`"configured": true`, `"refused_writes": 2`, `"discarded_writes": 1`, `"on_stale": "discard"`, `"enforce": "shadow"`, `"fence": "tables"`, `"longest_silence_seconds": 75`, `"connections": 3`, `"leaderless_seconds": 5`,
 			`"state": "led"`, `"state_since": "`, `"confirmed_until": "`, `"state": "electing"`, `"leader": ""`, `"granted_to": "gone"`,
-			`"worker_timeout_seconds": 90`, `"heartbeat_seconds": 1`, `"phi": 2.5`, `"false_alarms": 2`, `"false_alarms": 4`, `"guarded_tables": 6`, `"takeover_blocked_by"`, "prepared transaction"}},
+			`"worker_timeout_seconds": 90`, `"heartbeat_seconds": 1`, `"false_alarms": 2`, `"false_alarms": 4`, `"guarded_tables": 6`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
 		{"/v1/resources/shop/billing/leader", 200, []string{`"leader": "host-9:117:q1"`}},
 		{"/v1/resources/shop/mail/leader", 503, []string{`"state": "electing"`}},
@@ -105,7 +104,6 @@ func TestAdminAnswers(t *testing.T) {
 			`fencepost_grant_blocked{database="shop",resource="mail"} 1`,
 			`fencepost_grants_total{database="shop",resource="billing"} 1`,
 			`fencepost_worker_timeout_seconds{database="shop",resource="billing"} 90`,
-			`fencepost_phi{database="shop",resource="billing"} 2.5`,
 			`fencepost_takeover_seconds_sum{database="shop",resource="billing"} 3`,
 			`fencepost_takeover_grant_seconds_sum{database="shop",resource="billing"} 1`,
 			`fencepost_lease_margin_seconds{database="shop",resource="billing"} 7`,

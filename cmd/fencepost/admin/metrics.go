@@ -262,8 +262,6 @@ var (
 		"How much longer the lease that a worker here holds is trusted unless it is renewed.", []string{"database", "resource"}, nil)
 	timeoutDesc = prometheus.NewDesc("fencepost_worker_timeout_seconds",
 		"How long the leader may currently be silent, if it is connected here; +Inf means unlimited.", []string{"database", "resource"}, nil)
-	phiDesc = prometheus.NewDesc("fencepost_phi",
-		"How surprising the leader's silence is, if it is connected here, has promised heartbeats, and has sent enough of them.", []string{"database", "resource"}, nil)
 	silenceDesc = prometheus.NewDesc("fencepost_longest_silence_seconds",
 		"The longest silence of a worker that is connected here, while it had a worker timeout.", []string{"database", "resource"}, nil)
 	blockedDesc = prometheus.NewDesc("fencepost_grant_blocked",
@@ -287,7 +285,6 @@ func (s scrape) Describe(ch chan<- *prometheus.Desc) {
 	ch <- stateDesc
 	ch <- marginDesc
 	ch <- timeoutDesc
-	ch <- phiDesc
 	ch <- silenceDesc
 	ch <- blockedDesc
 }
@@ -321,9 +318,6 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 				timeout = math.Inf(1)
 			}
 			ch <- prometheus.MustNewConstMetric(timeoutDesc, prometheus.GaugeValue, timeout, database, resource)
-			if c.Phi != nil {
-				ch <- prometheus.MustNewConstMetric(phiDesc, prometheus.GaugeValue, *c.Phi, database, resource)
-			}
 			break // two metrics with the same labels would fail the scrape
 		}
 		blocked := 0.0

@@ -99,7 +99,6 @@ func workerView(c election.CandidacyStatus) WorkerView {
 		Observes:       c.Observes,
 		FalseAlarms:    c.FalseAlarms,
 		LongestSilence: c.LongestSilence.Seconds(),
-		Phi:            c.Phi,
 	}
 	if c.Heartbeat > 0 {
 		seconds := c.Heartbeat.Seconds()
