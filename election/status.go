@@ -27,6 +27,9 @@ type ResourceStatus struct {
 	// Proxy is the proxy through which the worker that was granted the epoch is connected, as the database says; "" if
 	// that is not known. Elections leaves it to its caller.
 	Proxy string
+	// AsOf is when the database has said who leads, if this proxy knows the state from there alone; otherwise it is zero.
+	// Elections leaves it to its caller.
+	AsOf time.Time
 	// LeaseLeft is how much longer the leader's lease is confirmed; 0 if that is not known.
 	LeaseLeft time.Duration
 	// Holds means that a candidacy of this proxy holds the lease for its epoch, and Margin

@@ -7,11 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"go.uber.org/zap"
-
 	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
-	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/cmd/fencepost/rejections"
 	"github.com/fencepost/fencepost/fencing/store"
 )
@@ -32,9 +28,7 @@ func (s *serving) newAuditing(logs loggers) auditing {
 			c := s.current().Audit
 			return rejections.Settings{Record: c.Table, Keep: c.Keep.D()}
 		},
-		Connect: func(ctx context.Context, database string, do func(*pgx.Conn) error) error {
-			return store.Look(ctx, hosts.Store(*s.current(), s.upstream, database, zap.NewNop()), do)
-		},
+		Connect:    s.look,
 		Gone:       store.Gone,
 		Open:       func() []string { return slices.Collect(maps.Keys(s.fences.all())) },
 		Unrecorded: s.metrics.Unrecorded,

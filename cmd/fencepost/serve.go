@@ -221,10 +221,15 @@ func (s *serving) showMetrics() {
 	s.metrics.WatchFaults(s.faults.Lasting)
 	s.metrics.WatchReady(s.readiness)
 	s.metrics.WatchHosts(s.upstream.Views)
-	s.metrics.WatchProcess(admin.Process{
+	s.metrics.WatchProcess(s.process())
+}
+
+// process is what is told of the process itself.
+func (s *serving) process() admin.Process {
+	return admin.Process{
 		Version: versionText(), Certificates: s.certificates, LastReload: s.settings.Last,
-		Traffic: func() map[string]proxy.Traffic { return s.proxy.Traffic() }, // there is no proxy yet
-	})
+		Traffic: func() map[string]proxy.Traffic { return s.proxy.Traffic() }, // there may be no proxy yet
+	}
 }
 
 // keepalive detects a client whose host has died silently: its connection ends after 75

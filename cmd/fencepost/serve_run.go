@@ -159,7 +159,11 @@ func (s *serving) newAdmin(ctx context.Context) *admin.Server {
 			c := s.current()
 			return c.LeaseFor(c.Resources[resource]).WorkerTimeout.D()
 		},
-		Reload: func() (any, bool) { result := s.settings.Reload(ctx); return result, result.OK() },
+		History:  s.history,
+		Refusals: s.refusals,
+		Process:  s.process(),
+		Proxies:  s.records.Proxies,
+		Reload:   func() (any, bool) { result := s.settings.Reload(ctx); return result, result.OK() },
 	}
 }
 

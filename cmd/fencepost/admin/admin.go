@@ -12,7 +12,9 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -36,6 +38,8 @@ type ResourceView struct {
 	State       string     `json:"state"`
 	StateSince  *time.Time `json:"state_since,omitempty"`
 	StateReason string     `json:"state_reason,omitempty"`
+	// AsOf is when the database has said so, if this proxy knows the state from there alone.
+	AsOf *time.Time `json:"as_of,omitempty"`
 	// ConfirmedUntil is until when the leader's lease is confirmed; nil unless it is led,
 	// and if the lease service does not say that to the proxies without the leader.
 	ConfirmedUntil *time.Time `json:"confirmed_until,omitempty"`
@@ -177,6 +181,16 @@ type Server struct {
 	Reload func() (body any, ok bool)
 	// Quit ends the proxy as SIGTERM does, and returns at once.
 	Quit func()
+	// History returns what a database records of a resource in a time, with what may go into JSON as it is, and Refusals the
+	// newest refusals of all databases. ErrUnknown means that there is no such database. They may be nil.
+	History  func(ctx context.Context, database, resource string, since, until time.Time) (any, error)
+	Refusals func(ctx context.Context) (any, error)
+	// Process says what is known of the process besides, and Proxies returns what the databases know of all proxies; it may be
+	// nil.
+	Process Process
+	Proxies func() []OtherProxy
+
+	live live
 }
 
 // handler returns the routes of the admin address.
@@ -212,13 +226,7 @@ func (a *Server) handler() http.Handler {
 			return http.StatusServiceUnavailable
 		})
 	})
-	mux.HandleFunc("GET /v1/connections", func(w http.ResponseWriter, _ *http.Request) {
-		list := ConnectionList{Proxy: a.Proxy, Connections: []proxy.Connection{}}
-		if a.Connections != nil {
-			list.Connections = a.Connections()
-		}
-		writeJSON(w, http.StatusOK, list)
-	})
+	mux.HandleFunc("GET /v1/connections", a.connections)
 	mux.HandleFunc("GET /v1/shadow", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, ShadowList{Proxy: a.Proxy, Resources: a.shadows()})
 	})
@@ -231,6 +239,7 @@ func (a *Server) handler() http.Handler {
 		a.Quit()
 		writeJSON(w, http.StatusAccepted, map[string]bool{"draining": true})
 	})
+	a.addPage(mux)
 	if a.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -251,6 +260,33 @@ type ResourceList struct {
 type ConnectionList struct {
 	Proxy       string             `json:"proxy"`
 	Connections []proxy.Connection `json:"connections"`
+	// Matching is how many clients match what was asked for, if that is more than are listed.
+	Matching int `json:"matching,omitempty"`
+}
+
+// connections answers with the clients of the proxy: with those of a resource, those in which a text occurs, and no more
+// than a limit, if the request says so.
+func (a *Server) connections(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	limit, err := strconv.Atoi(cmp.Or(q.Get("limit"), "0"))
+	if err != nil || limit < 0 {
+		writeJSON(w, http.StatusBadRequest, map[string]string{"error": "limit must be a number that is not negative"})
+		return
+	}
+	list := ConnectionList{Proxy: a.Proxy, Connections: []proxy.Connection{}}
+	if a.Connections != nil {
+		list.Connections = a.Connections()
+	}
+	list.Connections = slices.DeleteFunc(list.Connections, func(c proxy.Connection) bool {
+		texts := append([]string{c.Database, c.User, c.Client, c.ApplicationName, c.Resource, c.Worker, c.Role, c.State}, c.Chosen...)
+		return q.Has("database") && c.Database != q.Get("database") ||
+			q.Has("resource") && c.Resource != q.Get("resource") && !slices.Contains(c.Chosen, q.Get("resource")) ||
+			!slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, q.Get("match")) })
+	})
+	if n := len(list.Connections); limit > 0 && n > limit {
+		list.Matching, list.Connections = n, list.Connections[:limit]
+	}
+	writeJSON(w, http.StatusOK, list)
 }
 
 func (a *Server) views() []ResourceView {
@@ -317,6 +353,7 @@ func (a *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("log of the admin address: %w", err)
 	}
 	server := &http.Server{Handler: a.handler(), ErrorLog: errorLog, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	server.RegisterOnShutdown(a.live.close) // a stream does not end by itself
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	select {

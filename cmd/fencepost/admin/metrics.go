@@ -2,6 +2,7 @@ package admin
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -41,7 +42,18 @@ type Metrics struct {
 		blocked map[[2]string][]string // what blocks takeovers and cannot be ended
 		awaited map[[2]string][]fencing.Awaited
 		shadows map[[2]string]*shadowed
+		// silences are the newest ends of leases because of silence, the oldest first.
+		silences []silence
 	}
+}
+
+// mostSilences is how many of them are kept.
+const mostSilences = 1000
+
+// silence is a Silence, and whose it was.
+type silence struct {
+	key [2]string // database and resource
+	Silence
 }
 
 // stopped counts the writes of a resource that were not executed.
@@ -231,9 +243,36 @@ func (m *Metrics) Observe(e election.Event) {
 		m.lost.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 	case election.EventFailed:
 		m.failures.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
+	case election.EventReleased:
+		if e.Reason == election.ReasonUnresponsive {
+			m.silent(e)
+		}
 	case election.EventForgotten:
 		m.forget(e.Database, e.Resource)
 	}
+}
+
+// silent keeps that a lease was released for silence.
+func (m *Metrics) silent(e election.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.silences = append(m.mu.silences, silence{[2]string{e.Database, e.Resource}, Silence{time.Now().UTC(), e.Worker, int64(e.Epoch)}})
+	if len(m.mu.silences) > mostSilences {
+		m.mu.silences = slices.Clone(m.mu.silences[len(m.mu.silences)-mostSilences/2:]) // not for each one
+	}
+}
+
+// silencesOf returns those of a resource.
+func (m *Metrics) silencesOf(database, resource string) []Silence {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := []Silence{}
+	for _, s := range m.mu.silences {
+		if s.key == [2]string{database, resource} {
+			all = append(all, s.Silence)
+		}
+	}
+	return all
 }
 
 // forget drops the series of a resource, so that names made up by clients do not

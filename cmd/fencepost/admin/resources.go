@@ -41,6 +41,10 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			since := s.StateSince.UTC().Truncate(time.Millisecond)
 			v.StateSince = &since
 		}
+		if !s.AsOf.IsZero() {
+			at := s.AsOf.UTC().Truncate(time.Millisecond)
+			v.AsOf = &at
+		}
 		if s.LeaseLeft > 0 {
 			until := time.Now().Add(s.LeaseLeft).UTC().Truncate(time.Millisecond)
 			v.ConfirmedUntil = &until

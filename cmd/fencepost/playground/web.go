@@ -12,18 +12,15 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
+	"github.com/fencepost/fencepost/cmd/fencepost/web"
 )
 
 //go:embed page
 var page embed.FS
 
 const (
-	// mostListeners is how many browsers may follow the state at once.
-	mostListeners = 32
 	// sendEvery is the shortest time between two states that are sent to a browser.
 	sendEvery = 100 * time.Millisecond
-	// sendTimeout bounds the sending of one.
-	sendTimeout = 10 * time.Second
 	// aliveEvery is how often something is sent although nothing has changed.
 	aliveEvery = 15 * time.Second
 	// mostBytes is how long a request may be.
@@ -54,10 +51,10 @@ func serve(ctx context.Context, ln net.Listener, lab *Lab) error {
 	return nil
 }
 
-// web answers the requests of the page.
-type web struct {
-	lab       *Lab
-	listeners chan struct{} // one for each that follows the state
+// answers answers the requests of the page.
+type answers struct {
+	lab     *Lab
+	streams web.Streams
 }
 
 // newHandler returns the page, behind the guard that refuses other sites.
@@ -66,9 +63,9 @@ func newHandler(lab *Lab) http.Handler {
 	if err != nil {
 		panic(err) // it is embedded
 	}
-	w := &web{lab: lab, listeners: make(chan struct{}, mostListeners)}
+	w := &answers{lab: lab, streams: web.NewStreams()}
 	mux := http.NewServeMux()
-	mux.Handle("GET /", http.FileServerFS(files))
+	mux.Handle("GET /", web.Files(files))
 	mux.HandleFunc("GET /state", w.state)
 	mux.HandleFunc("GET /events", w.events)
 	mux.HandleFunc("POST /enter", w.enter)
@@ -77,43 +74,35 @@ func newHandler(lab *Lab) http.Handler {
 }
 
 // state answers with the state once.
-func (w *web) state(rw http.ResponseWriter, _ *http.Request) {
+func (w *answers) state(rw http.ResponseWriter, _ *http.Request) {
 	rw.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(rw).Encode(w.lab.State()) // the browser may have gone
 }
 
 // events sends the state at each change, as server-sent events.
-func (w *web) events(rw http.ResponseWriter, r *http.Request) {
-	select {
-	case w.listeners <- struct{}{}:
-		defer func() { <-w.listeners }()
-	default:
-		http.Error(rw, "too many browsers follow the playground", http.StatusServiceUnavailable)
-		return
-	}
-	rw.Header().Set("Content-Type", "text/event-stream")
-	control := http.NewResponseController(rw)
-	for r.Context().Err() == nil {
-		news := w.lab.News()
+func (w *answers) events(rw http.ResponseWriter, r *http.Request) {
+	var news <-chan struct{} // of what was not sent yet; nil before the first state
+	w.streams.Send(rw, r, func() []byte {
+		if news != nil {
+			scratch.Sleep(r.Context(), sendEvery)
+			select {
+			case <-news:
+			case <-time.After(aliveEvery):
+			case <-r.Context().Done():
+				return nil
+			}
+		}
+		news = w.lab.News()
 		text, err := json.Marshal(w.lab.State())
 		if err != nil {
 			panic(err) // the state consists of texts and numbers
 		}
-		_ = control.SetWriteDeadline(time.Now().Add(sendTimeout)) // if it cannot be set, the sending has no limit
-		if _, err := fmt.Fprintf(rw, "data: %s\n\n", text); err != nil || control.Flush() != nil {
-			return
-		}
-		scratch.Sleep(r.Context(), sendEvery)
-		select {
-		case <-news:
-		case <-time.After(aliveEvery):
-		case <-r.Context().Done():
-		}
-	}
+		return text
+	})
 }
 
 // enter begins a scene.
-func (w *web) enter(rw http.ResponseWriter, r *http.Request) {
+func (w *answers) enter(rw http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Scene     string `json:"scene"`
 		Algorithm string `json:"algorithm"`
@@ -125,7 +114,7 @@ func (w *web) enter(rw http.ResponseWriter, r *http.Request) {
 }
 
 // do does a deed.
-func (w *web) do(rw http.ResponseWriter, r *http.Request) {
+func (w *answers) do(rw http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Do  string `json:"do"`
 		Who string `json:"who"`

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/owner"
@@ -30,7 +32,8 @@ type Reader struct {
 type reading struct {
 	at     time.Time
 	rows   map[string]seen // by resource
-	failed error           // why it could not be read since, nil if that is not known
+	others []admin.OtherProxy
+	failed error // why it could not be read since, nil if that is not known
 }
 
 // unknown says why what was read counts no longer.
@@ -88,6 +91,10 @@ func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) erro
 	}
 	now := time.Now() // what the database does after that is not in the reading
 	rows, err := read(ctx, conn, unnamed, " WHERE s.epoch > 0 OR s.paused ORDER BY s.granted_at DESC NULLS FIRST LIMIT $1", most)
+	var others []admin.OtherProxy
+	if err == nil {
+		others, err = readProxies(ctx, conn)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := r.known[database]
@@ -108,7 +115,7 @@ func (r *Reader) Read(ctx context.Context, database string, conn *pgx.Conn) erro
 		}
 		is[row.Resource] = next
 	}
-	r.known[database] = reading{at: now, rows: is}
+	r.known[database] = reading{at: now, rows: is, others: others}
 	return nil
 }
 
@@ -117,6 +124,30 @@ func (r *Reader) Forget(database string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.known, database)
+}
+
+// Databases returns the databases that have been read.
+func (r *Reader) Databases() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.known))
+}
+
+// Proxies returns what the databases know of proxies.
+func (r *Reader) Proxies() []admin.OtherProxy {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := []admin.OtherProxy{}
+	for database, from := range r.known {
+		for _, p := range from.others {
+			p.Database, p.Age = database, p.Age+time.Since(from.at).Seconds()
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b admin.OtherProxy) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Database, b.Database), a.Seen.Compare(b.Seen))
+	})
+	return all
 }
 
 // Merge returns what is known of all resources: local, which a proxy knows by itself, in the order of
@@ -143,7 +174,7 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		s.Proxy = row.Proxy
 		// The worker of the recorded epoch has its lease again, but its proxy keeps on saying that it does not lead.
 		if s.State == election.Led && !s.Local && !row.Uncertain && row.State.Wanted() && from.at.Sub(row.since) >= doubted && from.at.Sub(s.StateSince) >= doubted {
-			row.stateOf(s, now)
+			row.stateOf(s, now, from.at)
 		}
 		// Of a pause, whoever has asked later knows better. Workers at other proxies may want to lead. A worker that has just left
 		// may still be recorded as the leader.
@@ -153,10 +184,10 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		}
 		switch {
 		case s.State == election.Paused && row.State != election.Paused && len(s.Candidacies) == 0 && newer:
-			row.stateOf(s, now)
+			row.stateOf(s, now, from.at)
 		case row.State == election.Paused && !newer:
 		case (s.State == election.Absent || s.State == election.Idle) && row.State != election.Led && row.State != election.Absent:
-			row.stateOf(s, now)
+			row.stateOf(s, now, from.at)
 		}
 		if s.State == election.Led && s.Local || s.State.Rests() {
 			row.wanted = now
@@ -174,7 +205,7 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 				Database: row.Database, Resource: row.Resource, Proxy: row.Proxy, Orders: row.Orders,
 				Record: row.record(),
 			}
-			row.stateOf(&s, now)
+			row.stateOf(&s, now, from.at)
 			if age := now.Sub(from.at); age > outdated {
 				s.State, s.StateSince, s.Reason, s.Leaderless = election.Unknown, from.at, from.unknown(), age
 			}
@@ -196,9 +227,9 @@ func (r seen) record() fencing.Record {
 	return record
 }
 
-// stateOf gives s the state that the database knows.
-func (r seen) stateOf(s *election.ResourceStatus, now time.Time) {
-	s.State, s.StateSince, s.Reason, s.Leaderless = r.State, r.since, nil, 0
+// stateOf gives s the state that the database knew at a time.
+func (r seen) stateOf(s *election.ResourceStatus, now, at time.Time) {
+	s.State, s.StateSince, s.Reason, s.Leaderless, s.AsOf = r.State, r.since, nil, 0, at
 	if r.Uncertain {
 		s.State, s.Reason = election.Unknown, election.ErrUncertainGrant
 	}

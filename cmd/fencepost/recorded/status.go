@@ -19,6 +19,9 @@ import (
 	"github.com/fencepost/fencepost/internal/lockwait"
 )
 
+// mostProxies is how many proxies are kept of a database.
+const mostProxies = 200
+
 // patience is how long Status waits for the synchronous standbys.
 const patience = time.Second
 
@@ -80,6 +83,21 @@ func read(ctx context.Context, conn *pgx.Conn, blockers blockersSQL, where strin
 			r.State = election.Blocked
 		}
 		return r, err
+	})
+}
+
+// readProxies reads which proxies have said that they are there, the newest first.
+func readProxies(ctx context.Context, conn *pgx.Conn) ([]admin.OtherProxy, error) {
+	rows, err := conn.Query(ctx, `SELECT x.name, x.seen, extract(epoch FROM pg_catalog.clock_timestamp() - x.seen)::float8,
+			pg_catalog.count(k.worker) FILTER (WHERE k.state = 'leading'), pg_catalog.count(k.worker)
+		FROM fencepost.proxies x LEFT JOIN fencepost.candidates k ON k.proxy = x.id GROUP BY x.id ORDER BY x.seen DESC LIMIT $1`, mostProxies)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p admin.OtherProxy, err error) {
+		err = row.Scan(&p.Name, &p.Seen, &p.Age, &p.Leading, &p.Workers)
+		p.Seen = p.Seen.UTC()
+		return p, err
 	})
 }
 

@@ -2,25 +2,9 @@
 
 // What builds the parts of the page. All texts go through textContent.
 const draw = (() => {
+  const { el, svg } = page;
   const seconds = (ms) => (ms / 1000).toFixed(1) + " s";
   const nameOf = (id) => id.split(":")[0];
-
-  // el makes an element. Attributes are set as they are, children are elements or texts.
-  function el(tag, attributes, ...children) {
-    const e = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes || {})) {
-      if (value !== false && value !== undefined) e.setAttribute(name, value);
-    }
-    e.append(...children);
-    return e;
-  }
-
-  function svg(tag, attributes, text) {
-    const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) e.setAttribute(name, value);
-    if (text !== undefined) e.textContent = text;
-    return e;
-  }
 
   // button makes a button that asks for a deed.
   function button(deed, go) {
