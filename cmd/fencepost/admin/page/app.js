@@ -11,7 +11,8 @@ const app = (() => {
   let received = 0, offset = 0; // when it came, and how far the proxy's clock is ahead
   let events = null, began = Date.now(), view = "", troubles = "";
 
-  const clock = () => Date.now() + offset;
+  // clock is the time of the proxy, as long as that is heard of.
+  const clock = () => (received && Date.now() - received > patience ? received : Date.now()) + offset;
 
   // follow opens the stream. A browser opens it again by itself, but not after an answer that is an error.
   function follow() {

@@ -3,7 +3,7 @@
 // One resource: what it is, what happened to it, and the commands for it.
 const resource = (() => {
   const { el, svg, plain } = page;
-  const { duration, stamp, short, table, facts, command } = words;
+  const { duration, limit, stamp, short, table, facts, command } = words;
   const $ = (id) => document.getElementById(id);
   const spans = [[60, "1 minute"], [600, "10 minutes"], [3600, "1 hour"], [21600, "6 hours"], [86400, "1 day"], [604800, "7 days"], [2592000, "30 days"], [7776000, "90 days"]];
   const longest = 100; // events in the list
@@ -54,8 +54,8 @@ const resource = (() => {
   // blockers says what keeps workers from leading, and since when.
   function blockers(v, passed, clock) {
     const said = [];
-    if (v.state_reason) said.push(v.state + ": " + v.state_reason);
-    for (const by of v.takeover_blocked_by || []) said.push("takeover blocked: " + by);
+    if (v.state_reason) said.push(v.state_reason);
+    for (const by of (v.takeover_blocked_by || []).filter((b) => !(v.state_reason || "").includes(b))) said.push("takeover blocked: " + by);
     for (const b of v.takeover_waits_for || []) {
       const ends = (Date.parse(b.ends_at) - clock) / 1000;
       said.push(`takeover waits for backend ${b.pid} of role ${b.user} (application ${b.application || "-"}, from ${b.address}): ${b.state}` +
@@ -103,7 +103,7 @@ const resource = (() => {
     $("facts").classList.toggle("old", !r || old > 15);
     facts($("facts"), !r ? [] : [
       ["State", v.state + " " + (v.state === "led" ? "" : resources.since(v, clock))], ["Leader", v.leader], ["Led last", v.leader ? "" : v.granted_to], ["Through proxy", v.proxy],
-      ["Epoch", v.epoch ? String(v.epoch) : ""], ["Granted", v.since ? stamp(v.since) : ""], ["Silent", quiet ? quiet.text : ""], ["Lease left", resources.left(v, passed, clock)],
+      ["Epoch", v.epoch ? String(v.epoch) : ""], ["Granted", v.since ? stamp(v.since) : ""], ["Silent", quiet ? quiet.text + ", " + quiet.limit : ""], ["Lease left", resources.left(v, passed, clock)],
       ["Without a leader", v.leaderless_seconds > 0 ? duration(v.leaderless_seconds + passed) : ""], ["Stale writes", String(v.stale_writes)], ["Refused writes", String(v.refused_writes)],
       ["Discarded writes", v.discarded_writes ? String(v.discarded_writes) : ""], ["Guarded tables", v.guarded_tables ? String(v.guarded_tables) : ""],
       ["Enforced", v.enforce === "shadow" ? "no: shadow" : ""], ["False alarms", v.false_alarms ? String(v.false_alarms) : ""], ["Known", v.as_of ? duration(old) + " ago, by the database" : ""],
@@ -116,7 +116,7 @@ const resource = (() => {
     });
     table($("workers"), "Workers of this proxy", ["Worker", "User", "Role", "Connections", "Silent", "Longest silence", "phi"], v.workers.map((w) => [
       short(w.worker), short(w.user), w.observes ? "observer" : w.role, String(w.connections),
-      w.worker_timeout_seconds === null ? "unlimited" : (w.silence_seconds < 2 ? "active" : duration(w.silence_seconds + passed)) + " of " + duration(w.worker_timeout_seconds),
+      (w.silence_seconds < 2 ? "active" : duration(w.silence_seconds + passed)) + ", " + limit(w.worker_timeout_seconds),
       w.longest_silence_seconds ? duration(w.longest_silence_seconds) : "", w.phi === null ? "" : w.phi.toFixed(1)]), "No worker of this resource is connected to this proxy.");
     const path = encodeURIComponent(here[0]) + "/" + encodeURIComponent(here[1]);
     connections.ask(`v1/connections?limit=200&database=${encodeURIComponent(here[0])}&resource=${encodeURIComponent(here[1])}`, 5);
@@ -149,7 +149,7 @@ const resource = (() => {
     }
     for (const s of silences) add(s.at, "silent", s.worker, `its lease of epoch ${s.epoch} was released for silence, by this proxy`);
     said.sort((a, b) => b.t - a.t);
-    const items = said.slice(0, longest).map((e) => el("li", {}, el("span", { class: "at" }, stamp(e.t)), el("span", { class: "who" + (e.bad ? " bad" : "") }, e.kind), short(e.who), " ", short(e.text, 300)));
+    const items = said.slice(0, longest).map((e) => el("li", {}, el("span", { class: "at" }, stamp(e.t)), el("span", { class: "who" + (e.bad ? " bad" : "") }, e.kind), short(e.who), ": ", short(e.text, 300)));
     if (recorded.cut || said.length > longest) items.push(el("li", {}, `There is more: ${said.length > longest ? `${said.length - longest} earlier events are in this time` : "earlier rows of this time were not read"}. Choose a shorter time.`));
     if (!items.length) items.push(el("li", {}, "Nothing in this time."));
     $("events").replaceChildren(...items);

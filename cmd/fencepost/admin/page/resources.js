@@ -3,7 +3,7 @@
 // The table of all resources. Only cells whose text has changed are touched.
 const resources = (() => {
   const { el } = page;
-  const { duration, short } = words;
+  const { duration, limit, short } = words;
   const $ = (id) => document.getElementById(id);
   const few = 250; // rows that are shown until somebody wants all
   const labels = ["Resource", "State", "Leader", "Epoch", "Silent", "Lease left", "Waiting"];
@@ -24,9 +24,8 @@ const resources = (() => {
   function silence(v, passed) {
     const w = leader(v);
     if (!w) return null;
-    const limit = w.worker_timeout_seconds;
-    const s = w.silence_seconds < 2 ? 0 : w.silence_seconds + passed;
-    return { s, limit, text: limit === null ? "unlimited" : (s ? duration(s) : "active") + " of " + duration(limit), near: limit !== null && s > limit / 2 };
+    const most = w.worker_timeout_seconds, s = w.silence_seconds < 2 ? 0 : w.silence_seconds + passed;
+    return { text: s ? duration(s) : "active", limit: limit(most), near: most !== null && s > most / 2 };
   }
 
   // left says for how long the lease is still trusted. Another proxy may have renewed it since.
@@ -55,11 +54,11 @@ const resources = (() => {
     const waiting = v.waiting || [];
     return [
       [v.resource, v.database],
-      [v.state, [since(v, clock), v.state_reason, v.election_error, ...(v.takeover_blocked_by || []), ...(v.orders || []), v.enforce === "shadow" ? "shadow: nothing is refused" : "",
+      [v.state, [since(v, clock), v.state_reason, v.election_error, ...(v.takeover_blocked_by || []).filter((by) => !(v.state_reason || "").includes(by)), ...(v.orders || []), v.enforce === "shadow" ? "shadow: nothing is refused" : "",
         old > 15 ? `known ${duration(old)} ago` : ""].filter(Boolean).join("; ")],
       [who, (v.leader || !who ? "" : "led last") + (v.proxy ? (v.leader || !who ? "" : ", ") + "through " + v.proxy : "")],
       [v.epoch ? String(v.epoch) : "", v.stale_writes ? v.stale_writes + " stale writes" : ""],
-      [quiet ? quiet.text : "", ""],
+      quiet ? [quiet.text, quiet.limit] : ["", ""],
       [left(v, passed, clock), ""],
       [waiting.length ? String(waiting.length) : "", waiting.slice(0, 3).join(", ") + (waiting.length > 3 ? " …" : "")],
     ];
@@ -68,7 +67,7 @@ const resources = (() => {
   // make makes the row of a resource, without texts.
   function make(v) {
     const cells = labels.map((label) => el("td", { role: "cell", "data-label": label }));
-    cells[0].append(el("a", { href: link(v) }), el("span", { class: "sub" }));
+    cells[0].append(el("span", {}, el("a", { href: link(v) }), el("span", { class: "sub" })));
     cells[1].append(el("span", {}, el("span", { class: "tag" }), el("span", { class: "sub" })));
     return { tr: el("tr", { role: "row" }, ...cells), cells, shown: [] };
   }
@@ -82,8 +81,9 @@ const resources = (() => {
       r.shown[i] = text;
       const cell = r.cells[i];
       if (i === 0) {
-        cell.firstChild.replaceChildren(short(main));
-        cell.lastChild.textContent = page.plain(sub);
+        const [a, below] = cell.firstChild.children;
+        a.replaceChildren(short(main));
+        below.replaceChildren(short(sub));
       } else if (i === 1) {
         const [tag, below] = cell.firstChild.children;
         tag.textContent = main;

@@ -13,6 +13,9 @@ const words = (() => {
     return s < 172800 ? Math.floor(s / 3600) + " h" : Math.floor(s / 86400) + " days";
   }
 
+  // limit words a configured number of seconds, and null, which is none.
+  const limit = (s) => s === null ? "unlimited" : "of " + (Number.isInteger(s) && s < 120 ? s + " s" : duration(s));
+
   // stamp words a time in this browser's time zone.
   function stamp(at) {
     const d = new Date(at);
@@ -66,7 +69,7 @@ const words = (() => {
     into.replaceChildren(...all.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
   }
 
-  return { duration, stamp, bytes, short, quote, command, table, facts };
+  return { duration, limit, stamp, bytes, short, quote, command, table, facts };
 })();
 
 // A Source asks the proxy for one thing again and again, and says how old the answer is.

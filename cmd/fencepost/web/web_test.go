@@ -1,0 +1,94 @@
+package web
+
+import (
+	"bufio"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestThePagesKeepTheirPolicy: no page has a script, style or handler in its text, puts a text in as HTML, or names
+// another site.
+func TestThePagesKeepTheirPolicy(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../*/page/*")
+	if err != nil || len(files) < 12 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := strings.ReplaceAll(string(text), `"http://www.w3.org/2000/svg"`, "") // the name of a namespace
+		for _, bad := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc", "<style", " style=", "onclick=", "javascript:", "http://", "https://", "@import", "url("} {
+			if strings.Contains(shown, bad) {
+				t.Errorf("%s has %q", name, bad)
+			}
+		}
+	}
+}
+
+// TestASlowBrowserHoldsUpNobody: it takes one of the places, gets nothing that is kept for it, and others go on. When
+// all places are taken, a browser is told so.
+func TestASlowBrowserHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	streams, asked := NewStreams(), make(chan bool, 1)
+	big := []byte(strings.Repeat("x", 1<<20))
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		slow := r.URL.Path == "/slow"
+		streams.Send(rw, r, func() []byte {
+			if slow {
+				select {
+				case asked <- true:
+				default:
+				}
+				return big
+			}
+			time.Sleep(time.Millisecond)
+			return []byte("news")
+		})
+	}))
+	t.Cleanup(server.Close) // after the browsers have gone
+	open := func(path string) *http.Response {
+		t.Helper()
+		resp, err := http.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp
+	}
+	open("/slow") // and reads nothing
+	<-asked
+	quick := bufio.NewScanner(open("/").Body)
+	for n := 0; n < 100; n++ {
+		if !quick.Scan() {
+			t.Fatalf("the other one ended after %d lines: %v", n, quick.Err())
+		}
+	}
+	var last *http.Response
+	for range mostListeners - 1 {
+		last = open("/")
+	}
+	if last.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("one too many: %s", last.Status)
+	}
+}
+
+func TestThisHostIsKnown(t *testing.T) {
+	t.Parallel()
+	own, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]bool{own: true, strings.ToUpper(own) + ":6433": true, "x" + own: false, "": false, ":6433": false, "localhost.example": false} {
+		if got := KnownHost(host); got != want {
+			t.Errorf("%q: %v", host, got)
+		}
+	}
+}
