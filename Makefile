@@ -23,7 +23,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-race test-unfenced test-mutations fuzz model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers chaos demo playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build test test-race test-unfenced test-mutations fuzz model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers chaos demo page-test playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -115,7 +115,11 @@ playground: build ## Show on a web page how workers compete, fail and are fenced
 
 playground-test: build ## Test the playground's page in Chromium (SHOTS=docs takes its pictures anew)
 	@scripts/browser.sh
-	@scripts/browser.sh test --program bin/fencepost $(if $(SHOTS),--shots "$(SHOTS)")
+	@scripts/browser.sh with node test/playground/page.js --program bin/fencepost $(if $(SHOTS),--shots "$(SHOTS)")
+
+page-test: setup ## Test the page for operators in Chromium (SHOTS=docs takes its pictures anew)
+	@scripts/browser.sh
+	@scripts/browser.sh with env FENCEPOST_TEST_CHROMIUM=1 SHOTS="$(if $(SHOTS),$(abspath $(SHOTS)))" go test -count=1 -v ./test/page
 
 bench: build ## Compare with PgBouncer, HAProxy and no proxy, and write docs/benchmarks.md (an hour; ARGS="-write -loads update")
 	@scripts/setup.sh pgbouncer haproxy

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Install what the test of the playground's page needs: Chromium by apt, and playwright-core in
-# .cache/browser, in the version of test/playground/package-lock.json. It downloads no browser.
+# Install what the tests of the pages need: Chromium by apt, and playwright-core in .cache/browser,
+# in the version of test/playground/package-lock.json. It downloads no browser.
 #
-#   scripts/browser.sh                     install what is missing
-#   scripts/browser.sh test [ARGUMENT...]  run the test in Chromium, with these arguments
+#   scripts/browser.sh                   install what is missing
+#   scripts/browser.sh with COMMAND...   run a command whose Node finds playwright-core
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,9 +25,9 @@ bring() {
 
 case ${1:-bring} in
 bring) bring ;;
-test)
+with)
 	shift
-	NODE_PATH=$home/node_modules exec node test/playground/page.js "$@"
+	NODE_PATH=$home/node_modules exec "$@"
 	;;
 *) sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -14,7 +14,7 @@
 #   scripts/setup.sh docker      Docker's engine and client
 #   scripts/setup.sh debootstrap what makes a Debian root directory
 #   scripts/setup.sh qemu        what runs programs for arm64
-#   scripts/setup.sh chromium    Chromium, for the test of the playground's page
+#   scripts/setup.sh chromium    Chromium, for the tests of the pages
 #   scripts/setup.sh spin        SPIN, which searches the model in proof
 #
 # scripts/setup.sh postgres-bin prints the directory of the server programs.

@@ -280,6 +280,7 @@ type driver struct {
 	http.Handler
 	events chan []byte
 	views  []admin.ResourceView
+	driven int
 }
 
 func newDriver(t *testing.T, to string) *driver {
@@ -324,7 +325,7 @@ func (d *driver) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 }
 
 func (d *driver) event(views []admin.ResourceView, whole bool) []byte {
-	text, err := json.Marshal(map[string]any{"proxy": "fence-1", "at": time.Now(), "whole": whole, "resources": views, "readiness": admin.Readiness{Ready: true, Upstream: "ok", Election: "ok"}})
+	text, err := json.Marshal(map[string]any{"proxy": fmt.Sprintf("after %d events", d.driven), "at": time.Now(), "whole": whole, "resources": views, "readiness": admin.Readiness{Ready: true, Upstream: "ok", Election: "ok"}})
 	if err != nil {
 		panic(err) // it consists of texts and numbers
 	}
@@ -344,6 +345,7 @@ func (d *driver) drive(n int) {
 			}
 			changed = append(changed, *v)
 		}
+		d.driven++
 		d.events <- d.event(changed, false)
 	}
 }

@@ -10,6 +10,7 @@ const app = (() => {
   let last = null; // the newest event
   let received = 0, offset = 0; // when it came, and how far the proxy's clock is ahead
   let events = null, began = Date.now(), view = "", troubles = "";
+  let due = 0; // the next picture, which shows what came since the last one
 
   // clock is the time of the proxy, as long as that is heard of.
   const clock = () => (received && Date.now() - received > patience ? received : Date.now()) + offset;
@@ -22,7 +23,7 @@ const app = (() => {
       received = Date.now();
       offset = Date.parse(last.at) - received;
       resources.take(last, clock());
-      tick();
+      due = due || requestAnimationFrame(() => { due = 0; tick(); });
     };
     events.onerror = () => { if (events.readyState === EventSource.CLOSED) setTimeout(follow, patience); };
   }

@@ -122,7 +122,7 @@ const resource = (() => {
     connections.ask(`v1/connections?limit=200&database=${encodeURIComponent(here[0])}&resource=${encodeURIComponent(here[1])}`, 5);
     const now = JSON.stringify([v.epoch, v.state, v.refused_writes, v.discarded_writes, v.orders]);
     const period = until ? `?since=${until - span}&until=${until}` : `?since=-${span}`;
-    history.ask(`v1/resources/${path}/history${period}`, now !== changed ? 2 : until ? 60 : 15);
+    history.ask(`v1/resources/${path}/history${period}`, now !== changed ? 2 : until ? 60 : span <= 3600 ? 5 : 15);
     if (Date.now() - history.asked < 1000) changed = now;
     $("history-problem").hidden = !history.error;
     if (history.error) $("history-problem").textContent = plain(history.error);

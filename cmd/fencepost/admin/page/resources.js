@@ -5,7 +5,7 @@ const resources = (() => {
   const { el } = page;
   const { duration, limit, short } = words;
   const $ = (id) => document.getElementById(id);
-  const few = 250; // rows that are shown until somebody wants all
+  const few = 100; // rows that are shown until somebody wants all
   const labels = ["Resource", "State", "Leader", "Epoch", "Silent", "Lease left", "Waiting"];
   const kinds = { led: "good", blocked: "bad", absent: "bad", unknown: "bad", electing: "bad", handover: "cold", paused: "cold", idle: "cold" };
   // What comes first needs somebody most.
@@ -64,16 +64,20 @@ const resources = (() => {
     ];
   }
 
-  // make makes the row of a resource, without texts.
-  function make(v) {
+  // make makes the row of a resource, without texts, when it is shown for the first time.
+  function make(r) {
     const cells = labels.map((label) => el("td", { role: "cell", "data-label": label }));
-    cells[0].append(el("span", {}, el("a", { href: link(v) }), el("span", { class: "sub" })));
+    cells[0].append(el("span", {}, el("a", { href: link(r.view) }), el("span", { class: "sub" })));
     cells[1].append(el("span", {}, el("span", { class: "tag" }), el("span", { class: "sub" })));
-    return { tr: el("tr", { role: "row" }, ...cells), cells, shown: [] };
+    r.cells = cells;
+    r.tr = el("tr", { role: "row" }, ...cells);
   }
 
-  // fill shows what has changed in a row.
+  // fill shows what has changed in a row. Without news, only time changes it, and a second is soon enough.
   function fill(r, clock) {
+    if (r.filled > r.at && Math.abs(clock - r.filled) < 900) return;
+    r.filled = clock;
+    if (!r.tr) make(r);
     const passed = (clock - r.at) / 1000;
     texts(r.view, passed, clock).forEach(([main, sub], i) => {
       const text = main + "\n" + sub;
@@ -100,11 +104,11 @@ const resources = (() => {
   function take(event, clock) {
     if (event.whole) {
       const here = new Set(event.resources.map(key));
-      for (const [k, r] of rows) if (!here.has(k)) { r.tr.remove(); rows.delete(k); sorted = false; }
+      for (const k of rows.keys()) if (!here.has(k)) { rows.delete(k); sorted = false; }
     }
     for (const v of event.resources) {
       let r = rows.get(key(v));
-      if (!r) { r = make(v); rows.set(key(v), r); sorted = false; }
+      if (!r) { r = { tr: null, shown: [] }; rows.set(key(v), r); sorted = false; }
       Object.assign(r, { view: v, at: clock, text: "" });
     }
   }
