@@ -240,6 +240,9 @@ func TestTheEventsHaveWhatHasChanged(t *testing.T) {
 	end()
 	for lines.Scan() { // what was sent before
 	}
+	if err := lines.Err(); err != nil {
+		t.Errorf("the stream was cut: %v", err)
+	}
 	select {
 	case err := <-served:
 		if err != nil {

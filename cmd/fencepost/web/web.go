@@ -89,10 +89,13 @@ const (
 )
 
 // Streams are the server-sent events of one page. They are safe for concurrent use.
-type Streams struct{ listeners chan struct{} } // one for each that follows
+type Streams struct {
+	listeners chan struct{} // one for each that follows
+	timeout   time.Duration // of the sending of one event
+}
 
 // NewStreams returns streams that nobody follows.
-func NewStreams() Streams { return Streams{make(chan struct{}, mostListeners)} }
+func NewStreams() Streams { return Streams{make(chan struct{}, mostListeners), sendTimeout} }
 
 // Send sends what next returns until the browser has gone, or next returns nil. It never keeps more than one event for
 // a browser, so next must return what is new since the last one that was sent.
@@ -111,7 +114,7 @@ func (s Streams) Send(rw http.ResponseWriter, r *http.Request, next func() []byt
 		if text == nil {
 			return
 		}
-		_ = control.SetWriteDeadline(time.Now().Add(sendTimeout)) // if it cannot be set, the sending has no limit
+		_ = control.SetWriteDeadline(time.Now().Add(s.timeout)) // if it cannot be set, the sending has no limit
 		if _, err := fmt.Fprintf(rw, "data: %s\n\n", text); err != nil || control.Flush() != nil {
 			return
 		}

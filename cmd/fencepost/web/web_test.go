@@ -80,6 +80,28 @@ func TestASlowBrowserHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// TestABrowserThatReadsNothingIsLeft, so that it does not keep its place.
+func TestABrowserThatReadsNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	streams, left := NewStreams(), make(chan struct{})
+	streams.timeout = 100 * time.Millisecond
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		streams.Send(rw, r, func() []byte { return []byte(strings.Repeat("x", 1<<20)) })
+		close(left)
+	}))
+	t.Cleanup(server.Close)
+	resp, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Error("it still has its place")
+	}
+}
+
 func TestThisHostIsKnown(t *testing.T) {
 	t.Parallel()
 	own, err := os.Hostname()
