@@ -55,6 +55,9 @@ func TestWhatTheDatabaseKnowsBesides(t *testing.T) {
 		if c.wanted && c.age == 0 && got.Leaderless < time.Hour {
 			t.Errorf("%s: leaderless for %s: the state of the lease changes while nobody leads", c.name, got.Leaderless)
 		}
+		if fromThere := !c.here || c.want == election.Electing; fromThere != got.AsOf.Equal(now.Add(-c.age)) {
+			t.Errorf("%s: as of %s", c.name, got.AsOf)
+		}
 		if c.want == election.Unknown && !errors.Is(got.Reason, errOutdated) {
 			t.Errorf("%s: because of %v", c.name, got.Reason)
 		}

@@ -139,13 +139,13 @@ const resource = (() => {
     for (const t of recorded.terms) {
       const lasted = t.to ? ` for ${duration((Date.parse(t.to) - Date.parse(t.from)) / 1000)}` : ", until now";
       if (t.worker) add(t.from, "epoch " + t.epoch, t.worker, `was granted the epoch, by ${t.source}${t.token ? " " + t.token : ""}, and held it${lasted}`);
-      else add(t.from, "epoch " + t.epoch, "nobody", `held it${lasted}, by ${t.source}`);
+      else add(t.from, "epoch " + t.epoch, "no worker", `held it${lasted}, by ${t.source}`);
     }
     for (const r of recorded.refusals) {
       add(r.last, r.kind, r.worker || "-", `epoch ${r.epoch}, current ${r.current_epoch}${r.current_worker ? " of " + r.current_worker : ""}: ${r.count} × ${r.sqlstate} ${r.write ? "write" : "read"} ${r.statement}`, true);
     }
     for (const o of recorded.orders) {
-      add(o.asked_at, "order: " + o.kind, o.worker || "", `by ${o.asked_by} (role ${o.role})` + (o.reason ? ", because of " + o.reason : "") + (o.until ? ", until " + stamp(o.until) : "") + (o.epoch ? `; epoch ${o.epoch} is nobody's` : ""));
+      add(o.asked_at, "order: " + o.kind, o.worker || "", `by ${o.asked_by} (role ${o.role})` + (o.reason ? ", because of " + o.reason : "") + (o.until ? ", until " + stamp(o.until) : "") + (o.epoch ? `; epoch ${o.epoch} is no worker's` : ""));
     }
     for (const s of silences) add(s.at, "silent", s.worker, `its lease of epoch ${s.epoch} was released for silence, by this proxy`);
     said.sort((a, b) => b.t - a.t);
@@ -181,7 +181,7 @@ const resource = (() => {
         continue;
       }
       flush();
-      titled(svg("rect", { class: t.worker ? "term" : "nobody", x: x1, y: 4, width: x2 - x1, height: 30, rx: 3 }), `epoch ${t.epoch}: ${t.worker || "nobody"}, since ${stamp(t.from)}`);
+      titled(svg("rect", { class: t.worker ? "term" : "nobody", x: x1, y: 4, width: x2 - x1, height: 30, rx: 3 }), `epoch ${t.epoch}: ${t.worker || "no worker"}, since ${stamp(t.from)}`);
       const label = String(t.epoch) + (x2 - x1 > 160 && t.worker ? "  " + Array.from(t.worker).slice(0, Math.floor((x2 - x1) / 8) - 8).join("") : "");
       if (x2 - x1 > label.length * 7) parts.push(svg("text", { x: x1 + 4, y: 23 }, label));
     }
