@@ -138,7 +138,7 @@ if (scene === "faults") {
     await big.getByRole("button", { name: "Now" }).click();
     await until(big, "the present", () => !location.hash.includes("until="));
     await big.locator("#timeline .refused").first().waitFor({ state: "attached" });
-    await shot(big, "page-resource.png", 1150);
+    await shot(big, "page-resource.png", 1290);
     await open(big, "/refusals");
     const refused = big.getByRole("row").filter({ hasText: "worker-a" }).filter({ hasText: "stale write" });
     await refused.waitFor();
@@ -197,6 +197,10 @@ if (scene === "faults") {
       if (verb === "resume") await big.locator("#facts").filter({ hasText: "led " }).waitFor();
     }
     await big.locator("#events li", { hasText: "order: evict" }).waitFor();
+    const nasty = ["", "'", "\\", "a'b\\'c", "$(touch PWNED)", "\n touch PWNED\n", "\u0003\u001b[2J\r", "\u007f1f", "\u202e'\\a", "~", "=ls", "*", "é ü", "-x", "!!", "\u00a0", "😀'\t0"];
+    const quoted = await big.evaluate((all) => all.map((text) => words.quote(text)), nasty);
+    for (const q of quoted) assert.doesNotMatch(q, /[\p{Cc}\p{Cf}]/u, "keys for a terminal");
+    assert.equal(await ask("shell", `printf '%s|' ${quoted.join(" ")}`), nasty.join("|") + "|");
     for (const view of ["/connections", "/refusals", "/proxies"]) {
       for (const page of [big, small]) {
         await open(page, view);

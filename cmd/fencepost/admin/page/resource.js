@@ -137,7 +137,7 @@ const resource = (() => {
     const said = [];
     const add = (at, kind, who, text, bad) => { const t = Date.parse(at); if (t >= from && t <= to) said.push({ t, kind, who, text, bad }); };
     for (const t of recorded.terms) {
-      const lasted = t.to ? ` for ${duration((Date.parse(t.to) - Date.parse(t.from)) / 1000)}` : ", until now";
+      const lasted = t.to ? ` for ${duration((Date.parse(t.to) - Date.parse(t.from)) / 1000)}` : " until now";
       if (t.worker) add(t.from, "epoch " + t.epoch, t.worker, `was granted the epoch, by ${t.source}${t.token ? " " + t.token : ""}, and held it${lasted}`);
       else add(t.from, "epoch " + t.epoch, "no worker", `held it${lasted}, by ${t.source}`);
     }

@@ -57,7 +57,7 @@ const resources = (() => {
       [v.state, [since(v, clock), v.state_reason, v.election_error, ...(v.takeover_blocked_by || []).filter((by) => !(v.state_reason || "").includes(by)), ...(v.orders || []), v.enforce === "shadow" ? "shadow: nothing is refused" : "",
         old > 15 ? `known ${duration(old)} ago` : ""].filter(Boolean).join("; ")],
       [who, (v.leader || !who ? "" : "led last") + (v.proxy ? (v.leader || !who ? "" : ", ") + "through " + v.proxy : "")],
-      [v.epoch ? String(v.epoch) : "", v.stale_writes ? v.stale_writes + " stale writes" : ""],
+      [v.epoch ? String(v.epoch) : "", v.stale_writes ? v.stale_writes + " stale " + (v.stale_writes === 1 ? "write" : "writes") : ""],
       quiet ? [quiet.text, quiet.limit] : ["", ""],
       [left(v, passed, clock), ""],
       [waiting.length ? String(waiting.length) : "", waiting.slice(0, 3).join(", ") + (waiting.length > 3 ? " …" : "")],
