@@ -182,10 +182,7 @@ func moved(was, is ResourceView, passed time.Duration) bool {
 			}
 			settle(&w.Silence, before.Silence, dt)
 			settle(&w.LongestSilence, before.LongestSilence, 0)
-			settle(&w.LongestSilence, before.LongestSilence, dt)                  // it is the present one
-			if w.Silence == before.Silence && w.Phi != nil && before.Phi != nil { // it grows with the silence
-				w.Phi = before.Phi
-			}
+			settle(&w.LongestSilence, before.LongestSilence, dt) // it is the present one
 		}
 	}
 	return !reflect.DeepEqual(was, is)

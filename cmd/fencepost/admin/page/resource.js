@@ -114,10 +114,10 @@ const resource = (() => {
       button.addEventListener("click", () => copy(text, code));
       return el("li", {}, code, button);
     });
-    table($("workers"), "Workers of this proxy", ["Worker", "User", "Role", "Connections", "Silent", "Longest silence", "phi"], v.workers.map((w) => [
+    table($("workers"), "Workers of this proxy", ["Worker", "User", "Role", "Connections", "Silent", "Longest silence", "Heartbeat"], v.workers.map((w) => [
       short(w.worker), short(w.user), w.observes ? "observer" : w.role, String(w.connections),
       (w.silence_seconds < 2 ? "active" : duration(w.silence_seconds + passed)) + ", " + limit(w.worker_timeout_seconds),
-      w.longest_silence_seconds ? duration(w.longest_silence_seconds) : "", w.phi === null ? "" : w.phi.toFixed(1)]), "No worker of this resource is connected to this proxy.");
+      w.longest_silence_seconds ? duration(w.longest_silence_seconds) : "", w.heartbeat_seconds === null ? "" : "within " + duration(w.heartbeat_seconds)]), "No worker of this resource is connected to this proxy.");
     const path = encodeURIComponent(here[0]) + "/" + encodeURIComponent(here[1]);
     connections.ask(`v1/connections?limit=200&database=${encodeURIComponent(here[0])}&resource=${encodeURIComponent(here[1])}`, 5);
     const now = JSON.stringify([v.epoch, v.state, v.refused_writes, v.discarded_writes, v.orders]);
