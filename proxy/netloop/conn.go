@@ -34,7 +34,8 @@ type Conn interface {
 	// OnReadable calls serve now, and then whenever the connection may have become
 	// readable, until it returns false: then OnReadable returns nil. Otherwise it
 	// returns as Read would, when the deadline passes or the connection is closed.
-	// All that has arrived stays to be read then.
+	// All that has arrived stays to be read then. Under TLS, it also returns nil when
+	// much has come at once, so that no other connection waits for that.
 	//
 	// serve must not block, and is not called by two goroutines at a time. It reads
 	// by TryRead once, and stays if that left room in its buffer: what comes later is

@@ -36,7 +36,8 @@ type Conn struct {
 	more   bool   // the last read filled its buffer: decoded bytes may be left
 	found  bool   // Unread found one, and keeps it
 	kept   [1]byte
-	late   bool      // an error comes behind what the last TryRead has returned
+	late   error     // comes behind what the last TryRead has returned. A tls.Conn does not return each error again
+	much   bool      // the last TryRead has left something because of maxRecords
 	began  time.Time // see Began
 }
 
@@ -91,8 +92,11 @@ func (c *Conn) takeKept(b []byte) (n int) {
 	return n
 }
 
-// TryRead implements netloop.Conn. It reads as many records as there is room for.
+// TryRead implements netloop.Conn. It reads as many records as there is room for, up to maxRecords.
 func (c *Conn) TryRead(b []byte) (n int, err error) {
+	if err, c.late = c.late, nil; err != nil {
+		return 0, err
+	}
 	c.began = c.in.try()
 	if c.found && len(b) > 0 {
 		n = c.takeKept(b)
@@ -102,24 +106,26 @@ func (c *Conn) TryRead(b []byte) (n int, err error) {
 		k, err = c.Conn.Read(b[n:])
 		n += k
 	}
+	c.much = c.in.stopped()
 	c.in.tried()
 	c.more = n == len(b)
 	_ = c.out.push() // what TLS itself has answered; an error is that of the next write, too
-	again := errors.Is(err, errNothing)
-	c.late = err != nil && !again
-	switch {
-	case n > 0:
-		return n, nil
-	case again:
-		return 0, netloop.ErrAgain
-	default:
+	if errors.Is(err, errNothing) {
+		err = netloop.ErrAgain
+	}
+	if n == 0 {
 		return 0, err
 	}
+	if err != netloop.ErrAgain {
+		c.late = err
+	}
+	return n, nil
 }
 
-// OnReadable implements netloop.Conn.
+// OnReadable implements netloop.Conn. It also returns nil when a TryRead has left something because of maxRecords: then its
+// caller goes on, in place of the event loop.
 func (c *Conn) OnReadable(serve func() (stay bool)) error {
-	return c.below.OnReadable(func() bool { return serve() && (!c.late || serve()) })
+	return c.below.OnReadable(func() bool { return serve() && !c.much && (c.late == nil || serve()) })
 }
 
 // decoded reads what has been decoded, and nothing from the connection.

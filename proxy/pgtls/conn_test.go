@@ -83,8 +83,9 @@ func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *Conn) {
 	return pairOver(t, func(c netloop.Conn) netloop.Conn { return c })
 }
 
-// pairOver is pairUnderTLS with a connection in between, which the client writes to.
-func pairOver(t *testing.T, wrap func(netloop.Conn) netloop.Conn) (client *tls.Conn, ours *Conn) {
+// pairOver is pairUnderTLS with a connection in between, which the client writes to. Keys of the client's are logged to
+// keys.
+func pairOver(t *testing.T, wrap func(netloop.Conn) netloop.Conn, keys ...io.Writer) (client *tls.Conn, ours *Conn) {
 	t.Helper()
 	ca := pgtest.NewAuthority(t)
 	pair := ca.Issue(t, pgtest.Subject{Name: "it", Hosts: []string{"localhost"}})
@@ -93,7 +94,7 @@ func pairOver(t *testing.T, wrap func(netloop.Conn) netloop.Conn) (client *tls.C
 		t.Fatal(err)
 	}
 	far, near := netlooptest.Pair(t)
-	client = tls.Client(wrap(far), &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"})
+	client = tls.Client(wrap(far), &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", KeyLogWriter: io.MultiWriter(keys...)})
 	shaken := make(chan error, 1)
 	go func() { shaken <- client.Handshake() }()
 	if ours, err = side.Accept(near); err != nil {

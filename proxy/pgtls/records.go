@@ -30,13 +30,17 @@ type recordReader struct {
 
 	room    *[readSize]byte // of ahead, while Read does not wait; nil otherwise
 	drained bool            // the connection had no more, since try
-	ended   bool            // the end of a record was handed out, since try
+	ended   int             // how many ends of records were handed out, since try
 	tries   time.Time       // when try was called
 	since   time.Time       // a time at or before which what is pending was read, if something is
 }
 
 // readSize bounds what is read from the connection at once, in bytes: a record of the longest, and its header and tag.
 const readSize = longestRecord + 256
+
+// maxRecords is how many records are handed out at most between try and tried. It bounds how long a peer can hold up an
+// event loop, by records of one byte, by changes of keys, or by a long message.
+const maxRecords = 64
 
 // rooms are used by the connections of an event loop in turn, of which one is served at a time.
 var rooms = sync.Pool{New: func() any { return new([readSize]byte) }}
@@ -45,7 +49,7 @@ var rooms = sync.Pool{New: func() any { return new([readSize]byte) }}
 // nothing is.
 func (r *recordReader) try() (since time.Time) {
 	r.room = rooms.Get().(*[readSize]byte)
-	r.drained, r.ended, r.tries = false, false, time.Now()
+	r.drained, r.ended, r.tries = false, 0, time.Now()
 	if !r.pending() {
 		r.since = time.Time{}
 	}
@@ -54,6 +58,9 @@ func (r *recordReader) try() (since time.Time) {
 
 // over reports whether nothing is left to be read, since try.
 func (r *recordReader) over() bool { return r.drained && !r.pending() }
+
+// stopped reports whether Read returns nothing because of maxRecords, while something may be left.
+func (r *recordReader) stopped() bool { return r.ended >= maxRecords && !r.over() }
 
 // tried keeps what was read ahead.
 func (r *recordReader) tried() {
@@ -64,7 +71,7 @@ func (r *recordReader) tried() {
 	}
 	rooms.Put(r.room)
 	r.room = nil
-	if r.ended || r.since.IsZero() {
+	if r.ended > 0 || r.since.IsZero() {
 		r.since = r.tries
 	}
 }
@@ -73,7 +80,7 @@ func (r *recordReader) tried() {
 func (r *recordReader) pending() bool { return r.have > 0 || len(r.ahead) > 0 }
 
 func (r *recordReader) Read(b []byte) (int, error) {
-	if r.dry {
+	if r.dry || r.room != nil && r.ended >= maxRecords {
 		return 0, errNothing
 	}
 	if len(r.ahead) == 0 && r.room == nil {
@@ -122,7 +129,8 @@ func (r *recordReader) advance(b []byte) int {
 		k := min(r.left, len(b)-n)
 		r.left, n = r.left-k, n+k
 		if r.left == 0 {
-			r.have, r.ended = 0, true
+			r.have = 0
+			r.ended++
 			return n
 		}
 	}
