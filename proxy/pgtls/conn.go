@@ -97,7 +97,14 @@ func (c *Conn) TryRead(b []byte) (n int, err error) {
 	if err, c.late = c.late, nil; err != nil {
 		return 0, err
 	}
-	c.began = c.in.try()
+	before := c.began
+	if before.IsZero() {
+		before = c.in.tries
+	}
+	left := c.left()
+	if c.began = c.in.try(); c.began.IsZero() && left {
+		c.began = before // it was decoded by the last TryRead, or by one before
+	}
 	if c.found && len(b) > 0 {
 		n = c.takeKept(b)
 	}
@@ -143,14 +150,19 @@ func (c *Conn) decoded(b []byte) int {
 // returned: not in the socket, not as a part of a record, not decoded. Only the
 // goroutine that reads may call it.
 func (c *Conn) Unread() int {
+	if c.left() || c.in.pending() {
+		return 1
+	}
+	return c.below.Unread()
+}
+
+// left reports whether decoded bytes are left.
+func (c *Conn) left() bool {
 	if c.more && !c.found {
 		c.found = c.decoded(c.kept[:]) > 0
 		c.more = c.found // there may be more after it
 	}
-	if c.found || c.in.pending() {
-		return 1
-	}
-	return c.below.Unread()
+	return c.found
 }
 
 // Began returns a time at or before which a part of what the last TryRead returned had arrived, if that was before the

@@ -241,6 +241,31 @@ func TestPartsOfARecordAreAsOldAsTheFirst(t *testing.T) {
 	if at := ours.Began(); at.Before(began) || at.After(ended) {
 		t.Errorf("it has begun at %v, want a time between %v and %v", at, began, ended)
 	}
+	below.held = nil
+	if _, err := client.Write([]byte("abcdef")); err != nil {
+		t.Fatal(err)
+	}
+	send(below.held)
+	began = time.Now()
+	for i := range 3 {
+		if n, err := ours.TryRead(b[:2]); n != 2 || err != nil {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+		if at := ours.Began(); i > 0 && (at.Before(began) || at.After(ended)) {
+			t.Errorf("what was decoded before has begun at %v, want a time between %v and %v", at, began, ended)
+		}
+		if i == 0 {
+			ended = time.Now()
+		}
+	}
+	below.held = nil
+	if _, err := client.Write([]byte("gh")); err != nil {
+		t.Fatal(err)
+	}
+	send(below.held)
+	if n, err := ours.TryRead(b); n != 2 || err != nil || !ours.Began().IsZero() {
+		t.Errorf("behind a read that left nothing: %d bytes, begun at %v, %v", n, ours.Began(), err)
+	}
 	send(record[:1]) // of another record
 	if n, err := ours.TryRead(b); n != 0 || err != netloop.ErrAgain || !ours.Began().IsZero() {
 		t.Errorf("%d bytes, begun at %v, %v", n, ours.Began(), err)
