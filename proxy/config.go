@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/console"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/proxyheader"
 	"github.com/fencepost/fencepost/upstream"
@@ -83,6 +84,8 @@ type Config struct {
 	// TrustedProxies are the load balancers whose connections begin with a PROXY header, and
 	// who thereby say what their clients' addresses are. Nil means that there are none.
 	TrustedProxies proxyheader.Trusted
+	// Console is what clients get that name its database; nil means that there is none.
+	Console *console.Console
 	// Candidates has the candidacies that sessions join.
 	Candidates fencing.Candidates
 	// Policy decides everything that depends on a session's user, database or resource;

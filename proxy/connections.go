@@ -26,8 +26,8 @@ type Connection struct {
 	Chosen   []string `json:"chosen,omitempty"`
 	Worker   string   `json:"worker"`
 	// Role is "leader", "follower", "lapsed" (the lease is not confirmed), "superseded", "observer" (it does not
-	// campaign) or "unfenced" (it names no resource, or one in shadow that it could not join). It is "" before the
-	// client has joined.
+	// campaign), "unfenced" (it names no resource, or one in shadow that it could not join) or "console". It is ""
+	// before the client has joined.
 	Role string `json:"role"`
 	// State is "connecting", "waiting for the lead" (in the startup), "active" (a reply is pending, or a message has
 	// arrived in part or waits), "in transaction" (it waits for the client), "idle" or "ending".
@@ -50,10 +50,15 @@ func (s *Server) Connections() []Connection {
 	all := make([]Connection, 0, len(sessions)+len(others))
 	for _, conn := range others {
 		a := s.mu.conns[conn]
-		all = append(all, Connection{
+		c := Connection{
 			Client: a.from.String(), State: "connecting", Since: stamp(a.at), Start: stamp(a.at),
 			Received: conn.Received(), Sent: conn.Written(),
-		})
+		}
+		if a.console != nil {
+			c.Database, c.User, c.ApplicationName = a.console.database, a.console.user, a.console.applicationName()
+			c.Role, c.State, c.Since = "console", "idle", stamp(a.asked)
+		}
+		all = append(all, c)
 	}
 	s.mu.Unlock()
 	for _, x := range sessions {

@@ -54,10 +54,13 @@ type Server struct {
 	looks sync.WaitGroup // of endHanging and verifyRegistrations
 }
 
-// accepted is what is known of a client before its startup.
+// accepted is what is known of a client that has no session.
 type accepted struct {
 	from net.Addr
 	at   time.Time
+	// console is the startup of a client of the console, which has last sent something at asked; nil for others.
+	console *startup
+	asked   time.Time
 }
 
 // failures are those that may concern many clients at once.
@@ -158,7 +161,7 @@ func (s *Server) begin(conn netloop.Conn) {
 	s.mu.Lock()
 	refused := s.mu.draining
 	if !refused {
-		s.mu.conns[conn] = accepted{conn.RemoteAddr(), time.Now()}
+		s.mu.conns[conn] = accepted{from: conn.RemoteAddr(), at: time.Now()}
 		s.wg.Add(1)
 	}
 	s.mu.Unlock()
@@ -298,6 +301,8 @@ func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 		linger(client)
 	case cancel != nil:
 		s.cancel(ctx, client, cancel)
+	case s.cfg.Console.Is(start.database):
+		s.console(ctx, client, start, accepted.Add(s.cfg.StartupTimeout))
 	default:
 		s.session(ctx, client, start, accepted.Add(s.cfg.StartupTimeout))
 	}

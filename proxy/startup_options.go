@@ -258,3 +258,13 @@ func (s *startup) applicationName() (name string) {
 	}
 	return name
 }
+
+// protocolOptions returns the names of the options of the protocol that the client has asked for.
+func (s *startup) protocolOptions() (options []string) {
+	for i := 0; i < len(s.params); i += 2 {
+		if strings.HasPrefix(s.params[i], "_pq_.") {
+			options = append(options, s.params[i])
+		}
+	}
+	return options
+}

@@ -20,8 +20,8 @@ Usage: fencepost clients [--admin ADDRESS] [--resource NAME] [--user NAME] [--da
 Shows the clients that are connected to a running Fencepost, with or without a
 resource, the oldest first.
 
-ROLE is leader, follower, lapsed (its lease is not confirmed), superseded, observer
-or unfenced. STATE is connecting, waiting for the lead, active (a reply is pending),
+ROLE is leader, follower, lapsed (its lease is not confirmed), superseded, observer,
+unfenced or console. STATE is connecting, waiting for the lead, active (a reply is pending),
 in transaction (the server waits for the client), idle or ending; for so long the
 client has sent and got nothing, or, of one that connects or waits, been connected.
 RECEIVED and SENT are bytes from and to the client.
@@ -58,8 +58,11 @@ func runClients(ctx context.Context, t terminal, args []string) error {
 	for i, c := range list.Connections {
 		rows[i] = clientRow(c, time.Now())
 	}
-	return printTable(t.stdout, "DATABASE\tUSER\tCLIENT\tAPPLICATION\tRESOURCE\tWORKER\tROLE\tSTATE\tSTART\tRECEIVED\tSENT\tTRANSACTIONS", rows)
+	return printTable(t.stdout, clientHeads, rows)
 }
+
+// clientHeads are the names of the columns of a clientRow.
+const clientHeads = "DATABASE\tUSER\tCLIENT\tAPPLICATION\tRESOURCE\tWORKER\tROLE\tSTATE\tSTART\tRECEIVED\tSENT\tTRANSACTIONS"
 
 // clientRow is the line of a client. The clocks of this host and of the proxy's may differ.
 func clientRow(c proxy.Connection, now time.Time) []string {

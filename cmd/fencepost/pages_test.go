@@ -16,17 +16,17 @@ import (
 	"github.com/fencepost/fencepost/internal/ports"
 )
 
-// console is a terminal of somebody who does what a page says: a bash that ends at the first command that fails.
-type console struct {
+// shell is a terminal of somebody who does what a page says: a bash that ends at the first command that fails.
+type shell struct {
 	exampleWorker
 	keys io.Writer
 	read int // how much of its output was compared with what the page shows
 }
 
-// newConsole opens a terminal in a directory.
-func newConsole(t *testing.T, name, dir string, env []string) *console {
+// newShell opens a terminal in a directory.
+func newShell(t *testing.T, name, dir string, env []string) *shell {
 	t.Helper()
-	c := &console{exampleWorker: exampleWorker{name: name, cmd: exec.Command("bash", "-e")}}
+	c := &shell{exampleWorker: exampleWorker{name: name, cmd: exec.Command("bash", "-e")}}
 	c.cmd.Dir, c.cmd.Env = dir, env
 	keys, err := c.cmd.StdinPipe()
 	if err != nil {
@@ -38,7 +38,7 @@ func newConsole(t *testing.T, name, dir string, env []string) *console {
 }
 
 // enter types commands, and returns at once.
-func (c *console) enter(t *testing.T, commands string) {
+func (c *shell) enter(t *testing.T, commands string) {
 	t.Helper()
 	if _, err := io.WriteString(c.keys, commands); err != nil {
 		t.Fatalf("%s: type %q: %v; it printed:\n%s", c.name, commands, err, c.output())
@@ -47,7 +47,7 @@ func (c *console) enter(t *testing.T, commands string) {
 
 // prints waits until the terminal has printed lines, in this order and with others between them. Their spaces count as one,
 // and … stands for any text.
-func (c *console) prints(t *testing.T, lines string) {
+func (c *shell) prints(t *testing.T, lines string) {
 	t.Helper()
 	var pattern []string
 	for line := range strings.Lines(lines) {
@@ -89,14 +89,14 @@ func TestTheTutorial(t *testing.T) {
 	}
 	env, _ := somebody(t, pgtest.Start(t))
 	dir := t.TempDir()
-	consoles := map[string]*console{}
-	var last *console
+	consoles := map[string]*shell{}
+	var last *shell
 	compared := 0
 	for _, block := range regexp.MustCompile("(?s)```(\\w+)\n(?:# (Terminal \\d)\n)?(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		kind, name, text := block[1], block[2], block[3]
 		if name != "" {
 			if consoles[name] == nil {
-				consoles[name] = newConsole(t, name, dir, env)
+				consoles[name] = newShell(t, name, dir, env)
 			}
 			last = consoles[name]
 		}
@@ -140,12 +140,12 @@ func TestTheReadmesCommands(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", commands[0], err, out)
 	}
-	shell := newConsole(t, "the first terminal", root, env)
+	shell := newShell(t, "the first terminal", root, env)
 	shell.enter(t, commands[1])
 	shell.prints(t, "database shop: made the schema fencepost, version 1\n")
 	shell.enter(t, commands[2])
 	shell.prints(t, "…\"msg\":\"serving\"…\n")
-	shell = newConsole(t, "the second terminal", root, env)
+	shell = newShell(t, "the second terminal", root, env)
 	shell.enter(t, commands[3]+"SHOW fencepost.role;\n")
 	shell.prints(t, "leader\n")
 }

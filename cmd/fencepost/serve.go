@@ -192,6 +192,7 @@ func newServing(cfg config.Config, logs loggers, open opener) (_ *serving, err e
 		ControlUser:    cfg.Control.User,
 		TLS:            s.tls,
 		TrustedProxies: cfg.ProxyProtocol.Trusted.Prefixes(),
+		Console:        s.newConsole(),
 		Candidates:     s.elections,
 		Policy:         policy{s.current}.session,
 		ProxyID:        s.id,

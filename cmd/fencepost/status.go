@@ -328,22 +328,30 @@ func printStatus(out io.Writer, rows []statusRow, none string) error {
 	}
 	cells := make([][]string, len(rows))
 	for i, r := range rows {
-		cells[i] = []string{r.database, r.resource, r.state, r.leader, r.proxy, r.epoch, r.since, r.leaseLeft, r.silent, r.stale}
+		cells[i] = r.cells()
 	}
-	if err := printTable(out, "DATABASE\tRESOURCE\tSTATE\tLEADER\tPROXY\tEPOCH\tSINCE\tLEASE LEFT\tSILENT\tSTALE", cells); err != nil {
+	if err := printTable(out, statusHeads, cells); err != nil {
 		return err
 	}
 	for _, r := range rows {
-		if err := r.printNotes(out); err != nil {
-			return err
+		for _, note := range r.notes() {
+			if _, err := fmt.Fprintf(out, "%s/%s: %s\n", dash(r.database), dash(r.resource), note); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// printNotes prints what does not fit into the table.
-func (r statusRow) printNotes(out io.Writer) error {
-	var notes []string
+// statusHeads are the names of the columns of a statusRow.
+const statusHeads = "DATABASE\tRESOURCE\tSTATE\tLEADER\tPROXY\tEPOCH\tSINCE\tLEASE LEFT\tSILENT\tSTALE"
+
+func (r statusRow) cells() []string {
+	return []string{r.database, r.resource, r.state, r.leader, r.proxy, r.epoch, r.since, r.leaseLeft, r.silent, r.stale}
+}
+
+// notes returns what does not fit into the table.
+func (r statusRow) notes() (notes []string) {
 	if r.refused > 0 {
 		notes = append(notes, fmt.Sprintf("refused %d other writes, for example of workers that do not lead", r.refused))
 	}
@@ -386,12 +394,7 @@ func (r statusRow) printNotes(out io.Writer) error {
 	if len(r.waiting) > 0 {
 		notes = append(notes, "waiting: "+names(r.waiting))
 	}
-	for _, note := range notes {
-		if _, err := fmt.Fprintf(out, "%s/%s: %s\n", dash(r.database), dash(r.resource), note); err != nil {
-			return err
-		}
-	}
-	return nil
+	return notes
 }
 
 // mostNames is how many names are named in one line.
@@ -410,15 +413,18 @@ func names(list []string) string {
 	return text
 }
 
-// dash returns the text of a column. Workers and users of Postgres choose names, so a
+// dash returns the text of a column, as printable returns it.
+func dash(s string) string { return cmp.Or(printable(s), "-") }
+
+// printable returns a text as it is, or quoted. Workers and users of Postgres choose names, so a
 // name that contains unprintable characters, or is not valid UTF-8, is quoted. It can
 // then neither add a line nor send control sequences to a terminal.
-func dash(s string) string {
+func printable(s string) string {
 	quote := !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
 	if quote {
 		return strconv.QuoteToGraphic(s)
 	}
-	return cmp.Or(s, "-")
+	return s
 }
 
 // statusFromAdmin queries a running proxy.

@@ -104,7 +104,7 @@ type Statement struct {
 	Local bool
 	// Current means SetFence FROM CURRENT: the text does not have the value.
 	Current bool
-	// Name is the parameter of ShowFence and SetFence in lower case without
+	// Name is the parameter of SHOW in lower case, and that of ShowFence and SetFence without
 	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE, DEALLOCATE
 	// and DECLARE; all, plans, sequences or temp for DISCARD.
 	Name string

@@ -20,8 +20,8 @@ func classifySession(n *pgquery.Node, st *Statement) bool {
 	case n.GetVariableSetStmt() != nil:
 		classifySet(n.GetVariableSetStmt(), st)
 	case n.GetVariableShowStmt() != nil:
-		st.Kind = Session
-		if name, ok := fenceName(n.GetVariableShowStmt().Name); ok {
+		st.Kind, st.Name = Session, lower(n.GetVariableShowStmt().Name)
+		if name, ok := fenceName(st.Name); ok {
 			st.Kind, st.Name = ShowFence, name
 		}
 	case n.GetListenStmt() != nil, n.GetUnlistenStmt() != nil:

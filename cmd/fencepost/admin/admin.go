@@ -211,7 +211,7 @@ func (a *Server) handler() http.Handler {
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /v1/resources", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, ResourceList{Proxy: a.Proxy, Resources: a.views()})
+		writeJSON(w, http.StatusOK, ResourceList{Proxy: a.Proxy, Resources: a.Views()})
 	})
 	mux.HandleFunc("GET /v1/resources/{database}/{resource}", func(w http.ResponseWriter, r *http.Request) {
 		a.oneResource(w, r, func(*ResourceView) int { return http.StatusOK })
@@ -289,7 +289,8 @@ func (a *Server) connections(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-func (a *Server) views() []ResourceView {
+// Views returns what the proxy knows about each resource.
+func (a *Server) Views() []ResourceView {
 	views := resourceViews(a.Resources(), a.Metrics)
 	for i := range views {
 		if views[i].Here { // the database may not know yet
@@ -314,7 +315,7 @@ func (a *Server) views() []ResourceView {
 // oneResource answers with the resource of the path, and the status that status returns for it.
 func (a *Server) oneResource(w http.ResponseWriter, r *http.Request, status func(*ResourceView) int) {
 	database, resource := r.PathValue("database"), r.PathValue("resource")
-	for _, v := range a.views() {
+	for _, v := range a.Views() {
 		if v.Database == database && v.Resource == resource {
 			writeJSON(w, status(&v), v)
 			return

@@ -130,7 +130,7 @@ func (l *live) lookLocked(now time.Time) {
 	}
 	l.looked = now
 	next, here := l.version+1, map[[2]string]bool{}
-	for _, v := range l.server.views() {
+	for _, v := range l.server.Views() {
 		key := [2]string{v.Database, v.Resource}
 		here[key] = true
 		row := l.rows[key]

@@ -123,7 +123,7 @@ func (a *Server) shadows() []ShadowView {
 	}
 	a.Metrics.mu.Unlock()
 	workers := map[[2]string][]WorkerView{}
-	for _, r := range a.views() {
+	for _, r := range a.Views() {
 		key := [2]string{r.Database, r.Resource}
 		workers[key] = r.Workers
 		if _, ok := byName[key]; !ok && len(r.Workers) > 0 {

@@ -27,13 +27,13 @@ type Change struct {
 // two.
 var reloadable = []string{
 	"lease.linger", "lease.max_worker_timeout", "lease.max_worker_timeout_factor", "lease.ttl", "lease.worker_timeout",
-	"admin.open_reads", "admin.token", "admin.token_file", "upstream.application_name", "shutdown_delay", "drain_timeout", "unfenced", "worker.identity", "resources", "routes",
+	"admin.open_reads", "admin.token", "admin.token_file", "console", "upstream.application_name", "shutdown_delay", "drain_timeout", "unfenced", "worker.identity", "resources", "routes",
 	"limits.max_connections", "limits.max_resources", "limits.resources_per_user", "limits.resources_per_connection", "unknown_resources",
 	"log.level", "log.connections", "audit",
 }
 
 // secrets are the settings whose values are never shown.
-var secrets = []string{"admin.token", "control.password", "election.consul.token", "election.etcd.password", "election.redis.password", "election.zookeeper.password"}
+var secrets = []string{"admin.token", "console.password", "control.password", "election.consul.token", "election.etcd.password", "election.redis.password", "election.zookeeper.password"}
 
 // hidden stands for the value of a secret.
 const hidden = "******"
@@ -57,6 +57,27 @@ func (c *Config) Reload(next *Config) (_ *Config, changes []Change) {
 		changes = append(changes, change)
 	})
 	return &reloaded, changes
+}
+
+// Setting is a setting of a running proxy.
+type Setting struct {
+	Name string // its path
+	// Value and Default are texts, "" for none. Those of a secret are hidden.
+	Value, Default string
+	Reloads        bool // a reload can change it
+}
+
+// Settings returns all settings, in the order of the configuration.
+func (c *Config) Settings() (all []Setting) {
+	otherwise := Default()
+	compare("", reflect.ValueOf(&otherwise).Elem(), reflect.ValueOf(c).Elem(), func(path string, old, new reflect.Value) {
+		s := Setting{Name: path, Value: text(new), Default: text(old), Reloads: isBelow(path, reloadable)}
+		if slices.Contains(secrets, path) {
+			s.Value, s.Default = hide(s.Value), hide(s.Default)
+		}
+		all = append(all, s)
+	})
+	return all
 }
 
 // compare calls leaf with each setting of two values of the same type, the group at path. An

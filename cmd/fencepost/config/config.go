@@ -22,6 +22,7 @@ type Config struct {
 	ListenMode     FileMode            `yaml:"listen_mode"` // of Unix sockets in Listen
 	ProxyProtocol  ProxyProtocol       `yaml:"proxy_protocol"`
 	Admin          Admin               `yaml:"admin" short:"address"`
+	Console        Console             `yaml:"console"`
 	Pprof          bool                `yaml:"pprof"`
 	TLS            TLS                 `yaml:"tls"`
 	Upstream       Upstream            `yaml:"upstream"`
@@ -155,6 +156,7 @@ func Default() Config {
 		Listen:     Addresses{"127.0.0.1:6432"},
 		ListenMode: 0o777,
 		Admin:      Admin{Address: "127.0.0.1:6433", OpenReads: true},
+		Console:    Console{Database: "fencepost"},
 		TLS:        TLS{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
 		Upstream: Upstream{
 			Address:         Addresses{"127.0.0.1:5432"},

@@ -360,7 +360,7 @@ environment variable FENCEPOST_RESOURCES is not a setting: resources, routes and
 environment variable FENCEPOST_SOMETHING is not a setting: remove it, or see docs/configuration.md for the settings
 FENCEPOST_LOG_LEVEL: log.level is "loud": it must be one of debug, info, warn, error
 line 1: listen is "0.0.0.0": use host:port, e.g. 127.0.0.1:5432, or the absolute path of a Unix socket
-line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, shutdown_delay, drain_timeout, unfenced, worker, resources, unknown_resources, routes, proxy, limits, log, audit
+line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, console, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, shutdown_delay, drain_timeout, unfenced, worker, resources, unknown_resources, routes, proxy, limits, log, audit
 line 5: lease.ttl: invalid duration "10": use a number with a unit, e.g. 500ms, 10s, 2m
 line 6: lease.grace is -1s: use at least 1ms (transactions of the old epoch that last longer are ended)
 line 9: resources.b.worker_timeout is -5s: use 0s for no timeout, or a positive duration

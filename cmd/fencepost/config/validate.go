@@ -50,6 +50,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 
 	c.validateListen(fault)
 	c.Admin.validate(fault)
+	c.Console.validate(fault)
 	c.TLS.validate(fault)
 	c.Upstream.validateAddress(fault)
 	checkWord(fault, "upstream.application_name", c.Upstream.ApplicationName, "client", "worker")

@@ -1,0 +1,73 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/proxy/console"
+)
+
+// console serves a client that has asked for the console. It must have logged in by until.
+func (s *Server) console(ctx context.Context, client link, start *startup, until time.Time) {
+	x := s.cfg.Console.Open(client, console.Client{
+		User: start.user, Application: start.applicationName(), Version: start.version, Options: start.protocolOptions(),
+	})
+	err := s.waitFor(client, until)
+	if err == nil {
+		err = s.unlessLate(x.Login(), shuttingDown, protocolError("the answer to the authentication request did not arrive in time"))
+	}
+	if err == nil {
+		err = s.waitFor(client, time.Time{})
+	}
+	if err != nil {
+		s.turnAway(client, start, err)
+		linger(client)
+		return
+	}
+	asked := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		a := s.mu.conns[socketBelow(client)]
+		a.console, a.asked = start, time.Now()
+		s.mu.conns[socketBelow(client)] = a
+	}
+	asked()
+	logs := func(what string, fields ...zap.Field) {
+		if s.cfg.LogConnections() {
+			s.cfg.Logger.Info(what, append(fields, zap.String("database", start.database), zap.String("user", start.user), zap.Stringer("client", client.RemoteAddr()),
+				zap.String("application_name", start.applicationName()), zap.String("role", "console"))...)
+		}
+	}
+	logs("client connected")
+	err = x.Serve(ctx, asked)
+	refuse(client, s.unlessLate(err, adminShutdown, nil))
+	linger(client)
+	logs("client disconnected", zap.Duration("duration", time.Since(start.began)), zap.NamedError("error", err))
+}
+
+// waitFor lets reads from a client that has no session last until then, or without end if that is zero. It returns
+// shuttingDown if the proxy drains, which ends such reads.
+func (s *Server) waitFor(client link, then time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.draining {
+		return shuttingDown
+	}
+	return client.SetReadDeadline(then)
+}
+
+// unlessLate returns err; if it is a timeout, draining if the proxy drains, which ends reads that way, and late otherwise.
+func (s *Server) unlessLate(err, draining, late error) error {
+	var timeout net.Error
+	switch {
+	case !errors.As(err, &timeout) || !timeout.Timeout():
+		return err
+	case s.isDraining():
+		return draining
+	}
+	return late
+}
