@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/election/own"
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // Unsuccessful attempts are followed by pauses between these two.
@@ -127,7 +128,10 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 		s.reclaim = own.Reclaim{}
 		s.leftovers.unresponsive = nil
 		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.r.delay(c.set.during(got.lease).renewalSpread()))
-		s.held.lastLed = seen.lastLed
+		s.held.lastLed, s.held.lastEnded = seen.lastLed, seen.lastEnded
+		if got.lease.From != "" {
+			s.held.lastEnded = fencing.EndingGone
+		}
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)
 		}

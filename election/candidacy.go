@@ -134,11 +134,11 @@ func (c *Candidacy) termLocked() fencing.Term {
 }
 
 // ledUntil returns when the candidacy was last confirmed as the leader, 0 if it did not
-// lead under its last lease. r.mu is held.
-func (c *Candidacy) ledUntil() time.Duration {
+// lead under its last lease, and how that ended. r.mu is held.
+func (c *Candidacy) ledUntil() (time.Duration, fencing.Ending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.lastLed
+	return c.mu.lastLed, c.mu.lastEnded
 }
 
 func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {

@@ -36,7 +36,7 @@ func (c *Candidacy) grantLocked() {
 	s.requests.begin(requestGrant, cancel)
 	s.requests.cancel(requestUnblock)
 	unbarred := s.unbarred
-	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, s.seen.highestObserved), s.record
+	held, lease, award, before := s.held, s.held.lease, c.award(s.held.lease, s.epoch, s.seen.highestObserved), s.record
 	c.ask(func() func() {
 		defer cancel()
 		known := c.r.known()
@@ -55,6 +55,9 @@ func (c *Candidacy) grantLocked() {
 			c.examineAgain(ctx, epoch)
 			c.r.publish(record, known, c) // the others must stop before this one leads
 			c.r.offerAnswered(c, before.Epoch, epoch)
+			if epoch != before.Epoch {
+				c.r.noteGrant(epoch, held)
+			}
 		} else if isState(err, fencing.StateSuperseded) || c.token > 0 && isState(err, fencing.StateAwardNotNewer) {
 			_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
 		} else if isState(err, fencing.StateUnnumbered) {

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// noteTimeout bounds a statement that only says how a hand-over goes. Nobody waits for it, and an
-	// operator is told wrong if it is lost.
+	// noteTimeout bounds a statement that only says how a hand-over goes, or what came before a grant. Nobody waits
+	// for it, and an operator is told wrong, or nothing, if it is lost.
 	noteTimeout = 10 * time.Second
 	// leaveTimeout bounds the statement that says that nobody campaigns here any more, for which a
 	// proxy that ends waits. Without it, the candidacies of this proxy are shown until they age out.
@@ -37,6 +37,9 @@ type Handovers interface {
 	Stopped(ctx context.Context, order int64, at time.Time) error
 	// Taken notes when the chosen worker could write.
 	Taken(ctx context.Context, order int64, at time.Time) error
+	// Granted notes that a worker was granted an epoch through this proxy, how the term before had ended, and for how long no
+	// worker had been confirmed as the leader; 0 if that is not known.
+	Granted(ctx context.Context, resource string, epoch fencing.Epoch, ended fencing.Ending, gap time.Duration) error
 }
 
 // errOffered is the result of a grant that the fence refuses because the resource is offered to another
@@ -147,7 +150,7 @@ func (r *resource) noteStopped() {
 	r.mu.Lock()
 	order := r.mu.offer.Order
 	r.mu.Unlock()
-	r.note(order, Handovers.Stopped)
+	r.noteOffer(order, Handovers.Stopped)
 }
 
 // offerAnswered notes that a candidacy was granted an epoch that is new to this proxy, if the resource
@@ -157,14 +160,30 @@ func (r *resource) offerAnswered(c *Candidacy, before, now fencing.Epoch) {
 	o, under := r.mu.offer, r.mu.under
 	r.mu.Unlock()
 	if o.Order != 0 && o.Worker == c.worker && before <= under && now > under {
-		r.note(o.Order, Handovers.Taken)
+		r.noteOffer(o.Order, Handovers.Taken)
 	}
 }
 
-// note tells the database that something has happened now. Nobody waits for it. The caller holds no
-// lock.
-func (r *resource) note(order int64, what func(Handovers, context.Context, int64, time.Time) error) {
-	to, at := r.e.handovers(r.key.database), time.Now()
+// noteGrant notes that an epoch was granted for the lease of a holding.
+func (r *resource) noteGrant(epoch fencing.Epoch, held holding) {
+	gap := time.Duration(0)
+	if held.lastLed != 0 {
+		gap, _ = held.takeover(r.e.cfg.Now())
+	}
+	r.note("cannot note a grant", func(ctx context.Context, to Handovers) error {
+		return to.Granted(ctx, r.key.name, epoch, held.lastEnded, gap)
+	})
+}
+
+// noteOffer notes what has happened now to an offer.
+func (r *resource) noteOffer(order int64, what func(Handovers, context.Context, int64, time.Time) error) {
+	at := time.Now()
+	r.note("cannot note how the hand-over goes", func(ctx context.Context, to Handovers) error { return what(to, ctx, order, at) })
+}
+
+// note tells the database something, and logs failed if it cannot. Nobody waits for it. The caller holds no lock.
+func (r *resource) note(failed string, what func(context.Context, Handovers) error) {
+	to := r.e.handovers(r.key.database)
 	if to == nil || !r.e.begin() {
 		return
 	}
@@ -172,8 +191,8 @@ func (r *resource) note(order int64, what func(Handovers, context.Context, int64
 		defer r.e.wg.Done()
 		ctx, cancel := context.WithTimeout(r.e.ctx, noteTimeout)
 		defer cancel()
-		if err := what(to, ctx, order, at); err != nil && r.e.ctx.Err() == nil {
-			r.log.Warn("cannot note how the hand-over goes", zap.Int64("order", order), zap.Error(err))
+		if err := what(ctx, to); err != nil && r.e.ctx.Err() == nil {
+			r.log.Warn(failed, zap.Error(err))
 		}
 	}()
 }

@@ -84,6 +84,10 @@ func (o *offering) Taken(_ context.Context, order int64, _ time.Time) error {
 	return nil
 }
 
+func (*offering) Granted(context.Context, string, fencing.Epoch, fencing.Ending, time.Duration) error {
+	return nil
+}
+
 // offeringFence refuses grants as the fence does while a resource is offered.
 type offeringFence struct {
 	fence

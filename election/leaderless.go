@@ -72,6 +72,8 @@ type leaderless struct {
 	// lastLed is when the last leader was last confirmed; 0 while somebody leads, and if
 	// that is not known.
 	lastLed time.Duration
+	// lastEnded is how the term of that leader ended.
+	lastEnded fencing.Ending
 	// restedUntil is when nobody was last seen to be meant to lead; 0 if that was never so.
 	restedUntil time.Duration
 }
@@ -93,11 +95,11 @@ func (l *leaderless) follow(led bool, now time.Duration) {
 	}
 }
 
-// endedLeading records that the last leader was last confirmed at this time, while nobody leads
+// endedLeading records that the last leader was last confirmed at this time, and how its term ended, while nobody leads
 // after it. Of several such times the first counts, because what is seen later is less exact.
-func (l *leaderless) endedLeading(at time.Duration) {
+func (l *leaderless) endedLeading(at time.Duration, how fencing.Ending) {
 	if l.lastLed == 0 || at < l.lastLed {
-		l.lastLed = at
+		l.lastLed, l.lastEnded = at, how
 	}
 }
 
@@ -335,10 +337,11 @@ func (r *resource) readElsewhere(now time.Duration) reading {
 	}
 }
 
-// endsLeadingLocked notes when the candidacy was last confirmed as the leader. It is
+// endsLeadingLocked notes when the candidacy was last confirmed as the leader, and how its term ends. It is
 // called before the candidacy gives up a lease.
-func (c *Candidacy) endsLeadingLocked(now time.Duration) {
+func (c *Candidacy) endsLeadingLocked(now time.Duration, how fencing.Ending) {
 	s := &c.mu.state
+	s.lastEnded = how
 	switch {
 	case !s.held.granted:
 	case s.liveness.unresponsive:

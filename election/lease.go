@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // holding is the lease that a candidacy holds, as far as the candidacy knows, with the
@@ -28,6 +30,8 @@ type holding struct {
 	freeSince time.Duration
 	// lastLed is when the leader before was last confirmed; 0 if that is not known.
 	lastLed time.Duration
+	// lastEnded is how the term of that leader ended.
+	lastEnded fencing.Ending
 }
 
 // newHolding returns the holding of a lease that a request sent at this time got. The
@@ -145,7 +149,7 @@ func (c *Candidacy) lostLocked(err error) {
 	s := &c.mu.state
 	c.log.Warn("lease lost", zap.Int64("epoch", int64(s.epoch)), zap.Error(err))
 	s.requests.cancel(requestGrant)
-	c.endsLeadingLocked(c.r.e.cfg.Now())
+	c.endsLeadingLocked(c.r.e.cfg.Now(), fencing.EndingExpired)
 	s.held = holding{}
 	c.stopLeadingLocked()
 	s.pace = pace{}

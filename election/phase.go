@@ -57,6 +57,8 @@ type standing struct {
 	// lastLed is when the candidacy was last confirmed as the leader, as of the last lease
 	// that it gave up or lost; 0 if it did not lead under that lease.
 	lastLed time.Duration
+	// lastEnded is how the term of that lease ended.
+	lastEnded fencing.Ending
 }
 
 // hasEpoch records the epoch that the candidacy was granted. That alone does not make it

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -193,6 +194,19 @@ type LeaseObservation struct {
 	// the TTL, at least, if the lease expired, and the silence of the worker if it was
 	// released because of that. It is 0 if the worker left, or if that is not known.
 	Unconfirmed time.Duration
+}
+
+// ended returns how the term of the last holder ended.
+func (o LeaseObservation) ended() fencing.Ending {
+	switch {
+	case o.State == Unresponsive:
+		return fencing.EndingSilence
+	case o.State == Freed && o.Unconfirmed > 0:
+		return fencing.EndingExpired
+	case o.State == Freed:
+		return fencing.EndingLeft
+	}
+	return fencing.EndingUnseen
 }
 
 // looker is a Provider that can observe a lease once with less effort than Watch.

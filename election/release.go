@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 const (
@@ -55,15 +57,15 @@ func (l *leftovers) released(lease *Lease, why Reason) (again bool) {
 func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s := &c.mu.state
 	s.requests.begin(requestRelease, nil)
-	c.endsLeadingLocked(c.r.e.cfg.Now())
+	ended, silent := fencing.EndingLeft, time.Duration(0)
+	if why == ReasonUnresponsive {
+		ended, silent = fencing.EndingSilence, s.liveness.quiet
+	}
+	c.endsLeadingLocked(c.r.e.cfg.Now(), ended)
 	c.stopLeadingLocked()
 	s.liveness.released = s.liveness.released || why == ReasonUnresponsive
 	s.requests.cancel(requestGrant)
 	s.requests.cancel(requestRenew)
-	silent := time.Duration(0)
-	if why == ReasonUnresponsive {
-		silent = s.liveness.quiet
-	}
 	c.ask(func() func() {
 		err := c.release(lease, why, silent)
 		return func() { c.released(lease, why, silent, err) }

@@ -242,8 +242,8 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 	vacated = vacated && r.mu.vacate(c)
 	if vacated {
 		now := r.e.cfg.Now()
-		if at := c.ledUntil(); !r.followLocked(now).leads() && at != 0 {
-			r.mu.endedLeading(at)
+		if at, how := c.ledUntil(); !r.followLocked(now).leads() && at != 0 {
+			r.mu.endedLeading(at, how)
 		}
 	}
 	r.mu.Unlock()
@@ -289,6 +289,7 @@ type view struct {
 	closing         bool // another candidacy of this proxy is about to release it
 	freeSince       time.Duration
 	lastLed         time.Duration // when the last leader was last confirmed; 0 if not known
+	lastEnded       fencing.Ending
 	highestObserved fencing.Epoch
 	offer           offer.Offer
 }
@@ -299,7 +300,7 @@ func (r *resource) view(c *Candidacy) view {
 	return view{
 		observation: r.mu.observation, blind: r.mu.watchErr != nil, unreached: r.mu.unreached,
 		taken: r.mu.heldByOther(c), closing: r.mu.otherDeparts(c),
-		freeSince: r.mu.freeSince, lastLed: r.mu.lastLed, highestObserved: r.mu.highestObserved,
+		freeSince: r.mu.freeSince, lastLed: r.mu.lastLed, lastEnded: r.mu.lastEnded, highestObserved: r.mu.highestObserved,
 		offer: r.offerLocked(),
 	}
 }

@@ -321,7 +321,7 @@ func (r *resource) seen(observation LeaseObservation) {
 	wasHeld := r.mu.observation.State == Held && r.mu.holder == nil
 	r.mu.observed(observation, now)
 	if leads := r.followLocked(now).leads(); wasHeld && observation.State != Held && !leads {
-		r.mu.endedLeading(now - observation.Unconfirmed)
+		r.mu.endedLeading(now-observation.Unconfirmed, observation.ended())
 	}
 	r.mu.Unlock()
 	r.watcher.unwatched.Passed()

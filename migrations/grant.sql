@@ -21,6 +21,29 @@ CREATE TABLE fencepost.bearers (
 CREATE INDEX bearers_worker ON fencepost.bearers (id, worker);
 COMMENT ON TABLE fencepost.bearers IS 'the workers that lead or led under an epoch which was granted to another one, because they have brought the same token';
 
+-- What the proxies say of the grants that they got, for whoever reads the ledger. Nothing relies on it, and a proxy that ends at
+-- once says nothing.
+CREATE TABLE fencepost.takeovers (
+    id    integer NOT NULL,
+    epoch bigint NOT NULL,
+    proxy text COLLATE "C" NOT NULL, -- through which the worker was connected
+    ended text COLLATE "C" NOT NULL CHECK (ended IN ('', 'left', 'silence', 'expired', 'gone')), -- how the term before ended; '': not known
+    gap   interval, -- how long no worker was confirmed as the leader before; NULL: not known
+    PRIMARY KEY (id, epoch),
+    FOREIGN KEY (id, epoch) REFERENCES fencepost.grants (id, epoch) ON DELETE CASCADE
+);
+COMMENT ON TABLE fencepost.takeovers IS 'through which proxy each epoch was granted, and what the proxy knew of the term before';
+
+-- note_grant records what a proxy says of a grant that it has got. It waits for no disk, as nothing relies on it.
+CREATE OR REPLACE FUNCTION fencepost.note_grant(resource text, epoch bigint, proxy text, ended text, gap interval) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO fencepost.takeovers (id, epoch, proxy, ended, gap) SELECT g.id, g.epoch, proxy, ended, gap
+        FROM fencepost.grants g JOIN fencepost.fence f ON f.id = g.id WHERE f.resource = resource AND g.epoch = epoch ON CONFLICT DO NOTHING;
+END $$;
+
 -- alone lets one transaction at a time number something in this database, until it ends. It locks a row, because whoever
 -- may connect can lock a table.
 CREATE OR REPLACE FUNCTION fencepost.alone() RETURNS void

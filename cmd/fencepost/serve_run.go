@@ -47,6 +47,9 @@ func (s *serving) run(ctx context.Context) error {
 	if s.admin != nil {
 		fields = append(fields, zap.Stringer("admin", s.admin.Addr()))
 	}
+	if c := s.current().Console; c.Password != "" { // which stands in front of a database of that name
+		fields = append(fields, zap.String("console", c.Database))
+	}
 	s.log.Info("serving", fields...)
 	tellSystemd(s.log, daemon.SdNotifyReady)
 	accepting, stopAccepting := context.WithCancel(context.WithoutCancel(ctx))

@@ -231,3 +231,32 @@ func (s *Session) Rejections(ctx context.Context, w Wanted) (all []Rejections, e
 	}
 	return all, nil
 }
+
+// Epoch is an epoch of a resource.
+type Epoch struct {
+	Resource string
+	Number   int64
+}
+
+// RefusedWrites returns how many writes were refused or discarded while each epoch was the current one, to the minute. The error is
+// ErrNoTable if the database has no table for it.
+func (s *Session) RefusedWrites(ctx context.Context) (map[Epoch]int64, error) {
+	counts := make(map[Epoch]int64)
+	err := s.asControl(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, "SELECT r.resource, r.current_epoch, sum(r.count)::bigint FROM fencepost.rejections r WHERE r.write GROUP BY 1, 2")
+		if err != nil {
+			return err
+		}
+		var e Epoch
+		var count int64
+		_, err = pgx.ForEachRow(rows, []any{&e.Resource, &e.Number, &count}, func() error { counts[e] = count; return nil })
+		return err
+	})
+	switch {
+	case stateOf(err) == "42P01":
+		return nil, ErrNoTable
+	case err != nil:
+		return nil, fmt.Errorf("count the refused writes: %w", err)
+	}
+	return counts, nil
+}

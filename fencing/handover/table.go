@@ -23,6 +23,8 @@ type Table struct {
 	pool *pgxpool.Pool
 	name string // of the proxy
 	id   string // random, because a proxy that starts again campaigns for nobody
+	// noting lets one grant at a time be noted, so that many takeovers at once leave the connections to those who wait for them.
+	noting chan struct{}
 
 	mu       sync.Mutex
 	recorded map[candidacy]fencing.Candidate // what the database has; nil if that is not known
@@ -38,7 +40,7 @@ func of(c fencing.Candidate) candidacy { return candidacy{c.Resource, c.Incarnat
 // New returns the table of a database for the proxy of this name. The pool's role must own the schema
 // fencepost.
 func New(pool *pgxpool.Pool, proxy string) *Table {
-	return &Table{pool: pool, name: proxy, id: rand.Text()}
+	return &Table{pool: pool, name: proxy, id: rand.Text(), noting: make(chan struct{}, 1)}
 }
 
 // Record makes the database know that these candidacies campaign through this proxy, and no others.
@@ -165,6 +167,22 @@ func (t *Table) Stopped(ctx context.Context, order int64, at time.Time) error {
 // Taken notes when the chosen worker could write.
 func (t *Table) Taken(ctx context.Context, order int64, at time.Time) error {
 	return t.note(ctx, "SELECT fencepost.note_offer($1, NULL, $2)", order, at)
+}
+
+// Granted notes that a worker was granted an epoch through this proxy, how the term before had ended, and how long no worker had
+// been confirmed as the leader; 0 if that is not known.
+func (t *Table) Granted(ctx context.Context, resource string, epoch fencing.Epoch, ended fencing.Ending, gap time.Duration) error {
+	select {
+	case t.noting <- struct{}{}:
+		defer func() { <-t.noting }()
+	case <-ctx.Done():
+		return fmt.Errorf("note a grant: %w", ctx.Err())
+	}
+	_, err := t.pool.Exec(ctx, "SELECT fencepost.note_grant($1, $2, $3, $4, nullif($5, '0'::interval))", resource, int64(epoch), t.name, string(ended), gap)
+	if err != nil {
+		return fmt.Errorf("note a grant: %w", err)
+	}
+	return nil
 }
 
 // note says how long ago something happened, because the database has another clock. That is counted when a connection

@@ -71,7 +71,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/doctor":     {"cmd/fencepost/config", "election", "fencing", "fencing/evidence", "fencing/owner", "fencing/store", "internal/faults", "migrations", "upstream"},
 	"cmd/fencepost/electors":   {"cmd/fencepost/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/raft", "election/redis", "election/zookeeper", "fencing/store"},
 	"cmd/fencepost/demo":       {"cmd/fencepost/admin", "cmd/fencepost/scratch"},
-	"cmd/fencepost/evidence":   {"fencing/evidence"},
+	"cmd/fencepost/evidence":   {"fencing", "fencing/evidence"},
 	"cmd/fencepost/guard":      {"fencing/owner"},
 	"cmd/fencepost/hosts":      {"cmd/fencepost/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
 	"cmd/fencepost/playground": {"cmd/fencepost/playground/textbook", "cmd/fencepost/scratch", "cmd/fencepost/web", "migrations"},

@@ -21,9 +21,11 @@ const About = `
 Usage: fencepost audit [--resource RESOURCE] [--worker WORKER] [--since TIME] [--json] --dsn DSN
        fencepost audit --verify [--resource RESOURCE] [--table TABLE] [--since TIME] [--json] --dsn DSN
 
-Shows who held which epoch, from when to when, as the ledger of a database has it; and
-what was refused and discarded, as the proxies have counted it there (audit.table). Their
-audit logs have each refusal.
+Shows who held which epoch, through which proxy, from when to when, as the ledger of a
+database has it; how many writes were refused meanwhile, how the term ended (ENDED), and
+how long no worker was confirmed as the leader at its end (GAP); and what was refused and
+discarded, as the proxies have counted it there (audit.table). Their audit logs have each
+refusal.
 
 With --verify it reads every table that is guarded with a stamp, and looks for
 transactions that wrote rows under an epoch after the next one was granted, or under

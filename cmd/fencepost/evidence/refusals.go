@@ -68,6 +68,12 @@ func Look(ctx context.Context, conn *pgx.Conn, o Options) (*History, error) {
 	if errors.Is(err, evidence.ErrNoTable) {
 		h.NoRefusals = err.Error() + ": run fencepost migrate --dsn DSN"
 		return h, nil
+	} else if err != nil {
+		return nil, err
+	}
+	counts, err := s.RefusedWrites(ctx)
+	for i := range h.Terms {
+		h.Terms[i].Refused = counts[evidence.Epoch{Resource: h.Terms[i].Resource, Number: h.Terms[i].Epoch}]
 	}
 	for _, r := range rows {
 		h.Refusals = append(h.Refusals, refusalOf(r))

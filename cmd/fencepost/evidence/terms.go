@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/evidence"
 )
 
@@ -23,6 +24,17 @@ type Term struct {
 	Token    int64      `json:"token,omitempty"`
 	// Copied: the ledger is that of a restored copy; the term was another database's.
 	Copied bool `json:"copied,omitempty"`
+	// Proxy is the one through which the worker was granted the epoch, as far as that is known.
+	Proxy string `json:"proxy,omitempty"`
+	// Refused is how many writes were refused or discarded in it, to the minute.
+	Refused int64 `json:"refused_writes"`
+	// Ended says how it ended: the kind of the order that has ended it, or what the proxy of the next worker has seen of it
+	// (fencing.Ending); "" if it is current, was given to nobody, or that is not known. EndedBy and Reason are those of the order.
+	Ended   string `json:"ended,omitempty"`
+	EndedBy string `json:"ended_by,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+	// Gap is how many seconds of it, at its end, no worker was confirmed as the leader; nil if that is not known.
+	Gap *float64 `json:"gap_seconds,omitempty"`
 }
 
 // terms returns the terms in the ledger of a database, by the time of their grants. Since leaves
@@ -47,18 +59,53 @@ func terms(ctx context.Context, s *evidence.Session, o Options) ([]Term, error) 
 // termsOf returns the terms of one resource that the options name.
 func termsOf(grants []evidence.Grant, o Options) (terms []Term) {
 	for i, g := range grants {
-		t := Term{Resource: g.Resource, Epoch: g.Epoch, Worker: g.Worker, From: g.At, Source: g.Source, Copied: g.Copied}
+		t := Term{Resource: g.Resource, Epoch: g.Epoch, Worker: g.Worker, From: g.At, Source: g.Source, Copied: g.Copied, Proxy: g.Proxy}
 		if g.Source == "token" {
 			t.Token = g.Index
 		}
 		if i+1 < len(grants) {
-			t.To = &grants[i+1].At
+			t.end(&grants[i+1])
 		}
 		if (o.Worker == "" || g.Worker == o.Worker) && (t.To == nil || !t.To.Before(o.Since)) {
 			terms = append(terms, t)
 		}
 	}
 	return terms
+}
+
+// end says how the term has ended, by the grant of the next epoch.
+func (t *Term) end(next *evidence.Grant) {
+	t.To = &next.At
+	if next.Gap > 0 {
+		gap := next.Gap.Seconds()
+		t.Gap = &gap
+	}
+	switch {
+	case t.Worker == "":
+	case next.Order.Kind != "":
+		t.Ended, t.EndedBy, t.Reason = next.Order.Kind, next.Order.AskedBy, next.Order.Reason
+	default:
+		t.Ended = string(next.Ended)
+	}
+}
+
+// endings say for people how terms ended.
+var endings = map[string]string{
+	string(fencing.EndingLeft): "its worker or its proxy left", string(fencing.EndingSilence): "its worker was silent",
+	string(fencing.EndingExpired): "its lease expired", string(fencing.EndingGone): "its proxy was gone",
+	"evict": "evicted", "pause": "paused", "remove": "removed", "raise": "its epoch was raised", "handover": "handed over",
+}
+
+// ending says for people how the term ended, with a dash if that is not known.
+func (t *Term) ending() string {
+	text := cmp.Or(endings[t.Ended], t.Ended, "-")
+	if t.EndedBy != "" {
+		text += fmt.Sprintf(" by %q", t.EndedBy)
+	}
+	if t.Reason != "" {
+		text += fmt.Sprintf(": %q", t.Reason)
+	}
+	return text
 }
 
 // writeTerms writes terms for people.
@@ -68,9 +115,9 @@ func writeTerms(w io.Writer, terms []Term) error {
 		return err
 	}
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "FROM\tTO\tRESOURCE\tEPOCH\tWORKER\tSOURCE\tTOKEN")
+	fmt.Fprintln(out, "FROM\tTO\tRESOURCE\tEPOCH\tWORKER\tPROXY\tSOURCE\tTOKEN\tREFUSED\tGAP\tENDED")
 	for _, t := range terms {
-		to, worker, token := "(current)", "(nobody)", "-"
+		to, worker, token, gap := "(current)", "(nobody)", "-", "-"
 		if t.To != nil {
 			to = stamp(*t.To)
 		}
@@ -80,7 +127,11 @@ func writeTerms(w io.Writer, terms []Term) error {
 		if t.Token != 0 {
 			token = fmt.Sprint(t.Token)
 		}
-		fmt.Fprintf(out, "%s\t%s\t%q\t%d\t%s\t%s\t%s\n", stamp(t.From), to, t.Resource, t.Epoch, worker, t.Source, token)
+		if t.Gap != nil {
+			gap = fmt.Sprintf("%.1fs", *t.Gap)
+		}
+		fmt.Fprintf(out, "%s\t%s\t%q\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n",
+			stamp(t.From), to, t.Resource, t.Epoch, worker, quoted(t.Proxy), t.Source, token, t.Refused, gap, t.ending())
 	}
 	return out.Flush()
 }
