@@ -282,9 +282,13 @@ func (o *orderOptions) sayGrace(t terminal, database string) {
 	}
 }
 
-// sayShadow says what an order does not do, if the resource is in shadow.
+// sayShadow says what an order does not do, if the resource is in shadow, or may be.
 func (o *orderOptions) sayShadow(t terminal, database, resource string) {
-	if o.cfg != nil && o.cfg.Resources[resource].EnforceMode() == "shadow" {
+	switch {
+	case o.cfg == nil:
+		fmt.Fprintf(t.stdout, "database %s: --dsn does not read the configuration of the proxies: if it has enforce: shadow for resource %s, where nothing is refused, its workers go on writing\n",
+			database, dash(resource))
+	case o.cfg.Resources[resource].EnforceMode() == "shadow":
 		fmt.Fprintf(t.stdout, "database %s: resource %s is in shadow (resources.<name>.enforce), where nothing is refused: its workers go on writing\n",
 			database, dash(resource))
 	}

@@ -275,7 +275,7 @@ func TestOrdersSayThatWritesAreDiscarded(t *testing.T) {
 		return map[string]string{"FENCEPOST_CONFIG": file, "FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}
 	}
 	discard, reject := env("discard"), env("reject")
-	const says, unknown = "resource billing has on_stale: discard: what worker %s writes on the connections that it has is discarded", "--dsn does not read the configuration"
+	const says, unknown = "resource billing has on_stale: discard: what worker %s writes on the connections that it has is discarded", "if it has on_stale: discard"
 	run := func(env map[string]string, worker string, args ...string) {
 		t.Helper()
 		target := []string{"--database", db}
@@ -287,8 +287,10 @@ func TestOrdersSayThatWritesAreDiscarded(t *testing.T) {
 		if env == nil {
 			told = strings.Contains(out.stdout, unknown) == (worker != "")
 		}
-		if says := strings.Contains(out.stdout, "ended after 2s, whatever lease.grace says"); says != (env == nil && args[0] != "resume") {
-			t.Errorf("%v: says the grace: %t: %s", args, says, out.stdout)
+		for _, text := range []string{"ended after 2s, whatever lease.grace says", "if it has enforce: shadow for resource billing, where nothing is refused"} {
+			if says := strings.Contains(out.stdout, text); says != (env == nil && args[0] != "resume") {
+				t.Errorf("%v: says %q: %t: %s", args, text, says, out.stdout)
+			}
 		}
 		if out.code != exitOK || !told {
 			t.Errorf("%v: code %d, %s%s; discards what %q writes", args, out.code, out.stdout, out.stderr, worker)
