@@ -234,6 +234,10 @@ func (s *serving) tryLeases(ctx context.Context) error {
 func (s *serving) readiness(ctx context.Context) admin.Readiness {
 	err := s.reached.get(ctx, func(ctx context.Context) (error, time.Duration) { return s.reachUpstream(ctx), readyFor })
 	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Lasting(), RestartPending: s.settings.Pending()}
+	if at, ok := s.settings.Last(); !ok {
+		at = at.UTC().Truncate(time.Millisecond)
+		r.ReloadFailed = &at
+	}
 	if err != nil {
 		r.Upstream = err.Error()
 	} else {

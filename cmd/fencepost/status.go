@@ -271,6 +271,9 @@ func troubleLines(r admin.Readiness) (lines []string) {
 	if len(r.RestartPending) > 0 {
 		lines = append(lines, "restart pending: changed in the configuration, and applied by a restart only: "+names(r.RestartPending))
 	}
+	if r.ReloadFailed != nil {
+		lines = append(lines, "reload failed: at "+r.ReloadFailed.Format(time.RFC3339)+", the configuration, or a file of TLS, could not be used, and the earlier one holds: fencepost reload says what is wrong")
+	}
 	if r.Draining {
 		lines = append(lines, "draining: the proxy is shutting down")
 	}

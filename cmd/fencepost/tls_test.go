@@ -134,6 +134,12 @@ func TestReloadSaysWhichFileCannotBeUsed(t *testing.T) {
 		if _, metrics := r.ask(t, "/metrics"); !strings.Contains(metrics, want) {
 			t.Errorf("the metrics do not have %q", want)
 		}
+		for _, flags := range [][]string{nil, {"--ready"}} {
+			out := runCommand(t, nil, append([]string{"status", "--admin", r.admin.Addr().String()}, flags...)...)
+			if strings.Contains(out.stdout, "reload failed: at ") != (code != exitOK) {
+				t.Errorf("after a reload with code %d, status %v says\n%s", code, flags, out.stdout)
+			}
+		}
 	}
 	write := func(text []byte) {
 		t.Helper()

@@ -151,6 +151,9 @@ type Readiness struct {
 	// RestartPending are the settings that have changed in the configuration, as of its last reload, and that only a
 	// restart applies.
 	RestartPending []string `json:"restart_pending,omitempty"`
+	// ReloadFailed is when the last reload was that has failed, nil if the last one has succeeded. Why is for those only
+	// who may reload.
+	ReloadFailed *time.Time `json:"reload_failed,omitempty"`
 }
 
 // Server serves the admin address of a running proxy.
