@@ -29,6 +29,10 @@ type Connection struct {
 	// campaign), "unfenced" (it names no resource, or one in shadow that it could not join) or "console". It is ""
 	// before the client has joined.
 	Role string `json:"role"`
+	// Fence says what refuses its writes, which the configuration decided when it began, and a reload does not change:
+	// "session" (Fencepost, unless its worker leads), "tables" (of a worker that does not lead, only guards),
+	// "read-only" (Fencepost, all of them), or nothing: "shadow" and "allow". It is "" before the client has joined.
+	Fence string `json:"fence"`
 	// State is "connecting", "waiting for the lead" (in the startup), "active" (a reply is pending, or a message has
 	// arrived in part or waits), "in transaction" (it waits for the client), "idle" or "ending".
 	State string `json:"state"`
@@ -83,7 +87,7 @@ func (x *session) connection() Connection {
 	if x.m != nil || x.member.standing.Load() != outside {
 		c.Resource, c.Worker = x.member.claim.Resource, x.member.claim.Worker
 		c.Chosen = slices.Sorted(maps.Keys(x.member.seats))
-		c.Role = x.role()
+		c.Role, c.Fence = x.role(), x.fence()
 	}
 	c.State, c.Since = x.stateLocked(), stamp(x.since)
 	return c
@@ -105,6 +109,22 @@ func (x *session) role() string {
 		return "lapsed"
 	}
 	return st.Role.String()
+}
+
+// fence is Connection.Fence of a session that has joined.
+func (x *session) fence() string {
+	switch {
+	case x.member.shadow != nil:
+		return "shadow"
+	case x.member.claim.Resource != "" && x.member.tables:
+		return "tables"
+	case x.member.claim.Resource != "":
+		return "session"
+	case x.unfenced == UnfencedAllow:
+		return "allow"
+	default:
+		return "read-only"
+	}
 }
 
 func (x *session) stateLocked() string {

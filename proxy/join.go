@@ -112,7 +112,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 	if x.backend.controls { // before it takes a lease
 		return fencing.MemberRefusal(x.start.user)
 	}
-	x.member.discards, x.member.tellEach = policy.OnStale == DiscardStale, policy.TellEach
+	x.member.discards, x.member.tables, x.member.tellEach = policy.OnStale == DiscardStale, policy.Fence == FenceTables, policy.TellEach
 	cand, err := x.joinCandidacy(ctx, claim)
 	if err != nil {
 		return policy.Route.explained(startupRefusal(err))
@@ -123,7 +123,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 			return startupRefusal(err)
 		}
 	}
-	if policy.Fence == FenceTables && !x.guards(ctx) {
+	if x.member.tables && !x.guards(ctx) {
 		return fencing.UnguardedRefusal(claim.Resource)
 	}
 	if err := x.awaitLease(ctx, claim.Campaign); err != nil {
@@ -138,7 +138,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 		c.Catalog = x.member.catalog.Catalog
 	}
 	c.Candidacy, c.Worker, c.Nameless = x.describe(), x.member.claim.Worker, x.member.claim.Nameless
-	c.Discards, c.Tables = x.member.discards, policy.Fence == FenceTables
+	c.Discards, c.Tables = x.member.discards, x.member.tables
 	return nil
 }
 

@@ -29,9 +29,9 @@ type membership struct {
 	catalog      fencing.CatalogReader
 	leaveCatalog func()
 
-	// discards: the session goes on when it is superseded, and its writes are discarded. It is
-	// set before standing becomes joined.
-	discards bool
+	// discards: the session goes on when it is superseded, and its writes are discarded. tables: while its worker does
+	// not lead, only guards refuse its writes. Both are set before standing becomes joined.
+	discards, tables bool
 
 	// shadow is set, before standing becomes joined, for a session whose resource is in shadow:
 	// nothing ends it, and it is told nothing.

@@ -21,7 +21,10 @@ Shows the clients that are connected to a running Fencepost, with or without a
 resource, the oldest first.
 
 ROLE is leader, follower, lapsed (its lease is not confirmed), superseded, observer,
-unfenced or console. STATE is connecting, waiting for the lead, active (a reply is pending),
+unfenced or console. FENCE says what refuses a client's writes, as the configuration
+was when it connected: session (Fencepost, unless its worker leads), tables (of a
+worker that does not lead, only guards), read-only (Fencepost, all of them), or
+nothing: shadow and allow. STATE is connecting, waiting for the lead, active (a reply is pending),
 in transaction (the server waits for the client), idle or ending; for so long the
 client has sent and got nothing, or, of one that connects or waits, been connected.
 RECEIVED and SENT are bytes from and to the client.
@@ -62,7 +65,7 @@ func runClients(ctx context.Context, t terminal, args []string) error {
 }
 
 // clientHeads are the names of the columns of a clientRow.
-const clientHeads = "DATABASE\tUSER\tCLIENT\tAPPLICATION\tRESOURCE\tWORKER\tROLE\tSTATE\tSTART\tRECEIVED\tSENT\tTRANSACTIONS"
+const clientHeads = "DATABASE\tUSER\tCLIENT\tAPPLICATION\tRESOURCE\tWORKER\tROLE\tFENCE\tSTATE\tSTART\tRECEIVED\tSENT\tTRANSACTIONS"
 
 // clientRow is the line of a client. The clocks of this host and of the proxy's may differ.
 func clientRow(c proxy.Connection, now time.Time) []string {
@@ -72,7 +75,7 @@ func clientRow(c proxy.Connection, now time.Time) []string {
 	}
 	count := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	return []string{
-		c.Database, c.User, c.Client, c.ApplicationName, strings.Join(resources, ", "), c.Worker, c.Role,
+		c.Database, c.User, c.Client, c.ApplicationName, strings.Join(resources, ", "), c.Worker, c.Role, c.Fence,
 		c.State + " for " + max(0, now.Sub(c.Since)).Truncate(time.Second).String(), sinceText(c.Start),
 		count(c.Received), count(c.Sent), count(c.Transactions),
 	}

@@ -193,3 +193,76 @@ func TestConnectionsAreLogged(t *testing.T) {
 		}
 	}
 }
+
+// TestClientsThatBeganBeforeAReload are told apart from later ones, because their writes go on to be checked less: by
+// clients, by the reload, and by status, for as long as they are connected.
+func TestClientsThatBeganBeforeAReload(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
+	for _, args := range [][]string{{"pause", "queue", "--new"}, {"resume", "queue"}, {"guard", "add", "--resource", "queue", "--table", "public.work"}} {
+		if out := runCommand(t, nil, append(args, "--dsn", s.DSN(pgtest.Superuser, db))...); out.code != exitOK {
+			t.Fatalf("%v: %s%s", args, out.stdout, out.stderr)
+		}
+	}
+	r := startServing(t, s, func(c *config.Config) {
+		c.Resources = map[string]config.Resource{"billing": {Enforce: "shadow"}, "queue": {Fence: "tables"}}
+		c.Unfenced.Default, c.Unfenced.Users = "allow", map[string]string{pgtest.App: "allow"}
+	})
+	connect := func() (all []*pgx.Conn) {
+		for _, resource := range []string{"billing", "queue", "mail", ""} {
+			params := "application_name=" + resource
+			if resource != "" {
+				params += "&fencepost.resource=" + resource + "&fencepost.worker=" + fmt.Sprint(len(r.clients(t)))
+			}
+			all = append(all, r.connect(t, db, params))
+		}
+		return all
+	}
+	fences := func(want string) {
+		t.Helper()
+		all := r.clients(t)
+		if got := strings.Join([]string{all["billing"].Fence, all["queue"].Fence, all["mail"].Fence, all[""].Fence}, " "); got != want {
+			t.Errorf("the writes are refused by %q, want %q", got, want)
+		}
+	}
+	notes := []string{db + "/billing: shadow: nothing is refused on 1 connections", db + "/queue: fence: tables: workers that do not lead may write what is not guarded on 1 connections"}
+	noted := func() (n int) {
+		out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String())
+		for _, note := range notes {
+			n += strings.Count(out.stdout, note)
+		}
+		return n
+	}
+	early := connect()
+	fences("shadow tables session allow")
+	cfg := *r.current()
+	cfg.Resources, cfg.Unfenced.Default, cfg.Unfenced.Users = nil, "read-only", nil
+	r.settings.Load = func() (config.Config, error) { return cfg, nil }
+	out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String())
+	for setting, mode := range map[string]string{"resources.billing.enforce": "shadow", "resources.queue.fence": "tables", "unfenced.default": "allow", "unfenced.users." + pgtest.App: "allow"} {
+		says := fmt.Sprintf("applied, but 1 connections go on with %s until they end (fencepost clients)\n", mode)
+		if _, line, _ := strings.Cut(out.stdout, setting+": "); !strings.HasPrefix(line[strings.Index(line, ": ")+2:], says) {
+			t.Errorf("the reload does not say of %s that %q:\n%s", setting, says, out.stdout)
+		}
+	}
+	if strings.Count(out.stdout, "go on with") != 4 || out.code != exitOK {
+		t.Errorf("exit code %d:\n%s", out.code, out.stdout)
+	}
+	fences("shadow tables session allow")
+	if n := noted(); n != len(notes) {
+		t.Errorf("status has %d of %q", n, notes)
+	}
+	for _, conn := range early {
+		if err := conn.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "the early ones to be gone", func() bool { return len(r.clients(t)) == 0 })
+	connect()
+	fences("session session session read-only")
+	if n := noted(); n != 0 {
+		t.Errorf("status still has %d of %q", n, notes)
+	}
+}

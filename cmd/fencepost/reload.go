@@ -83,8 +83,10 @@ func (s *serving) apply(c *config.Config, logs loggers) {
 	}
 }
 
-// noteChange says of which resources the leader is still elected as before the change.
+// noteChange says of which resources the leader is still elected as before the change, and which connections still
+// write unchecked.
 func (s *serving) noteChange(c *config.Change) {
+	s.noteBegun(c)
 	var where []string
 	for _, r := range s.elections.Resources() {
 		if c.Setting != "resources."+r.Resource+".election" {
@@ -97,6 +99,27 @@ func (s *serving) noteChange(c *config.Change) {
 	if len(where) > 0 {
 		c.Note = fmt.Sprintf("not in force yet in database %s, where the resource is in use: it counts when nobody has been connected for it here for %s (limits.resource_idle), or after a restart",
 			strings.Join(where, ", "), s.current().Limits.ResourceIdle.D())
+	}
+}
+
+// noteBegun says how many connections go on as they have begun, with their writes checked less than those of connections
+// that begin now.
+func (s *serving) noteBegun(c *config.Change) {
+	user, ofUser := strings.CutPrefix(c.Setting, "unfenced.users.")
+	resource, ofResource := strings.CutPrefix(c.Setting, "resources.")
+	resource, enforce := strings.CutSuffix(resource, ".enforce")
+	resource, fence := strings.CutSuffix(resource, ".fence")
+	unchecked := enforce && c.Old == "shadow" || fence && c.Old == "tables"
+	n := 0
+	for _, conn := range s.proxy.Connections() {
+		switch {
+		case conn.Fence != c.Old: // of "session" and "read-only", all writes are checked
+		case ofResource && unchecked && conn.Resource == resource, c.Old == "allow" && (ofUser && conn.User == user || c.Setting == "unfenced.default"):
+			n++
+		}
+	}
+	if n > 0 {
+		c.Note = fmt.Sprintf("%d connections go on with %s until they end (fencepost clients)", n, c.Old)
 	}
 }
 

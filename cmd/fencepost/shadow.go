@@ -94,7 +94,7 @@ func runShadow(ctx context.Context, t terminal, args []string) error {
 	case err != nil:
 		return err
 	case len(reports) == 0:
-		return errors.New("no such resource has been in shadow at this proxy")
+		return errors.New("no such resource is in shadow at this proxy")
 	case unsafe > 0:
 		return fmt.Errorf("not yet: %d of %d resources are not safe to switch", unsafe, len(reports))
 	}

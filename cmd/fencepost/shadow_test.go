@@ -114,7 +114,7 @@ func TestTheShadowReportOfACleanApplication(t *testing.T) {
 	ask := func(flags ...string) output {
 		return runCommand(t, nil, append([]string{"shadow", "report", "--admin", r.admin.Addr().String()}, flags...)...)
 	}
-	if out := ask(); out.code != exitFailure || !strings.Contains(out.stderr, "no such resource has been in shadow") {
+	if out := ask(); out.code != exitFailure || !strings.Contains(out.stderr, "no such resource is in shadow") {
 		t.Errorf("before any connection: exit code %d, %s", out.code, out.stderr)
 	}
 	leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
@@ -140,7 +140,7 @@ func TestTheShadowReportOfACleanApplication(t *testing.T) {
 		t.Errorf("after a moment: exit code %d\n%s", out.code, out.stdout)
 	}
 	for flag, code := range map[string]int{"--resource=none": exitFailure, "--database=none": exitFailure, "--database=" + db: exitOK} {
-		if out := ask("--least", "1ns", flag); out.code != code || (code != exitOK) != strings.Contains(out.stderr, "no such resource has been in shadow") {
+		if out := ask("--least", "1ns", flag); out.code != code || (code != exitOK) != strings.Contains(out.stderr, "no such resource is in shadow") {
 			t.Errorf("%s: exit code %d, %s", flag, out.code, out.stderr)
 		}
 	}

@@ -60,6 +60,8 @@ type statusRow struct {
 	discards  bool     // its stale writes are discarded
 	discarded uint64   // how many were
 	tables    bool     // only its guards refuse those who do not lead
+	inShadow  int      // connections that are in shadow
+	inTables  int      // connections on which only its guards refuse those who do not lead
 	reason    string   // why the state is unknown or blocked
 	blocked   []string // what blocks a takeover, or would block one
 	awaits    []string // the backends that a takeover waits for, and when they are ended
@@ -370,8 +372,11 @@ func (r statusRow) notes() (notes []string) {
 	if len(r.near) > 0 {
 		notes = append(notes, fmt.Sprintf("its name is close to %s, and each has a leader of its own: if they mean the same, correct one", names(r.near)))
 	}
-	if r.shadow {
+	switch {
+	case r.shadow:
 		notes = append(notes, "shadow: nothing is refused")
+	case r.inShadow > 0: // before a reload
+		notes = append(notes, fmt.Sprintf("shadow: nothing is refused on %d connections, which have begun with enforce: shadow: let their workers connect again (fencepost clients)", r.inShadow))
 	}
 	switch {
 	case r.discards:
@@ -379,8 +384,11 @@ func (r statusRow) notes() (notes []string) {
 	case r.discarded > 0: // before a reload
 		notes = append(notes, fmt.Sprintf("discarded %d stale writes", r.discarded))
 	}
-	if r.tables {
+	switch {
+	case r.tables:
 		notes = append(notes, "fence: tables: workers that do not lead may write what is not guarded")
+	case r.inTables > 0: // before a reload
+		notes = append(notes, fmt.Sprintf("fence: tables: workers that do not lead may write what is not guarded on %d connections, which have begun with that: let them connect again (fencepost clients)", r.inTables))
 	}
 	if r.reason != "" {
 		notes = append(notes, dash(r.reason))
@@ -446,7 +454,8 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader, proxy: v.Proxy,
-		silent: leaderSilence(v.ResourceView), blocked: v.Blocked, orders: v.Orders, waiting: v.Waiting, guards: v.GuardedTables, lost: v.lost, near: v.near, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables"}
+		silent: leaderSilence(v.ResourceView), blocked: v.Blocked, orders: v.Orders, waiting: v.Waiting, guards: v.GuardedTables, lost: v.lost, near: v.near, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables",
+		inShadow: v.InShadow, inTables: v.InTables}
 	if !v.ofDatabase {
 		row.stale, row.refused, row.alarms = strconv.FormatUint(v.Stale, 10), v.Refused-v.Stale, v.FalseAlarms
 	}

@@ -68,6 +68,10 @@ type ResourceView struct {
 	// Fence says what refuses the writes of those who do not lead, on connections that begin
 	// now: "session", or "tables" if only the guards of tables do.
 	Fence string `json:"fence,omitempty"`
+	// InShadow and InTables are how many connections of this proxy have begun with enforce: shadow and with
+	// fence: tables, and keep that until they end, whatever Enforce and Fence are now.
+	InShadow int `json:"shadow_connections,omitempty"`
+	InTables int `json:"tables_connections,omitempty"`
 	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
 	// Stale is how many of these were stale: their worker had been superseded.
@@ -295,7 +299,16 @@ func (a *Server) connections(w http.ResponseWriter, r *http.Request) {
 // Views returns what the proxy knows about each resource.
 func (a *Server) Views() []ResourceView {
 	views := resourceViews(a.Resources(), a.Metrics)
+	type begun struct{ database, resource, fence string }
+	counts := map[begun]int{}
+	if a.Connections != nil {
+		for _, c := range a.Connections() {
+			counts[begun{c.Database, c.Resource, c.Fence}]++
+		}
+	}
 	for i := range views {
+		views[i].InShadow = counts[begun{views[i].Database, views[i].Resource, "shadow"}]
+		views[i].InTables = counts[begun{views[i].Database, views[i].Resource, "tables"}]
 		if views[i].Here { // the database may not know yet
 			views[i].Proxy = a.Proxy
 		}
