@@ -204,6 +204,8 @@ type standings struct {
 	unserved error
 	// ungranted says why the last grant to one of them failed, nil if somebody was granted an epoch since.
 	ungranted error
+	// obstructed: it is because of something that is still there, and would block the next grant too.
+	obstructed bool
 }
 
 // servedWithin is how long the lease service may fail to serve a candidacy before the state of the resource says so.
@@ -219,6 +221,7 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 		}
 		if err := c.ungrantedLocked(); err != nil && !errors.Is(err, errUnreached) && c.livesLocked() {
 			all.ungranted = fmt.Errorf("nobody is granted an epoch: %w", err)
+			all.obstructed = all.obstructed || c.mu.requests.has(requestUnblock)
 		}
 		switch c.campaignLocked(r.mu.observation.State) {
 		case fencing.CandidateWaiting:
@@ -282,7 +285,7 @@ func (r *resource) readLocked(now time.Duration) reading {
 		is := r.notLed(Handover, nil)
 		is.since = max(is.since, min(r.offerLocked().Begins, now))
 		return is
-	case all.ungranted != nil && (all.waits || r.mu.holder != nil || r.mu.observation.State == Held):
+	case all.ungranted != nil && (all.waits || all.obstructed || r.mu.holder != nil || r.mu.observation.State == Held):
 		return r.notLed(Blocked, all.ungranted)
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
 		return r.notLed(Electing, errUngranted)

@@ -267,6 +267,14 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		if got := r.readLocked(2); got.state != Blocked || !strings.HasSuffix(got.why.Error(), "blocked: two") {
 			t.Errorf("%+v", got)
 		}
+		c.mu.liveness.unresponsive, r.mu.observation = true, LeaseObservation{State: Freed}
+		if got := r.readLocked(2); got.state != Blocked {
+			t.Errorf("the worker, which is silent by now, would not lead at its next write: %+v", got)
+		}
+		by = nil
+		if got := r.readLocked(2); got.state != Idle {
+			t.Errorf("nothing is in its way any more: %+v", got)
+		}
 		c.observe(fencing.Record{Epoch: 3, Worker: "leader", Incarnation: "elsewhere"})
 		(<-c.results)()
 		if ctx.Err() == nil || c.mu.requests.any() {
