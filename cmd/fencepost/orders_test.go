@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/handover"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -159,6 +160,26 @@ func TestAPauseWithoutWorkersIsShownAsItIs(t *testing.T) {
 	}
 	if strings.Contains(mail, "paused") {
 		t.Errorf("after the pause of a resource that nobody ever led: %s", mail)
+	}
+}
+
+// TestAProxyWithoutWorkersKnowsWhoLeadsElsewhere within seconds, when it is asked.
+func TestAProxyWithoutWorkersKnowsWhoLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	lead(t, s, db, "a", nil)
+	r := startServing(t, s, func(c *config.Config) { c.Control.ProbeDatabase = db })
+	grantedTo := func(worker string) bool {
+		_, body := r.ask(t, "/v1/resources/"+db+"/billing")
+		return strings.Contains(body, `"granted_to": "`+worker+`"`)
+	}
+	eventually(t, "the proxy to have read the database", func() bool { return grantedTo("a") })
+	lead(t, s, db, "b", nil)
+	began := time.Now()
+	eventually(t, "b to be known", func() bool { return grantedTo("b") })
+	if took := time.Since(began); took > 15*time.Second { // otherwise, it is read every 30 s
+		t.Errorf("it took %s", took)
 	}
 }
 

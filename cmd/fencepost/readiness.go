@@ -31,8 +31,8 @@ const (
 	warningsTimeout = 500 * time.Millisecond
 	// askedAtOnce is how many databases are asked at one time.
 	askedAtOnce = 8
-	// pausesTimeout bounds the question whether pauses are over.
-	pausesTimeout = time.Second
+	// readAgainTimeout bounds the question what databases know, when an operator asks.
+	readAgainTimeout = time.Second
 )
 
 // remembered is a result that is reused for a while. Only one caller computes it;
@@ -170,30 +170,35 @@ func (s *serving) resources() []election.ResourceStatus {
 	return admin.Writable(s.metrics.MarkBlocked(all), s.faults.Lasting(), time.Now())
 }
 
-// resourcesNow is resources for an operator who asks. Of a resource without a worker here, only its database knows when a pause
-// is over, which is asked for it rarely otherwise.
+// resourcesNow is resources for an operator who asks. What a database without a worker here knows is asked for rarely
+// otherwise.
 func (s *serving) resourcesNow() []election.ResourceStatus {
-	s.reread.get(context.Background(), s.rereadPauses)
+	s.reread.get(context.Background(), s.readAgain)
 	return s.resources()
 }
 
-// rereadPauses asks the databases whose resources are paused without a worker here, unless Postgres does not answer. What one
-// does not say in time stays as it was last known.
-func (s *serving) rereadPauses(ctx context.Context) (none struct{}, counts time.Duration) {
+// readAgain asks the databases whose resources are paused without a worker here, because only they know when that is over, and
+// those that were not asked for longer than health asks the others, unless Postgres does not answer. What one does not say in
+// time stays as it was last known.
+func (s *serving) readAgain(ctx context.Context) (none struct{}, counts time.Duration) {
 	if slices.ContainsFunc(s.faults.Lasting(), func(f faults.Lasting) bool { return f.Where == faults.InServer }) {
 		return none, readyFor
 	}
-	ctx, cancel := context.WithTimeout(ctx, pausesTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readAgainTimeout)
 	defer cancel()
-	paused := map[string]bool{}
+	due := s.records.ReadBefore(time.Now().Add(-health.Every))
 	for _, r := range s.resources() {
-		if r.State == election.Paused && len(r.Candidacies) == 0 {
-			paused[r.Database] = true
+		if r.State == election.Paused && len(r.Candidacies) == 0 && !slices.Contains(due, r.Database) {
+			due = append(due, r.Database)
 		}
 	}
+	faulty := s.faults.Places()
 	var group errgroup.Group
 	group.SetLimit(askedAtOnce)
-	for database := range paused {
+	for _, database := range due {
+		if slices.Contains(faulty, faults.InDatabase(database)) {
+			continue
+		}
 		group.Go(func() error { return s.health.Record(ctx, database) })
 	}
 	_ = group.Wait() // the looks of health report what keeps a database from answering

@@ -125,7 +125,7 @@ type serving struct {
 	fences  databases            // the databases that were opened
 	reached remembered[error]    // whether Postgres is reachable
 	warned  remembered[[]string] // warnings about privileges in the databases
-	reread  remembered[struct{}] // whether pauses are over
+	reread  remembered[struct{}] // what databases know was read again
 }
 
 // opener opens the lease service of the named proxy.

@@ -150,6 +150,18 @@ func (r *Reader) Proxies() []admin.OtherProxy {
 	return all
 }
 
+// ReadBefore returns the databases that are known, and have not been read since a time.
+func (r *Reader) ReadBefore(at time.Time) (databases []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, known := range r.known {
+		if known.at.Before(at) {
+			databases = append(databases, name)
+		}
+	}
+	return databases
+}
+
 // Merge returns what is known of all resources: local, which a proxy knows by itself, in the order of
 // Elections.Resources, and what the databases know of others, and of workers that are connected elsewhere.
 func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatus {
