@@ -371,6 +371,7 @@ func (a *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	server := &http.Server{Handler: a.handler(), ErrorLog: errorLog, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	server.RegisterOnShutdown(a.live.close) // a stream does not end by itself
+	defer a.live.asks.Wait()                // which takes as long as /readyz at most
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	select {

@@ -38,6 +38,7 @@ type live struct {
 	server *Server
 	done   chan struct{} // closed by close
 	end    func()
+	asks   sync.WaitGroup // ends when nobody asks whether the proxy is ready
 
 	mu      sync.Mutex
 	looked  time.Time
@@ -47,6 +48,7 @@ type live struct {
 	ready   *Readiness
 	readyAt time.Time
 	asking  bool // somebody asks whether the proxy is ready
+	closed  bool
 }
 
 // liveRow is a resource as the browsers know it.
@@ -75,8 +77,13 @@ func (l *live) init(a *Server) {
 	l.end = sync.OnceFunc(func() { close(l.done) })
 }
 
-// close ends the streams.
-func (l *live) close() { l.end() }
+// close ends the streams. Nobody asks whether the proxy is ready from then on.
+func (l *live) close() {
+	l.end()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+}
 
 // follow returns the function that returns what one browser is sent next: at once what is known, and then every second
 // what is new. It returns nil when ctx or the server ends.
@@ -150,16 +157,16 @@ func (l *live) lookLocked(now time.Time) {
 
 // askLocked asks whether the proxy is ready, which may take long, and so nobody waits for it. l.mu is held.
 func (l *live) askLocked(ctx context.Context) {
-	if l.asking {
+	if l.asking || l.closed {
 		return
 	}
 	l.asking = true
-	go func() {
+	l.asks.Go(func() {
 		ready := l.server.Ready(context.WithoutCancel(ctx))
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.ready, l.readyAt, l.asking = &ready, time.Now(), false
-	}()
+	})
 }
 
 // moved reports whether a resource has changed by more than the time that has passed since was makes of it.
