@@ -88,4 +88,12 @@ BEGIN
     IF mighty IS NOT NULL THEN
         RETURN NEXT format('pg_maintain lets %s hold off takeovers (VACUUM FULL, LOCK TABLE): take it from roles that workers use', mighty);
     END IF;
+    -- Since 16, a membership alone, as whoever creates a role has it, is not enough to act as the role.
+    SELECT string_agg(quote_ident(r.rolname), ', ' ORDER BY r.rolname) INTO mighty FROM pg_roles r, pg_namespace n
+        WHERE n.nspname = 'fencepost' AND r.rolcanlogin AND NOT r.rolsuper AND r.oid <> n.nspowner
+          AND pg_has_role(r.oid, n.nspowner, CASE WHEN current_setting('server_version_num')::integer >= 160000 THEN 'USAGE, SET' ELSE 'MEMBER' END);
+    IF mighty IS NOT NULL THEN
+        RETURN NEXT format('membership in the control role lets %s change the fence itself, so Fencepost refuses workers of such roles: REVOKE %I FROM them', mighty,
+            (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'fencepost'));
+    END IF;
 END $$;

@@ -84,6 +84,20 @@ func TestWarningsOfMightyRoles(t *testing.T) {
 	}
 	s.Exec(t, pgtest.Superuser, db, "GRANT pg_write_all_data TO clerk")
 	wantWarning(t, s, db, "pg_write_all_data lets clerk change the fence")
+	s.Exec(t, pgtest.Superuser, db, "GRANT fencepost TO stranger")
+	wantWarning(t, s, db, "membership in the control role lets stranger change the fence itself, so Fencepost refuses workers of such roles: REVOKE fencepost FROM them")
+}
+
+// TestWhoMayOnlyGrantTheControlRoleIsNoMember: since 16, who creates a role may grant it, and cannot act as it.
+func TestWhoMayOnlyGrantTheControlRoleIsNoMember(t *testing.T) {
+	t.Parallel()
+	s := pgtest.SharedMajor(t, 18)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE maker LOGIN; GRANT fencepost TO maker WITH ADMIN TRUE, INHERIT FALSE, SET FALSE; CREATE ROLE taker LOGIN; GRANT fencepost TO taker WITH INHERIT FALSE, SET TRUE")
+	got := warnings(t, s, db)
+	if !strings.Contains(got, "taker change the fence itself") || strings.Contains(got, "maker") {
+		t.Errorf("the warnings are %q; want one about taker alone", got)
+	}
 }
 
 func TestWarningOfRolesThatMayLockTheFence(t *testing.T) {
