@@ -242,12 +242,12 @@ func TestClientsThatBeganBeforeAReload(t *testing.T) {
 	r.settings.Load = func() (config.Config, error) { return cfg, nil }
 	out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String())
 	for setting, mode := range map[string]string{"resources.billing.enforce": "shadow", "resources.queue.fence": "tables", "unfenced.default": "allow", "unfenced.users." + pgtest.App: "allow"} {
-		says := fmt.Sprintf("applied, but 1 connections go on with %s until they end (fencepost clients)\n", mode)
+		says := fmt.Sprintf("applied, but not to open connections that began with %s: 1 (fencepost clients)\n", mode)
 		if _, line, _ := strings.Cut(out.stdout, setting+": "); !strings.HasPrefix(line[strings.Index(line, ": ")+2:], says) {
 			t.Errorf("the reload does not say of %s that %q:\n%s", setting, says, out.stdout)
 		}
 	}
-	if strings.Count(out.stdout, "go on with") != 4 || out.code != exitOK {
+	if strings.Count(out.stdout, "not to open connections") != 4 || out.code != exitOK {
 		t.Errorf("exit code %d:\n%s", out.code, out.stdout)
 	}
 	fences("shadow tables session allow")

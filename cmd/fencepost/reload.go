@@ -119,7 +119,7 @@ func (s *serving) noteBegun(c *config.Change) {
 		}
 	}
 	if n > 0 {
-		c.Note = fmt.Sprintf("%d connections go on with %s until they end (fencepost clients)", n, c.Old)
+		c.Note = fmt.Sprintf("not to open connections that began with %s: %d (fencepost clients)", c.Old, n)
 	}
 }
 

@@ -74,7 +74,7 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 		t.Fatalf("fencepost reload: code %d, %s", code, out)
 	}
 	for _, want := range []string{
-		"startup_wait: 2s -> 3s: needs a restart\n", "unfenced.users.app: allow -> refuse: applied\n", "resources.billing.ttl: - -> 20s: applied\n",
+		"startup_wait: 2s -> 3s: needs a restart\n", "unfenced.users.app: allow -> refuse: applied, but not to open connections that began with allow: 1 (fencepost clients)\n", "resources.billing.ttl: - -> 20s: applied\n",
 		"resources.billing.worker_timeout: 50s -> 1m10s: applied\n",
 		`resources.billing.users: ["app"] -> ["nobody"]: applied` + "\n", "limits.max_connections: 1000 -> 3: applied\n",
 		"upstream.application_name: client -> worker: applied\n",
