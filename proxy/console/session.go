@@ -18,7 +18,7 @@ const (
 	maxMessage = 10000
 	// mostStatements and mostPortals bound what a client can keep here.
 	mostStatements, mostPortals = 100, 10
-	// sendAt is how many rows are sent at a time.
+	// sendAt is how many messages are kept until they are sent, which a client need not ask for.
 	sendAt = 100
 	// answerTimeout bounds the reading of a table.
 	answerTimeout = 10 * time.Second
@@ -67,6 +67,7 @@ type Session struct {
 	parameters [][2]string
 	statements map[string]statement
 	portals    map[string]*portal
+	kept       int  // messages that were not sent yet
 	status     byte // of the transaction: 'I' or 'T'
 	skips      bool // everything until a Sync, after an error
 }
@@ -112,8 +113,11 @@ func (x *Session) Serve(ctx context.Context, asked func()) error {
 			}
 			err = x.ready()
 		case *pgproto3.Query, *pgproto3.FunctionCall: // which are whole exchanges
-			if !x.skips {
-				err = errors.Join(x.fails(x.take(ctx, message)), x.ready())
+			if x.skips {
+				continue
+			}
+			if err = x.fails(x.take(ctx, message)); err == nil {
+				err = x.ready()
 			}
 		default:
 			if !x.skips {
@@ -134,8 +138,7 @@ func (x *Session) fails(err error) error {
 	if !errors.As(err, &r) {
 		return err
 	}
-	x.to.Send(&pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: r.SQLState, Message: r.Text(), Hint: r.Hint})
-	return nil
+	return x.send(&pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: r.SQLState, Message: r.Text(), Hint: r.Hint})
 }
 
 // take answers one message. Its error is a *fencing.Refusal if the client can go on.
@@ -161,8 +164,7 @@ func (x *Session) take(ctx context.Context, message pgproto3.FrontendMessage) er
 		} else {
 			delete(x.portals, m.Name)
 		}
-		x.to.Send(&pgproto3.CloseComplete{})
-		return nil
+		return x.send(&pgproto3.CloseComplete{})
 	case *pgproto3.Flush:
 		return x.flush()
 	case *pgproto3.CopyData, *pgproto3.CopyDone, *pgproto3.CopyFail: // of a COPY that was not begun: as Postgres does
@@ -177,11 +179,13 @@ func (x *Session) query(ctx context.Context, text string) error {
 		return err
 	}
 	if len(all) == 0 {
-		x.to.Send(&pgproto3.EmptyQueryResponse{})
+		return x.send(&pgproto3.EmptyQueryResponse{})
 	}
 	for _, st := range all {
 		if st.columns != nil {
-			x.sendColumns(st.columns)
+			if err := x.sendColumns(st.columns); err != nil {
+				return err
+			}
 		}
 		if err := x.run(ctx, &portal{statement: st}, 0); err != nil {
 			return err
@@ -205,8 +209,7 @@ func (x *Session) parse(name, text string) error {
 	}
 	all = append(all, statement{}) // for an empty text
 	x.statements[name] = all[0]
-	x.to.Send(&pgproto3.ParseComplete{})
-	return nil
+	return x.send(&pgproto3.ParseComplete{})
 }
 
 func (x *Session) bind(m *pgproto3.Bind) error {
@@ -221,8 +224,7 @@ func (x *Session) bind(m *pgproto3.Bind) error {
 		return tooMany("portals", mostPortals)
 	}
 	x.portals[m.DestinationPortal] = &portal{statement: st}
-	x.to.Send(&pgproto3.BindComplete{})
-	return nil
+	return x.send(&pgproto3.BindComplete{})
 }
 
 func (x *Session) describe(m *pgproto3.Describe) error {
@@ -231,33 +233,32 @@ func (x *Session) describe(m *pgproto3.Describe) error {
 	case m.ObjectType == 'S' && !known:
 		return noStatement(m.Name)
 	case m.ObjectType == 'S':
-		x.to.Send(&pgproto3.ParameterDescription{})
+		if err := x.send(&pgproto3.ParameterDescription{}); err != nil {
+			return err
+		}
 	case x.portals[m.Name] == nil:
 		return noPortal(m.Name)
 	default:
 		st = x.portals[m.Name].statement
 	}
 	if st.columns == nil {
-		x.to.Send(&pgproto3.NoData{})
-	} else {
-		x.sendColumns(st.columns)
+		return x.send(&pgproto3.NoData{})
 	}
-	return nil
+	return x.sendColumns(st.columns)
 }
 
-func (x *Session) sendColumns(names []string) {
+func (x *Session) sendColumns(names []string) error {
 	fields := make([]pgproto3.FieldDescription, len(names))
 	for i, name := range names {
 		fields[i] = pgproto3.FieldDescription{Name: []byte(name), DataTypeOID: textOID, DataTypeSize: -1, TypeModifier: -1}
 	}
-	x.to.Send(&pgproto3.RowDescription{Fields: fields})
+	return x.send(&pgproto3.RowDescription{Fields: fields})
 }
 
 // run executes a portal, up to a number of rows; all if that is 0.
 func (x *Session) run(ctx context.Context, p *portal, most int) error {
 	if p.tag == "" {
-		x.to.Send(&pgproto3.EmptyQueryResponse{})
-		return nil
+		return x.send(&pgproto3.EmptyQueryResponse{})
 	}
 	if p.rows != nil && !p.begun {
 		reading, cancel := context.WithTimeout(ctx, answerTimeout)
@@ -270,8 +271,7 @@ func (x *Session) run(ctx context.Context, p *portal, most int) error {
 	p.begun = true
 	for n := 0; len(p.left) > 0; n++ {
 		if most > 0 && n == most {
-			x.to.Send(&pgproto3.PortalSuspended{})
-			return nil
+			return x.send(&pgproto3.PortalSuspended{})
 		}
 		values := make([][]byte, len(p.left[0]))
 		for i, v := range p.left[0] {
@@ -279,12 +279,10 @@ func (x *Session) run(ctx context.Context, p *portal, most int) error {
 				values[i] = []byte(v)
 			}
 		}
-		x.to.Send(&pgproto3.DataRow{Values: values})
-		if p.left = p.left[1:]; n%sendAt == sendAt-1 {
-			if err := x.flush(); err != nil {
-				return err
-			}
+		if err := x.send(&pgproto3.DataRow{Values: values}); err != nil {
+			return err
 		}
+		p.left = p.left[1:]
 	}
 	if p.status != 0 {
 		x.status = p.status
@@ -294,17 +292,28 @@ func (x *Session) run(ctx context.Context, p *portal, most int) error {
 	} else if p.forgets {
 		delete(x.statements, p.drops)
 	}
-	x.to.Send(&pgproto3.CommandComplete{CommandTag: []byte(p.tag)})
-	return nil
+	return x.send(&pgproto3.CommandComplete{CommandTag: []byte(p.tag)})
 }
 
 func (x *Session) ready() error {
-	x.to.Send(&pgproto3.ReadyForQuery{TxStatus: x.status})
+	if err := x.send(&pgproto3.ReadyForQuery{TxStatus: x.status}); err != nil {
+		return err
+	}
 	return x.flush()
 }
 
-// flush sends what is to be sent.
+// send keeps a message until the next flush, and flushes if many are kept: a client need never ask for that.
+func (x *Session) send(message pgproto3.BackendMessage) error {
+	x.to.Send(message)
+	if x.kept++; x.kept < sendAt {
+		return nil
+	}
+	return x.flush()
+}
+
+// flush sends the messages that are kept.
 func (x *Session) flush() error {
+	x.kept = 0
 	timeout := x.console.WriteTimeout
 	if timeout == 0 {
 		timeout = 10 * time.Second

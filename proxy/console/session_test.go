@@ -305,6 +305,29 @@ func TestAClientThatDoesNotReadIsClosed(t *testing.T) {
 	}
 }
 
+// TestAnswersAreSentUnasked: they do not pile up until a client asks for them (Sync, Flush), which it need never do.
+func TestAnswersAreSentUnasked(t *testing.T) {
+	t.Parallel()
+	f, s := raw(t, &Console{Commands: testCommands})
+	f.Send(&pgproto3.Parse{Query: "SHOW THINGS"})
+	for range 10 * sendAt {
+		f.Send(&pgproto3.Describe{ObjectType: 'S'})
+	}
+	if err := s.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- f.Flush() }() // a pipe has no buffer
+	for n := range 19 * sendAt {
+		if _, err := f.Receive(); err != nil {
+			t.Fatalf("answer %d: %v", n, err)
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAFailureOfATableIsTold, and the client goes on.
 func TestAFailureOfATableIsTold(t *testing.T) {
 	t.Parallel()
