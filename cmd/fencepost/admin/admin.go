@@ -5,7 +5,6 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -197,7 +196,8 @@ type Server struct {
 	Process Process
 	Proxies func() []OtherProxy
 
-	live live
+	live          live
+	answerTimeout time.Duration // 0: the constant
 }
 
 // handler returns the routes of the admin address.
@@ -254,7 +254,7 @@ func (a *Server) handler() http.Handler {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	return guarded(access, mux)
+	return bounded(cmp.Or(a.answerTimeout, answerTimeout), guarded(access, mux))
 }
 
 // ResourceList is the body of /v1/resources.
@@ -349,17 +349,6 @@ func (a *Server) reload(w http.ResponseWriter, _ *http.Request) {
 		status = http.StatusUnprocessableEntity
 	}
 	writeJSON(w, status, body)
-}
-
-func writeJSON(w http.ResponseWriter, status int, body any) {
-	text, err := json.MarshalIndent(body, "", "  ")
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // the client may be gone
 }
 
 // Serve serves the admin address on l until ctx ends, and waits for requests in
