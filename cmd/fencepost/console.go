@@ -137,6 +137,9 @@ func faultRows(r admin.Readiness) (rows [][]string) {
 	if len(r.RestartPending) > 0 {
 		rows = append(rows, []string{"restart pending", "", "", "changed in the configuration, and applied by a restart only: " + strings.Join(r.RestartPending, ", "), ""})
 	}
+	if r.ReloadFailed != nil {
+		rows = append(rows, []string{"reload failed", "", sinceText(*r.ReloadFailed), reloadFailed, "fencepost reload says what is wrong"})
+	}
 	if r.Draining {
 		rows = append(rows, []string{"draining", "", "", "the proxy is shutting down", ""})
 	}

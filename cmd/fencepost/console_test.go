@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -183,6 +184,21 @@ func TestTheConsoleShowsFaults(t *testing.T) {
 		faults := show(t, conn, "SHOW FAULTS")
 		return len(faults) > 0 && faults[0]["kind"] == "upstream" && strings.Contains(faults[0]["problem"], "127.0.0.1:1")
 	})
+}
+
+// TestTheConsoleShowsAFailedReload, as fencepost status does.
+func TestTheConsoleShowsAFailedReload(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	for _, c := range []struct {
+		of   admin.Readiness
+		rows int
+	}{{admin.Readiness{}, 0}, {admin.Readiness{ReloadFailed: &at}, 1}} {
+		rows := faultRows(c.of)
+		if len(rows) != c.rows || c.rows == 1 && (rows[0][0] != "reload failed" || rows[0][2] == "" || rows[0][4] == "") {
+			t.Errorf("%q", rows)
+		}
+	}
 }
 
 // TestWhoIsNotLetIntoTheConsole is told so, counted, and logged as any other connection that is refused.

@@ -274,13 +274,16 @@ func troubleLines(r admin.Readiness) (lines []string) {
 		lines = append(lines, "restart pending: changed in the configuration, and applied by a restart only: "+names(r.RestartPending))
 	}
 	if r.ReloadFailed != nil {
-		lines = append(lines, "reload failed: at "+r.ReloadFailed.Format(time.RFC3339)+", the configuration, or a file of TLS, could not be used, and the earlier one holds: fencepost reload says what is wrong")
+		lines = append(lines, "reload failed: at "+r.ReloadFailed.Format(time.RFC3339)+", "+reloadFailed+": fencepost reload says what is wrong")
 	}
 	if r.Draining {
 		lines = append(lines, "draining: the proxy is shutting down")
 	}
 	return lines
 }
+
+// reloadFailed is what has happened if Readiness.ReloadFailed is set.
+const reloadFailed = "the configuration, or a file of TLS, could not be used, and the earlier one holds"
 
 // printReadiness prints what keeps a proxy from serving, and returns an error if it is not
 // ready.

@@ -42,6 +42,7 @@ const app = (() => {
         for (const f of r.faults || []) all.push(["", `${f.kind}, ${f.where}, since ${stamp(f.since)}: ${f.problem} ${f.remedy || ""}`]);
         if (r.draining) all.push(["", "The proxy is shutting down."]);
         if (r.restart_pending) all.push(["", "Changed in the configuration, and applied by a restart only: " + r.restart_pending.join(", ")]);
+        if (r.reload_failed) all.push(["", `The reload of ${stamp(r.reload_failed)} has failed: the configuration, or a file of TLS, could not be used, and the earlier one holds. fencepost reload says what is wrong.`]);
         for (const h of (r.hosts || []).filter((h) => h.state !== "primary" && h.state !== "standby")) all.push(["", `Host ${h.address}: ${h.is}`]);
         for (const w of r.warnings || []) all.push(["", "Warning: " + w]);
       }
