@@ -77,7 +77,8 @@ func TestTheLedgerSaysHowTermsEnded(t *testing.T) {
 	wantFailure(t, "a follower's write", h.join(one, "z").exec("INSERT INTO work VALUES ('z')"), fencing.StateNotLeader)
 	process.Eventually(t, process.Patience, "the refused write to be counted", func() bool {
 		terms := h.terms()
-		return terms[0].Refused == 0 && terms[len(terms)-1].Refused == 1
+		first, last := terms[0].Refused, terms[len(terms)-1].Refused
+		return first != nil && last != nil && *first == 0 && *last == 1
 	})
 }
 

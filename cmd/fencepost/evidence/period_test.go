@@ -1,7 +1,9 @@
 package evidence_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +52,9 @@ func TestAPeriodHasWhatHappenedInIt(t *testing.T) {
 		got := "terms"
 		for _, term := range p.Terms {
 			got += fmt.Sprintf(" %d:%s", term.Epoch, term.Worker)
+			if text, err := json.Marshal(term); err != nil || strings.Contains(string(text), "refused_writes") {
+				t.Errorf("it says how many writes were refused, which it has not counted: %s, %v", text, err)
+			}
 			if term.To != nil {
 				got += fmt.Sprintf("-%dh", int(term.To.Sub(begin).Hours()))
 			}

@@ -73,7 +73,8 @@ func Look(ctx context.Context, conn *pgx.Conn, o Options) (*History, error) {
 	}
 	counts, err := s.RefusedWrites(ctx)
 	for i := range h.Terms {
-		h.Terms[i].Refused = counts[evidence.Epoch{Resource: h.Terms[i].Resource, Number: h.Terms[i].Epoch}]
+		count := counts[evidence.Epoch{Resource: h.Terms[i].Resource, Number: h.Terms[i].Epoch}]
+		h.Terms[i].Refused = &count
 	}
 	for _, r := range rows {
 		h.Refusals = append(h.Refusals, refusalOf(r))

@@ -26,8 +26,8 @@ type Term struct {
 	Copied bool `json:"copied,omitempty"`
 	// Proxy is the one through which the worker was granted the epoch, as far as that is known.
 	Proxy string `json:"proxy,omitempty"`
-	// Refused is how many writes were refused or discarded in it, to the minute.
-	Refused int64 `json:"refused_writes"`
+	// Refused is how many writes were refused or discarded in it, to the minute; nil if they were not counted.
+	Refused *int64 `json:"refused_writes,omitempty"`
 	// Ended says how it ended: the kind of the order that has ended it, or what the proxy of the next worker has seen of it
 	// (fencing.Ending); "" if it is current, was given to nobody, or that is not known. EndedBy and Reason are those of the order.
 	Ended   string `json:"ended,omitempty"`
@@ -117,7 +117,7 @@ func writeTerms(w io.Writer, terms []Term) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "FROM\tTO\tRESOURCE\tEPOCH\tWORKER\tPROXY\tSOURCE\tTOKEN\tREFUSED\tGAP\tENDED")
 	for _, t := range terms {
-		to, worker, token, gap := "(current)", "(nobody)", "-", "-"
+		to, worker, token, refused, gap := "(current)", "(nobody)", "-", "-", "-"
 		if t.To != nil {
 			to = stamp(*t.To)
 		}
@@ -127,11 +127,14 @@ func writeTerms(w io.Writer, terms []Term) error {
 		if t.Token != 0 {
 			token = fmt.Sprint(t.Token)
 		}
+		if t.Refused != nil {
+			refused = fmt.Sprint(*t.Refused)
+		}
 		if t.Gap != nil {
 			gap = fmt.Sprintf("%.1fs", *t.Gap)
 		}
-		fmt.Fprintf(out, "%s\t%s\t%q\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n",
-			stamp(t.From), to, t.Resource, t.Epoch, worker, quoted(t.Proxy), t.Source, token, t.Refused, gap, t.ending())
+		fmt.Fprintf(out, "%s\t%s\t%q\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			stamp(t.From), to, t.Resource, t.Epoch, worker, quoted(t.Proxy), t.Source, token, refused, gap, t.ending())
 	}
 	return out.Flush()
 }
