@@ -108,6 +108,7 @@ func (s Streams) Send(rw http.ResponseWriter, r *http.Request, next func() []byt
 		return
 	}
 	rw.Header().Set("Content-Type", "text/event-stream")
+	rw.Header().Set("X-Accel-Buffering", "no") // nginx in front would otherwise keep events until it has many
 	control := http.NewResponseController(rw)
 	for r.Context().Err() == nil {
 		text := next()

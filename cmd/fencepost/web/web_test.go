@@ -65,7 +65,11 @@ func TestASlowBrowserHoldsUpNobody(t *testing.T) {
 	}
 	open("/slow") // and reads nothing
 	<-asked
-	quick := bufio.NewScanner(open("/").Body)
+	other := open("/")
+	if h := other.Header; h.Get("Content-Type") != "text/event-stream" || h.Get("X-Accel-Buffering") != "no" {
+		t.Errorf("a proxy in front may keep events: %v", h)
+	}
+	quick := bufio.NewScanner(other.Body)
 	for n := 0; n < 100; n++ {
 		if !quick.Scan() {
 			t.Fatalf("the other one ended after %d lines: %v", n, quick.Err())
