@@ -31,8 +31,9 @@ const (
 	warningsTimeout = 500 * time.Millisecond
 	// askedAtOnce is how many databases are asked at one time.
 	askedAtOnce = 8
-	// readAgainTimeout bounds the question what databases know, when an operator asks.
-	readAgainTimeout = time.Second
+	// readAgainTimeout bounds the question what databases know, when an operator asks, or a load balancer, whose probes may
+	// have 1 s.
+	readAgainTimeout = 300 * time.Millisecond
 )
 
 // remembered is a result that is reused for a while. Only one caller computes it;
