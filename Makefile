@@ -119,7 +119,7 @@ playground-test: build ## Test the playground's page in Chromium (SHOTS=docs tak
 
 page-test: setup ## Test the page for operators in Chromium (SHOTS=docs takes its pictures anew)
 	@scripts/browser.sh
-	@scripts/browser.sh with env FENCEPOST_TEST_CHROMIUM=1 SHOTS="$(if $(SHOTS),$(abspath $(SHOTS)))" go test -count=1 -v ./test/page
+	@scripts/browser.sh with env SHOTS="$(if $(SHOTS),$(abspath $(SHOTS)))" go test -tags chromium -count=1 -v ./test/page
 
 bench: build ## Compare with PgBouncer, HAProxy and no proxy, and write docs/benchmarks.md (an hour; ARGS="-write -loads update")
 	@scripts/setup.sh pgbouncer haproxy
@@ -159,6 +159,7 @@ lint: ## Check format, vet, who imports whom, and that the planted faults apply
 	go vet -tags fencepost_unfenced ./...
 	go vet -tags fencepost_plainnet ./proxy/netloop
 	go vet -tags kubernetes ./election/kubernetes ./test/system
+	go vet -tags chromium ./test/page
 	GOOS=darwin CGO_ENABLED=0 go vet $$(GOOS=darwin CGO_ENABLED=0 scripts/portable.sh)
 	go test ./internal/imports ./scripts/mutations
 	cd test/drivers/go && go vet ./...

@@ -1,3 +1,5 @@
+//go:build chromium
+
 package page
 
 import (
@@ -168,9 +170,6 @@ func (s *stage) unblock() {
 // visit runs the visitor, and does what it asks for.
 func visit(t *testing.T, do func(what string, args []string) (any, error), args ...string) {
 	t.Helper()
-	if os.Getenv("FENCEPOST_TEST_CHROMIUM") == "" {
-		t.Skip("make page-test runs this, in Chromium")
-	}
 	cmd := exec.CommandContext(t.Context(), "node", append([]string{"page.js"}, args...)...)
 	cmd.Stderr = os.Stderr
 	child.OwnSession(cmd, syscall.SIGKILL)
@@ -229,9 +228,6 @@ func serve(t *testing.T, in io.WriteCloser, out io.Reader, do func(what string, 
 // paused, a proxy dies, Postgres stops, and at last the proxy of the page dies.
 func TestThePageThroughFaults(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("FENCEPOST_TEST_CHROMIUM") == "" {
-		t.Skip("make page-test runs this, in Chromium")
-	}
 	s := newStage(t)
 	defer s.unblock()
 	names, err := json.Marshal(map[string]string{"database": hostile.database, "resource": hostile.resource, "worker": hostile.worker, "application": hostile.application, "db": s.db})
