@@ -134,18 +134,6 @@ func (f *fake) instead(answer func(w http.ResponseWriter, r *http.Request) bool)
 	f.answer = answer
 }
 
-// requests returns how many requests began with a text.
-func (f *fake) requests(prefix string) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, one := range f.seen {
-		if strings.HasPrefix(one, prefix) {
-			n++
-		}
-	}
-	return n
-}
-
 func status(w http.ResponseWriter, code int, reason, message string) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message})

@@ -131,9 +131,6 @@ func (c *Cluster) Endpoints() []string {
 	return all
 }
 
-// Dir returns the directory of the cluster's data and logs.
-func (c *Cluster) Dir() string { return c.dir }
-
 // Client returns a client of all members, with the given user if it is not "". It is closed when
 // the test ends.
 func (c *Cluster) Client(t testing.TB, user, password string) *clientv3.Client {

@@ -6,7 +6,6 @@ package rafttest
 
 import (
 	"context"
-	"crypto/rand"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/raft"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -103,16 +101,4 @@ func (n *Nodes) Settings() []string {
 // SettingsOf returns what a proxy that is the named node has beside these.
 func (n *Nodes) SettingsOf(name string) []string {
 	return []string{"FENCEPOST_PROXY_ID=" + name, "FENCEPOST_ELECTION_RAFT_DIR=" + n.Dir(name)}
-}
-
-// Open returns the leases of a database, over a client that is no node, and what closes that.
-func (n *Nodes) Open(t testing.TB, db string) (leases election.Provider, closeClient func()) {
-	t.Helper()
-	cfg := n.base
-	cfg.Proxy = "operator " + rand.Text()
-	client, err := raft.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client.Database(db), func() { _ = client.Close() }
 }

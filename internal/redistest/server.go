@@ -87,9 +87,6 @@ func (s *Server) Settings(prefix string) []string {
 	return []string{"FENCEPOST_ELECTION_PROVIDER=redis", "FENCEPOST_ELECTION_REDIS_ADDRESS=" + s.Addr(), "FENCEPOST_ELECTION_REDIS_PREFIX=" + prefix}
 }
 
-// Dir returns the directory of the server's data and log.
-func (s *Server) Dir() string { return s.dir }
-
 // Do runs a command as the operator, and returns its answer; an absent value is nil.
 func (s *Server) Do(t testing.TB, command ...any) any {
 	t.Helper()

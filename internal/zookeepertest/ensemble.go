@@ -43,9 +43,6 @@ type options struct {
 // WithServers starts this many servers instead of one.
 func WithServers(n int) Option { return func(o *options) { o.servers = n } }
 
-// WithLongest makes the servers grant no session timeout longer than this.
-func WithLongest(d time.Duration) Option { return func(o *options) { o.most = d } }
-
 // WithTLS makes the servers serve clients over TLS at SecureAddr too. The files are PEM; serverFile
 // has the certificate and the key. Clients have to show a certificate of the authority in caFile.
 func WithTLS(caFile, serverFile string) Option {
