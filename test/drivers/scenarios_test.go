@@ -153,7 +153,7 @@ func (d driver) launch(t testing.TB, part string, env []string, take func(line))
 	if cmd.Err != nil {
 		t.Fatalf("find %s (`make drivers` installs what is missing): %v", args[0], cmd.Err)
 	}
-	cmd.Env = process.Environment(append(env, more...)...)
+	cmd.Env = process.Environment(slices.Concat(env, more)...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatalf("open a pipe: %v", err)
