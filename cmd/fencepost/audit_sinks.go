@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
-	"github.com/fencepost/fencepost/cmd/fencepost/rejections"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/audit/auditlog"
+	"github.com/fencepost/fencepost/internal/audit/rejections"
 )
 
 // recordTimeout bounds the last batch of the table of rejections. The leases are released

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/audit/auditlog"
+	"github.com/fencepost/fencepost/internal/audit/evidence"
+	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/console"
 )

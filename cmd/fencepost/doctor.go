@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
-	"github.com/fencepost/fencepost/cmd/fencepost/electors"
-	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/doctor"
+	"github.com/fencepost/fencepost/internal/electors"
+	"github.com/fencepost/fencepost/internal/service/hosts"
 )
 
 const doctorAbout = `

@@ -9,10 +9,10 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/routes"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/routes"
 )
 
 const explainAbout = `

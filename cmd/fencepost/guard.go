@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
-	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/internal/audit/evidence"
+	"github.com/fencepost/fencepost/internal/guard"
 	"github.com/fencepost/fencepost/internal/lockwait"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/internal/config"
 )
 
 // TestADeadClientsConnectionEnds checks that the system probes an idle client and

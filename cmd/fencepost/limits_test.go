@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/internal/admin"
+	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/logqueue"
+	"github.com/fencepost/fencepost/internal/config"
+	"github.com/fencepost/fencepost/internal/logqueue"
 )
 
 // logCloseTimeout bounds the wait for a log that does not accept its last lines.

@@ -20,9 +20,9 @@ import (
 	"syscall"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/completion"
-	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
-	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
-	"github.com/fencepost/fencepost/cmd/fencepost/logqueue"
+	"github.com/fencepost/fencepost/internal/audit/evidence"
+	"github.com/fencepost/fencepost/internal/doctor"
+	"github.com/fencepost/fencepost/internal/logqueue"
 )
 
 // Exit codes. Scripts may rely on them.

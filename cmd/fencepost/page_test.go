@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
+	"github.com/fencepost/fencepost/internal/admin"
+	"github.com/fencepost/fencepost/internal/audit/evidence"
+	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 

@@ -12,12 +12,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/cmd/fencepost/playground"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/anyone"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/config"
+	"github.com/fencepost/fencepost/internal/electors"
 )
 
 const playgroundAbout = `

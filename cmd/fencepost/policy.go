@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/routes"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/config"
+	"github.com/fencepost/fencepost/internal/routes"
 	"github.com/fencepost/fencepost/proxy"
 )
 

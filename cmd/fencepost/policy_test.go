@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/proxy"
 )
 

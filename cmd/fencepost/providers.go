@@ -3,8 +3,8 @@ package main
 import (
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/electors"
+	"github.com/fencepost/fencepost/internal/config"
+	"github.com/fencepost/fencepost/internal/electors"
 )
 
 // kinds are all election providers. Tests add one of their own.

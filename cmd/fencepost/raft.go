@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/election/raft"
+	"github.com/fencepost/fencepost/internal/electors"
 )
 
 const raftAbout = `

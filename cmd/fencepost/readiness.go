@@ -11,12 +11,12 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
-	"github.com/fencepost/fencepost/cmd/fencepost/health"
-	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/internal/service/health"
+	"github.com/fencepost/fencepost/internal/service/hosts"
 )
 
 const (

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/service/hosts"
 )
 
 const resourceAbout = `

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/internal/admin"
 )
 
 // releaseTimeout is the default of serving.releaseTimeout. Leases that are not released expire with their TTL.

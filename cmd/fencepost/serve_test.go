@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/electors"
+	"github.com/fencepost/fencepost/internal/config"
+	"github.com/fencepost/fencepost/internal/electors"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/upstream"

@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/admin"
+	"github.com/fencepost/fencepost/internal/config"
 )
 
 const shadowAbout = `

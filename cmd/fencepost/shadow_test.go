@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/admin"
+	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 

@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/internal/config"
+	"github.com/fencepost/fencepost/internal/service/hosts"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 

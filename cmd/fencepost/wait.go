@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/internal/admin"
+	"github.com/fencepost/fencepost/internal/config"
 )
 
 const waitAbout = `

@@ -22,7 +22,7 @@ const (
 	ofTheCore  = "./proxy/protocol"
 	ofThePumps = "./proxy"
 	ofTheFence = "./fencing/store"
-	ofTheGuard = "./cmd/fencepost/guard"
+	ofTheGuard = "./internal/guard"
 	ofElection = "./election"
 	ofGuards   = "./test/guards"
 	ofSeveral  = "./test/several"

@@ -13,12 +13,12 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/hosts"
 	"github.com/fencepost/fencepost/upstream"
 )
 

@@ -3,7 +3,7 @@ package guards
 import (
 	"testing"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/internal/guard"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/audit/evidence"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/internal/config"
 )
 
 // TestTheSidecarFitsItsWorker: etc/kubernetes-sidecar.yml has a native sidecar, which only its pod reaches, and which has

@@ -23,10 +23,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
-	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/admin"
+	"github.com/fencepost/fencepost/internal/audit/evidence"
 	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"

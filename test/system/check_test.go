@@ -8,10 +8,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
-	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/audit/evidence"
 	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/guard"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/audit/evidence"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )

@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
+	"github.com/fencepost/fencepost/internal/admin"
 )
 
 // The role of the workers, and the application's database. The role is not a superuser, because a

@@ -4,7 +4,7 @@ import (
 	"mime"
 	"net/http"
 
-	"github.com/fencepost/fencepost/cmd/fencepost/web"
+	"github.com/fencepost/fencepost/internal/web"
 )
 
 // guard refuses requests that do not come from the page itself, or from the visitor who opens it.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/scratch"
-	"github.com/fencepost/fencepost/cmd/fencepost/web"
+	"github.com/fencepost/fencepost/internal/web"
 )
 
 //go:embed page
