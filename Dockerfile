@@ -32,6 +32,17 @@ RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache
 	CGO_ENABLED=1 GOOS=linux GOARCH=$TARGETARCH CC=$(cat /compiler) go build -v -trimpath -buildvcs=false -tags netgo,osusergo -o /fencepost \
 	-ldflags "-s -w -linkmode external -extldflags -static -X main.version=${VERSION}" ./cmd/fencepost
 
+# The workers of the demo, for docker compose (docker build --target lab).
+FROM build AS build-lab
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+	CGO_ENABLED=1 GOOS=linux GOARCH=$TARGETARCH CC=$(cat /compiler) go build -v -trimpath -buildvcs=false -tags netgo,osusergo -o /fencepost-lab \
+	-ldflags "-s -w -linkmode external -extldflags -static" ./cmd/fencepost-lab
+
+FROM scratch AS lab
+COPY --from=build-lab /fencepost-lab /usr/local/bin/fencepost-lab
+USER 65532:65532
+ENTRYPOINT ["/usr/local/bin/fencepost-lab"]
+
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /fencepost /usr/local/bin/fencepost

@@ -23,13 +23,16 @@ MATRIX_PKG ?= ./migrations ./internal/guard ./fencing/store ./election/postgres 
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-race test-unfenced test-mutations fuzz model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers chaos demo page-test playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build lab test test-race test-unfenced test-mutations fuzz model test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers chaos demo page-test playground playground-test deb deb-test image compose-test bench bench-quick bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 build: setup ## Build bin/fencepost
 	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
+
+lab: build ## Build bin/fencepost-lab, the demo and the playground
+	go build -buildvcs=false -trimpath -o bin/fencepost-lab ./cmd/fencepost-lab
 
 test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
 	go test -race -count=1 -p 2 $(TESTFLAGS) $(PKG)
@@ -106,16 +109,16 @@ regress: build ## Run PostgreSQL's regression and isolation suites directly and 
 chaos: setup redis consul etcd zookeeper postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run Soak ./test/system
 
-demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd, kubernetes, raft, redis or zookeeper)
+demo: lab ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd, kubernetes, raft, redis or zookeeper)
 	@if [ "$(ELECTION)" != postgres ] && [ "$(ELECTION)" != raft ]; then $(MAKE) --no-print-directory $(ELECTION); fi
-	@bin/fencepost demo --election $(ELECTION)
+	@bin/fencepost-lab demo --election $(ELECTION)
 
-playground: build ## Show on a web page how workers compete, fail and are fenced
-	@bin/fencepost playground
+playground: lab ## Show on a web page how workers compete, fail and are fenced
+	@bin/fencepost-lab playground
 
-playground-test: build ## Test the playground's page in Chromium (SHOTS=docs takes its pictures anew)
+playground-test: lab ## Test the playground's page in Chromium (SHOTS=docs takes its pictures anew)
 	@scripts/browser.sh
-	@scripts/browser.sh with node test/playground/page.js --program bin/fencepost $(if $(SHOTS),--shots "$(SHOTS)")
+	@scripts/browser.sh with node test/playground/page.js --program bin/fencepost-lab $(if $(SHOTS),--shots "$(SHOTS)")
 
 page-test: setup ## Test the page for operators in Chromium (SHOTS=docs takes its pictures anew)
 	@scripts/browser.sh

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // advice is a command of Fencepost that a text names.
@@ -298,7 +299,7 @@ func TestPagesNamedInTheTreeExist(t *testing.T) {
 
 // site is a proxy with a worker that leads the resource billing, in whose database the table invoices is guarded.
 type site struct {
-	*running
+	*servicetest.Running
 	server *pgtest.Server
 	db     string
 	env    map[string]string
@@ -307,10 +308,10 @@ type site struct {
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := pgtest.Shared(t)
-	r := &site{running: startServing(t, s, nil), server: s, db: s.Database(t)}
-	r.env = map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_ADMIN_ADDRESS": r.admin.Addr().String(), "FENCEPOST_LIMITS_MAX_CONNECTIONS": "10"}
+	r := &site{Running: servicetest.Start(t, s, nil), server: s, db: s.Database(t)}
+	r.env = map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_ADMIN_ADDRESS": r.AdminAddress().String(), "FENCEPOST_LIMITS_MAX_CONNECTIONS": "10"}
 	s.Exec(t, pgtest.App, r.db, "CREATE TABLE invoices (id int, fence_epoch bigint)")
-	r.connect(t, r.db, "fencepost.resource=billing&fencepost.worker=host-7:4242:k3")
+	r.Connect(t, r.db, "fencepost.resource=billing&fencepost.worker=host-7:4242:k3")
 	return r
 }
 

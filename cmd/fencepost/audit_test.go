@@ -16,26 +16,28 @@ import (
 	"github.com/fencepost/fencepost/internal/audit/evidence"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // TestAuditLineHasAllFieldsAndNoLiteral: the names are a contract, and so is the time: it
 // is that of the refusal, however late the line is written.
 func TestAuditLineHasAllFieldsAndNoLiteral(t *testing.T) {
 	t.Parallel()
-	log := &logBuffer{}
-	logs, err := newLogger(config.Log{Level: "error", Format: "console"}, log, log)
+	log := &servicetest.Buffer{}
+	logs, err := service.NewLoggers(config.Log{Level: "error", Format: "console"}, log, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	auditlog.Recorders{auditlog.New(logs.audit)}.Audit(fencing.Rejection{
+	auditlog.Recorders{auditlog.New(logs.Audit)}.Audit(fencing.Rejection{
 		Time: time.Date(2026, 3, 2, 11, 4, 5, 123456789, time.UTC), Proxy: "fence-1", Session: "31", Database: "shop", User: "app",
 		Client: "10.0.0.7:51324", Resource: "billing", Worker: "a", Incarnation: "a-1", Announced: 6, Held: 6,
 		Finding: fencing.Finding{Epoch: 7, Current: 8, Holder: "b"}, Kind: fencing.KindStale, SQLState: "ZF001", Message: "superseded",
 		Statement: "UPDATE invoices SET state = 'secret' WHERE id = $1", Write: true,
 	})
-	lines := log.lines(t, "stale write rejected")
+	lines := log.Lines(t, "stale write rejected")
 	if len(lines) != 1 {
-		t.Fatalf("%d lines: %s", len(lines), log.mu.text.String())
+		t.Fatalf("%d lines: %s", len(lines), log.String())
 	}
 	for key, want := range map[string]any{
 		"level": "warn", "logger": "audit", "ts": "2026-03-02T11:04:05.123456789Z", "resource": "billing", "worker": "a", "incarnation": "a-1",
@@ -47,7 +49,7 @@ func TestAuditLineHasAllFieldsAndNoLiteral(t *testing.T) {
 			t.Errorf("%s is %v, want %v", key, got, want)
 		}
 	}
-	if text := log.mu.text.String(); lines[0]["fingerprint"] == "" || !strings.Contains(text, `"tables":["invoices"]`) || strings.Contains(text, "secret") {
+	if text := log.String(); lines[0]["fingerprint"] == "" || !strings.Contains(text, `"tables":["invoices"]`) || strings.Contains(text, "secret") {
 		t.Errorf("the line is %s", text)
 	}
 }
@@ -61,22 +63,22 @@ func TestAFollowerInALoopDoesNotFillTheAuditLog(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	r := startServing(t, s, nil)
-	_ = r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.worker_timeout=0")
-	follower := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b")
+	r := servicetest.Start(t, s, nil)
+	_ = r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.worker_timeout=0")
+	follower := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=b")
 	began := time.Now()
 	for i := range loops {
-		wantState(t, execSQL(t, follower, fmt.Sprintf("INSERT INTO work VALUES (%d)", i)), fencing.StateNotLeader)
+		servicetest.WantState(t, servicetest.Exec(t, follower, fmt.Sprintf("INSERT INTO work VALUES (%d)", i)), fencing.StateNotLeader)
 	}
-	eventually(t, "the metrics to count each refusal", func() bool {
-		_, metrics := r.ask(t, "/metrics")
+	servicetest.Eventually(t, "the metrics to count each refusal", func() bool {
+		_, metrics := r.Ask(t, "/metrics")
 		return strings.Contains(metrics, fmt.Sprintf(`fencepost_writes_refused_total{database=%q,kind="not_leader",reason="ZF002",resource="billing"} %d`, db, loops))
 	})
 	most := 2 + int(time.Since(began)/auditlog.Interval)
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	lines, counted := r.log.lines(t, refused), 0.0
+	lines, counted := r.Log.Lines(t, refused), 0.0
 	for i, line := range lines {
 		repeated, ok := line["repeated"].(float64)
 		if !ok {
@@ -109,11 +111,11 @@ func TestTheExampleOfEvidence(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE invoices (id int, state text)")
-	r := startServing(t, s, func(c *config.Config) { c.Proxy.ID = "fence-1" })
+	r := servicetest.Start(t, s, func(c *config.Config) { c.Proxy.ID = "fence-1" })
 	join := func(worker string) func(id int) error {
-		conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker_timeout=0&fencepost.worker="+worker)
+		conn := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker_timeout=0&fencepost.worker="+worker)
 		return func(id int) error {
-			return execSQL(t, conn, fmt.Sprintf("UPDATE invoices SET state = 'sent' WHERE id = %d", id))
+			return servicetest.Exec(t, conn, fmt.Sprintf("UPDATE invoices SET state = 'sent' WHERE id = %d", id))
 		}
 	}
 	leader, follower := join("host-7:4242"), join("host-9:117")
@@ -121,17 +123,17 @@ func TestTheExampleOfEvidence(t *testing.T) {
 		time.Sleep(time.Until(now.Truncate(time.Minute).Add(time.Minute)))
 	}
 	for id := range 3 {
-		wantState(t, follower(id), fencing.StateNotLeader)
+		servicetest.WantState(t, follower(id), fencing.StateNotLeader)
 	}
 	evicted := runCommand(t, nil, "evict", "billing", "--worker", "host-7:4242", "--by", "ops", "--reason", "maintenance", "--for", "1h", "--dsn", s.DSN(pgtest.Control, db))
 	if evicted.code != exitOK {
 		t.Fatalf("%+v", evicted)
 	}
-	eventually(t, "the other worker to lead", func() bool {
+	servicetest.Eventually(t, "the other worker to lead", func() bool {
 		return pgtest.Ask[bool](t, s, db, "SELECT EXISTS (SELECT FROM fencepost.takeovers WHERE epoch = 3)") // noted behind the grant
 	})
-	wantState(t, leader(7), fencing.StateSuperseded)
-	if err := r.stop(); err != nil {
+	servicetest.WantState(t, leader(7), fencing.StateSuperseded)
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	args := strings.Fields(strings.Replace(call, "postgres://postgres@db/shop", s.DSN(pgtest.Superuser, db), 1))

@@ -5,12 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
+	"github.com/fencepost/fencepost/internal/table"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -59,24 +58,7 @@ func runClients(ctx context.Context, t terminal, args []string) error {
 	}
 	rows := make([][]string, len(list.Connections))
 	for i, c := range list.Connections {
-		rows[i] = clientRow(c, time.Now())
+		rows[i] = table.Client(c, time.Now())
 	}
-	return printTable(t.stdout, clientHeads, rows)
-}
-
-// clientHeads are the names of the columns of a clientRow.
-const clientHeads = "DATABASE\tUSER\tCLIENT\tAPPLICATION\tRESOURCE\tWORKER\tROLE\tFENCE\tSTATE\tSTART\tRECEIVED\tSENT\tTRANSACTIONS"
-
-// clientRow is the line of a client. The clocks of this host and of the proxy's may differ.
-func clientRow(c proxy.Connection, now time.Time) []string {
-	resources := c.Chosen
-	if c.Resource != "" {
-		resources = append([]string{c.Resource}, c.Chosen...)
-	}
-	count := func(n uint64) string { return strconv.FormatUint(n, 10) }
-	return []string{
-		c.Database, c.User, c.Client, c.ApplicationName, strings.Join(resources, ", "), c.Worker, c.Role, c.Fence,
-		c.State + " for " + max(0, now.Sub(c.Since)).Truncate(time.Second).String(), sinceText(c.Start),
-		count(c.Received), count(c.Sent), count(c.Transactions),
-	}
+	return table.Print(t.stdout, table.ClientHeads, rows)
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// clients asks for the clients of a proxy, by their application names; those that have sent none are under "".
-func (r *running) clients(t *testing.T, flags ...string) map[string]proxy.Connection {
+// clientsOf asks for the clients of a proxy, by their application names; those that have sent none are under "".
+func clientsOf(t *testing.T, r *servicetest.Running, flags ...string) map[string]proxy.Connection {
 	t.Helper()
-	out := runCommand(t, nil, append([]string{"clients", "--json", "--admin", r.admin.Addr().String()}, flags...)...)
+	out := runCommand(t, nil, append([]string{"clients", "--json", "--admin", r.AdminAddress().String()}, flags...)...)
 	var list admin.ConnectionList
 	if err := json.Unmarshal([]byte(out.stdout), &list); err != nil || out.code != exitOK {
 		t.Fatalf("%v, exit code %d: %s%s", err, out.code, out.stdout, out.stderr)
@@ -36,19 +37,19 @@ func TestClientsAreListed(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, nil)
+	r := servicetest.Start(t, s, nil)
 	connect := func(name, params string) *pgx.Conn {
-		return r.connect(t, db, "application_name="+name+params)
+		return r.Connect(t, db, "application_name="+name+params)
 	}
 	leader := connect("leader", "&fencepost.resource=billing&fencepost.worker=a")
-	if err := execSQL(t, leader, "CREATE TABLE work (n text)"); err != nil {
+	if err := servicetest.Exec(t, leader, "CREATE TABLE work (n text)"); err != nil {
 		t.Fatal(err)
 	}
-	before := r.clients(t)["leader"]
-	if err := execSQL(t, leader, "INSERT INTO work SELECT '"+strings.Repeat("x", 1000)+"'"); err != nil {
+	before := clientsOf(t, r)["leader"]
+	if err := servicetest.Exec(t, leader, "INSERT INTO work SELECT '"+strings.Repeat("x", 1000)+"'"); err != nil {
 		t.Fatal(err)
 	}
-	if err := execSQL(t, leader, "SELECT n || n FROM work"); err != nil {
+	if err := servicetest.Exec(t, leader, "SELECT n || n FROM work"); err != nil {
 		t.Fatal(err)
 	}
 	busy := connect("busy", "&fencepost.resource=billing&fencepost.worker=a")
@@ -58,24 +59,24 @@ func TestClientsAreListed(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), "SELECT pg_advisory_lock(1)"); err != nil {
 		t.Fatal(err)
 	}
-	go func() { done <- execSQL(t, busy, "SELECT hold()") }()
-	if err := execSQL(t, connect("inside", ""), "BEGIN"); err != nil {
+	go func() { done <- servicetest.Exec(t, busy, "SELECT hold()") }()
+	if err := servicetest.Exec(t, connect("inside", ""), "BEGIN"); err != nil {
 		t.Fatal(err)
 	}
 	connect("observer", "&fencepost.resource=mail&fencepost.worker=o&fencepost.campaign=off")
 	several := connect("several", "&fencepost.resource=one&fencepost.worker=s")
-	if err := execSQL(t, several, "SET fencepost.resource = 'two'"); err != nil {
+	if err := servicetest.Exec(t, several, "SET fencepost.resource = 'two'"); err != nil {
 		t.Fatal(err)
 	}
 	waiting := make(chan error, 1)
 	go func() {
-		conn, err := pgx.Connect(t.Context(), r.dsn(db, "application_name=waiting&fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait"))
+		conn, err := pgx.Connect(t.Context(), r.DSN(db, "application_name=waiting&fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait"))
 		if err == nil {
 			err = conn.Close(t.Context())
 		}
 		waiting <- err
 	}()
-	silent, err := net.Dial("tcp", r.listeners[0].Addr().String())
+	silent, err := net.Dial("tcp", r.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,26 +85,26 @@ func TestClientsAreListed(t *testing.T) {
 	want := []string{" connecting   ", "busy active a leader billing", "inside in transaction  unfenced ", "leader idle a leader billing",
 		"observer idle o observer mail", "several idle s leader one,two", "waiting waiting for the lead b follower billing"}
 	var got []string
-	eventually(t, fmt.Sprintf("the clients to be %q", want), func() bool {
+	servicetest.Eventually(t, fmt.Sprintf("the clients to be %q", want), func() bool {
 		got = nil
-		for name, c := range r.clients(t) {
+		for name, c := range clientsOf(t, r) {
 			got = append(got, strings.Join([]string{name, c.State, c.Worker, c.Role, strings.Join(append([]string{c.Resource}, c.Chosen...), ",")}, " "))
 		}
 		slices.Sort(got)
 		return slices.Equal(got, want)
 	})
-	after := r.clients(t)["leader"]
+	after := clientsOf(t, r)["leader"]
 	if in, out := after.Received-before.Received, after.Sent-before.Sent; in < 1000 || in > 2000 || out < 2000 || out > 3000 {
 		t.Errorf("%d bytes were received and %d sent", in, out)
 	}
 	if after.Transactions != before.Transactions+2 || !after.Since.After(before.Since) || after.Start.After(before.Since) {
 		t.Errorf("before: %+v, after: %+v", before, after)
 	}
-	if c := r.clients(t)["leader"]; c.Database != db || c.User != pgtest.App || c.Client != leader.PgConn().Conn().LocalAddr().String() || c.Session == "" {
+	if c := clientsOf(t, r)["leader"]; c.Database != db || c.User != pgtest.App || c.Client != leader.PgConn().Conn().LocalAddr().String() || c.Session == "" {
 		t.Errorf("the leader is %+v", c)
 	}
 	for flag, n := range map[string]int{"--resource=two": 1, "--resource=billing": 3, "--database=" + db: 6, "--database=none": 0, "--user=" + pgtest.App: 6} {
-		if got := r.clients(t, flag); len(got) != n {
+		if got := clientsOf(t, r, flag); len(got) != n {
 			t.Errorf("%s: %d clients, want %d: %v", flag, len(got), n, got)
 		}
 	}
@@ -128,13 +129,13 @@ func TestClientsWriteNoLinesOfTheTable(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, nil)
-	r.connect(t, db, "application_name=%1b%5b2Ka%0aroot%09leader&fencepost.resource=r&fencepost.worker=w")
-	out := runCommand(t, nil, "clients", "--admin", r.admin.Addr().String())
+	r := servicetest.Start(t, s, nil)
+	r.Connect(t, db, "application_name=%1b%5b2Ka%0aroot%09leader&fencepost.resource=r&fencepost.worker=w")
+	out := runCommand(t, nil, "clients", "--admin", r.AdminAddress().String())
 	if out.code != exitOK || strings.Count(out.stdout, "\n") != 2 || strings.ContainsAny(out.stdout, "\x1b\t") || !strings.Contains(out.stdout, `a\nroot\tleader`) {
 		t.Errorf("exit code %d:\n%q%s", out.code, out.stdout, out.stderr)
 	}
-	out = runCommand(t, nil, "clients", "--resource", "none", "--admin", r.admin.Addr().String())
+	out = runCommand(t, nil, "clients", "--resource", "none", "--admin", r.AdminAddress().String())
 	if out.code != exitOK || out.stdout != "no such client is connected to this proxy\n" {
 		t.Errorf("exit code %d: %s%s", out.code, out.stdout, out.stderr)
 	}
@@ -146,15 +147,15 @@ func TestConnectionsAreLogged(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	var cfg config.Config
-	r := startServing(t, s, func(c *config.Config) { cfg = *c })
-	quiet := r.connect(t, db, "application_name=quiet")
+	r := servicetest.Start(t, s, func(c *config.Config) { cfg = *c })
+	quiet := r.Connect(t, db, "application_name=quiet")
 	cfg.Log.Connections = true
-	r.settings.Load = func() (config.Config, error) { return cfg, nil }
-	if out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "log.connections: false -> true: applied") {
+	r.SetConfig(cfg)
+	if out := runCommand(t, nil, "reload", "--admin", r.AdminAddress().String()); !strings.Contains(out.stdout, "log.connections: false -> true: applied") {
 		t.Fatalf("exit code %d: %s%s", out.code, out.stdout, out.stderr)
 	}
-	conn := r.connect(t, db, "application_name=logged&fencepost.resource=billing&fencepost.worker=w")
-	if err := execSQL(t, conn, "SELECT repeat('x', 1000)"); err != nil {
+	conn := r.Connect(t, db, "application_name=logged&fencepost.resource=billing&fencepost.worker=w")
+	if err := servicetest.Exec(t, conn, "SELECT repeat('x', 1000)"); err != nil {
 		t.Fatal(err)
 	}
 	client := conn.PgConn().Conn().LocalAddr().String()
@@ -163,12 +164,12 @@ func TestConnectionsAreLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "both to be logged", func() bool { return len(r.log.lines(t, "client disconnected")) == 2 })
-	begun := r.log.lines(t, "client connected")
+	servicetest.Eventually(t, "both to be logged", func() bool { return len(r.Log.Lines(t, "client disconnected")) == 2 })
+	begun := r.Log.Lines(t, "client connected")
 	if len(begun) != 1 {
 		t.Fatalf("begun: %v", begun)
 	}
-	for _, line := range append(begun, r.log.lines(t, "client disconnected")...) {
+	for _, line := range append(begun, r.Log.Lines(t, "client disconnected")...) {
 		if line["application_name"] == "quiet" {
 			if line["role"] != "unfenced" {
 				t.Errorf("without a resource: %v", line)
@@ -184,7 +185,7 @@ func TestConnectionsAreLogged(t *testing.T) {
 			t.Errorf("the line of the end: %v", line)
 		}
 	}
-	_, metrics := r.ask(t, "/metrics")
+	_, metrics := r.Ask(t, "/metrics")
 	for _, name := range []string{"fencepost_received_bytes_total", "fencepost_sent_bytes_total", "fencepost_transactions_total"} {
 		var n float64
 		_, rest, _ := strings.Cut(metrics, "\n"+name+`{database="`+db+`"} `)
@@ -206,7 +207,7 @@ func TestClientsThatBeganBeforeAReload(t *testing.T) {
 			t.Fatalf("%v: %s%s", args, out.stdout, out.stderr)
 		}
 	}
-	r := startServing(t, s, func(c *config.Config) {
+	r := servicetest.Start(t, s, func(c *config.Config) {
 		c.Resources = map[string]config.Resource{"billing": {Enforce: "shadow"}, "queue": {Fence: "tables"}}
 		c.Unfenced.Default, c.Unfenced.Users = "allow", map[string]string{pgtest.App: "allow"}
 	})
@@ -214,22 +215,22 @@ func TestClientsThatBeganBeforeAReload(t *testing.T) {
 		for _, resource := range []string{"billing", "queue", "mail", ""} {
 			params := "application_name=" + resource
 			if resource != "" {
-				params += "&fencepost.resource=" + resource + "&fencepost.worker=" + fmt.Sprint(len(r.clients(t)))
+				params += "&fencepost.resource=" + resource + "&fencepost.worker=" + fmt.Sprint(len(clientsOf(t, r)))
 			}
-			all = append(all, r.connect(t, db, params))
+			all = append(all, r.Connect(t, db, params))
 		}
 		return all
 	}
 	fences := func(want string) {
 		t.Helper()
-		all := r.clients(t)
+		all := clientsOf(t, r)
 		if got := strings.Join([]string{all["billing"].Fence, all["queue"].Fence, all["mail"].Fence, all[""].Fence}, " "); got != want {
 			t.Errorf("the writes are refused by %q, want %q", got, want)
 		}
 	}
 	notes := []string{db + "/billing: shadow: nothing is refused on 1 connections", db + "/queue: fence: tables: workers that do not lead may write what is not guarded on 1 connections"}
 	noted := func() (n int) {
-		out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String())
+		out := runCommand(t, nil, "status", "--admin", r.AdminAddress().String())
 		for _, note := range notes {
 			n += strings.Count(out.stdout, note)
 		}
@@ -237,10 +238,10 @@ func TestClientsThatBeganBeforeAReload(t *testing.T) {
 	}
 	early := connect()
 	fences("shadow tables session allow")
-	cfg := *r.current()
+	cfg := r.Config()
 	cfg.Resources, cfg.Unfenced.Default, cfg.Unfenced.Users = nil, "read-only", nil
-	r.settings.Load = func() (config.Config, error) { return cfg, nil }
-	out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String())
+	r.SetConfig(cfg)
+	out := runCommand(t, nil, "reload", "--admin", r.AdminAddress().String())
 	for setting, mode := range map[string]string{"resources.billing.enforce": "shadow", "resources.queue.fence": "tables", "unfenced.default": "allow", "unfenced.users." + pgtest.App: "allow"} {
 		says := fmt.Sprintf("applied, but not to open connections that began with %s: 1 (fencepost clients)\n", mode)
 		if _, line, _ := strings.Cut(out.stdout, setting+": "); !strings.HasPrefix(line[strings.Index(line, ": ")+2:], says) {
@@ -259,7 +260,7 @@ func TestClientsThatBeganBeforeAReload(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "the early ones to be gone", func() bool { return len(r.clients(t)) == 0 })
+	servicetest.Eventually(t, "the early ones to be gone", func() bool { return len(clientsOf(t, r)) == 0 })
 	connect()
 	fences("session session session read-only")
 	if n := noted(); n != 0 {

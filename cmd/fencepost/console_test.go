@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // The password has what a URL and SCRAM treat specially.
@@ -26,12 +26,12 @@ const consolePassword = "s3cret,=ü"
 
 func withConsole(c *config.Config) { c.Console.Password = consolePassword }
 
-// console connects to the console.
-func (r *running) console(t *testing.T, params string) (*pgx.Conn, error) {
+// connectConsole connects to the console.
+func connectConsole(t *testing.T, r *servicetest.Running, params string) (*pgx.Conn, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), servicetest.Patience)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, fmt.Sprintf("postgres://ops:%s@%s/fencepost?sslmode=disable&%s", url.QueryEscape(consolePassword), r.listeners[0].Addr(), params))
+	conn, err := pgx.Connect(ctx, fmt.Sprintf("postgres://ops:%s@%s/fencepost?sslmode=disable&%s", url.QueryEscape(consolePassword), r.Addresses()[0], params))
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	}
@@ -65,9 +65,9 @@ func show(t *testing.T, conn *pgx.Conn, sql string) []map[string]string {
 }
 
 // psqlConsole runs psql on the console.
-func (r *running) psqlConsole(t *testing.T, args ...string) (out string, code int) {
+func psqlConsole(t *testing.T, r *servicetest.Running, args ...string) (out string, code int) {
 	t.Helper()
-	host, port, err := net.SplitHostPort(r.listeners[0].Addr().String())
+	host, port, err := net.SplitHostPort(r.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,28 +87,28 @@ func TestTheConsoleShowsWhatTheCommandsShow(t *testing.T) {
 	const worker, hostile = "host\"';--:7", "name\x1b[2J"
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, func(c *config.Config) {
+	r := servicetest.Start(t, s, func(c *config.Config) {
 		withConsole(c)
 		c.Control.Password, c.Admin.Token, c.Resources = "hidden-1", "hidden-2", map[string]config.Resource{"billing": {}}
 	})
-	leader := r.connect(t, db, "application_name="+url.QueryEscape(hostile)+"&fencepost.resource=billing&fencepost.worker_timeout=0&fencepost.worker="+url.QueryEscape(worker))
-	follower := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b")
-	if err := execSQL(t, leader, "CREATE TABLE work (n int)"); err != nil {
+	leader := r.Connect(t, db, "application_name="+url.QueryEscape(hostile)+"&fencepost.resource=billing&fencepost.worker_timeout=0&fencepost.worker="+url.QueryEscape(worker))
+	follower := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=b")
+	if err := servicetest.Exec(t, leader, "CREATE TABLE work (n int)"); err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, execSQL(t, follower, "INSERT INTO work VALUES (1)"), "ZF002")
-	conn, err := r.console(t, "application_name=looks")
+	servicetest.WantState(t, servicetest.Exec(t, follower, "INSERT INTO work VALUES (1)"), "ZF002")
+	conn, err := connectConsole(t, r, "application_name=looks")
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	status := runCommand(t, map[string]string{"FENCEPOST_ADMIN_TOKEN": "hidden-2"}, "status", "--admin", r.admin.Addr().String())
+	status := runCommand(t, map[string]string{"FENCEPOST_ADMIN_TOKEN": "hidden-2"}, "status", "--admin", r.AdminAddress().String())
 	for _, resource := range [][]map[string]string{showOf(t, conn, db, "SHOW RESOURCES"), showOf(t, conn, db, "SHOW LEADERS")} {
 		if len(resource) != 1 {
 			t.Fatalf("%d resources: %v", len(resource), resource)
 		}
 		one := resource[0]
-		if one["database"] != db || one["resource"] != "billing" || one["leader"] != worker || one["epoch"] != "1" || one["proxy"] != r.id || one["silent"] != "unlimited" {
+		if one["database"] != db || one["resource"] != "billing" || one["leader"] != worker || one["epoch"] != "1" || one["proxy"] != r.ID() || one["silent"] != "unlimited" {
 			t.Errorf("%v", one)
 		}
 		for _, column := range []string{"leader", "epoch", "proxy"} {
@@ -148,7 +148,7 @@ func TestTheConsoleShowsWhatTheCommandsShow(t *testing.T) {
 			t.Errorf("a secret is shown: %v", c)
 		}
 	}
-	if v := show(t, conn, "SHOW VERSION"); len(v) != 1 || v[0]["version"] != versionText() || v[0]["proxy"] != r.id {
+	if v := show(t, conn, "SHOW VERSION"); len(v) != 1 || v[0]["version"] != "test" || v[0]["proxy"] != r.ID() {
 		t.Errorf("%v", v)
 	}
 	var commands []string
@@ -159,7 +159,7 @@ func TestTheConsoleShowsWhatTheCommandsShow(t *testing.T) {
 		t.Errorf("%v", commands)
 	}
 	for _, sql := range append(commands, "SHOW nothing", "DELETE FROM work") {
-		out, code := r.psqlConsole(t, "-d", "fencepost", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-c", sql)
+		out, code := psqlConsole(t, r, "-d", "fencepost", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-c", sql)
 		switch {
 		case sql == "SHOW nothing" && (code == 0 || !strings.Contains(out, "42704") || !strings.Contains(out, "HINT:  Run SHOW HELP")),
 			sql == "DELETE FROM work" && (code == 0 || !strings.Contains(out, "0A000")),
@@ -172,63 +172,48 @@ func TestTheConsoleShowsWhatTheCommandsShow(t *testing.T) {
 // TestTheConsoleShowsFaults, also when Postgres is gone.
 func TestTheConsoleShowsFaults(t *testing.T) {
 	t.Parallel()
-	r := startServing(t, pgtest.Shared(t), func(c *config.Config) {
+	r := servicetest.Start(t, pgtest.Shared(t), func(c *config.Config) {
 		withConsole(c)
 		c.Upstream.Address = config.Addresses{"127.0.0.1:1"}
 	})
-	conn, err := r.console(t, "")
+	conn, err := connectConsole(t, r, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the fault to be shown", func() bool {
+	servicetest.Eventually(t, "the fault to be shown", func() bool {
 		faults := show(t, conn, "SHOW FAULTS")
 		return len(faults) > 0 && faults[0]["kind"] == "upstream" && strings.Contains(faults[0]["problem"], "127.0.0.1:1")
 	})
-}
-
-// TestTheConsoleShowsAFailedReload, as fencepost status does.
-func TestTheConsoleShowsAFailedReload(t *testing.T) {
-	t.Parallel()
-	at := time.Now()
-	for _, c := range []struct {
-		of   admin.Readiness
-		rows int
-	}{{admin.Readiness{}, 0}, {admin.Readiness{ReloadFailed: &at}, 1}} {
-		rows := faultRows(c.of)
-		if len(rows) != c.rows || c.rows == 1 && (rows[0][0] != "reload failed" || rows[0][2] == "" || rows[0][4] == "") {
-			t.Errorf("%q", rows)
-		}
-	}
 }
 
 // TestWhoIsNotLetIntoTheConsole is told so, counted, and logged as any other connection that is refused.
 func TestWhoIsNotLetIntoTheConsole(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	r := startServing(t, s, func(c *config.Config) { withConsole(c); c.StartupTimeout = config.Duration(patience) })
-	_, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://ops:wrong@%s/fencepost?sslmode=disable", r.listeners[0].Addr()))
-	wantState(t, err, "28P01")
-	lines := r.log.lines(t, "connection refused")
+	r := servicetest.Start(t, s, func(c *config.Config) { withConsole(c); c.StartupTimeout = config.Duration(servicetest.Patience) })
+	_, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://ops:wrong@%s/fencepost?sslmode=disable", r.Addresses()[0]))
+	servicetest.WantState(t, err, "28P01")
+	lines := r.Log.Lines(t, "connection refused")
 	if len(lines) != 1 || lines[0]["reason"] != "authentication" || lines[0]["user"] != "ops" || lines[0]["database"] != "fencepost" || lines[0]["sqlstate"] != "28P01" {
 		t.Errorf("the log has %v", lines)
 	}
-	if _, metrics := r.ask(t, "/metrics"); !strings.Contains(metrics, `fencepost_connections_refused_total{reason="authentication"} 1`) {
+	if _, metrics := r.Ask(t, "/metrics"); !strings.Contains(metrics, `fencepost_connections_refused_total{reason="authentication"} 1`) {
 		t.Error("it is not counted")
 	}
-	if _, err := r.console(t, "replication=database"); err == nil {
+	if _, err := connectConsole(t, r, "replication=database"); err == nil {
 		t.Error("a replication connection was let in")
 	}
 
-	off := startServing(t, s, nil)
-	_, err = off.console(t, "")
-	wantState(t, err, "28000") // from Postgres, which has no such role
+	off := servicetest.Start(t, s, nil)
+	_, err = connectConsole(t, off, "")
+	servicetest.WantState(t, err, "28000") // from Postgres, which has no such role
 }
 
 // TestAClientThatDoesNotLogInToTheConsoleIsClosed after the startup's timeout.
 func TestAClientThatDoesNotLogInToTheConsoleIsClosed(t *testing.T) {
 	t.Parallel()
-	r := startServing(t, pgtest.Shared(t), func(c *config.Config) { withConsole(c); c.StartupTimeout = config.Duration(300 * time.Millisecond) })
-	conn, err := net.Dial("tcp", r.listeners[0].Addr().String())
+	r := servicetest.Start(t, pgtest.Shared(t), func(c *config.Config) { withConsole(c); c.StartupTimeout = config.Duration(300 * time.Millisecond) })
+	conn, err := net.Dial("tcp", r.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +222,7 @@ func TestAClientThatDoesNotLogInToTheConsoleIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got bytes.Buffer
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_ = conn.SetReadDeadline(time.Now().Add(servicetest.Patience))
 	if _, err := got.ReadFrom(conn); err != nil {
 		t.Fatal(err)
 	}
@@ -250,27 +235,27 @@ func TestAClientThatDoesNotLogInToTheConsoleIsClosed(t *testing.T) {
 func TestTheConsoleIsSwitchedByAReload(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	r := startServing(t, s, withConsole)
-	conn, err := r.console(t, "")
+	r := servicetest.Start(t, s, withConsole)
+	conn, err := connectConsole(t, r, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := *r.current()
+	next := r.Config()
 	reload := func(password string) {
 		next.Console.Password = password
-		r.settings.Load = func() (config.Config, error) { return next, nil }
-		if result := r.settings.Reload(t.Context()); !result.OK() {
+		r.SetConfig(next)
+		if result := r.Reload(t.Context()); !result.OK() {
 			t.Fatalf("%+v", result)
 		}
 	}
 	reload("")
-	_, err = r.console(t, "")
-	wantState(t, err, "28000") // from Postgres, which has no such role
+	_, err = connectConsole(t, r, "")
+	servicetest.WantState(t, err, "28000") // from Postgres, which has no such role
 	if len(show(t, conn, "SHOW VERSION")) != 1 {
 		t.Error("the console is gone for who was in it")
 	}
 	reload(consolePassword)
-	if _, err := r.console(t, ""); err != nil {
+	if _, err := connectConsole(t, r, ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -278,8 +263,8 @@ func TestTheConsoleIsSwitchedByAReload(t *testing.T) {
 // TestTheConsoleEndsWithTheProxy: a client that waits for nothing is told, and does not keep the proxy.
 func TestTheConsoleEndsWithTheProxy(t *testing.T) {
 	t.Parallel()
-	r := startServing(t, pgtest.Shared(t), func(c *config.Config) { withConsole(c); c.DrainTimeout = config.Duration(patience) })
-	conn, err := r.console(t, "")
+	r := servicetest.Start(t, pgtest.Shared(t), func(c *config.Config) { withConsole(c); c.DrainTimeout = config.Duration(servicetest.Patience) })
+	conn, err := connectConsole(t, r, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,10 +274,10 @@ func TestTheConsoleEndsWithTheProxy(t *testing.T) {
 		waiting <- err
 	}()
 	began := time.Now()
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > patience/2 {
+	if took := time.Since(began); took > servicetest.Patience/2 {
 		t.Errorf("it took %s", took)
 	}
 	var pg *pgconn.PgError
@@ -306,15 +291,15 @@ func TestTheConsoleUnderTLS(t *testing.T) {
 	t.Parallel()
 	_, ca, _ := pgtest.SharedTLS(t, 0)
 	own := ca.Issue(t, pgtest.Subject{Name: "fencepost", Hosts: []string{"localhost"}})
-	r := startServing(t, pgtest.Shared(t), func(c *config.Config) {
+	r := servicetest.Start(t, pgtest.Shared(t), func(c *config.Config) {
 		withConsole(c)
 		c.TLS.Mode, c.TLS.CertFile, c.TLS.KeyFile = "require", own.CertFile, own.KeyFile
 	})
-	_, err := r.console(t, "") // in the clear
-	wantState(t, err, "28000")
-	_, port, _ := net.SplitHostPort(r.listeners[0].Addr().String())
-	out, code := r.psqlConsole(t, "-d", fmt.Sprintf("host=localhost hostaddr=127.0.0.1 port=%s dbname=fencepost sslmode=verify-full sslrootcert=%s", port, ca.File), "-Atc", "SHOW VERSION")
-	if code != 0 || !strings.HasPrefix(out, versionText()+"|") {
+	_, err := connectConsole(t, r, "") // in the clear
+	servicetest.WantState(t, err, "28000")
+	_, port, _ := net.SplitHostPort(r.Address())
+	out, code := psqlConsole(t, r, "-d", fmt.Sprintf("host=localhost hostaddr=127.0.0.1 port=%s dbname=fencepost sslmode=verify-full sslrootcert=%s", port, ca.File), "-Atc", "SHOW VERSION")
+	if code != 0 || !strings.HasPrefix(out, "test"+"|") {
 		t.Errorf("code %d: %s", code, out)
 	}
 }
@@ -322,10 +307,10 @@ func TestTheConsoleUnderTLS(t *testing.T) {
 // TestTheConsoleTakesAConnection of limits.max_connections.
 func TestTheConsoleTakesAConnection(t *testing.T) {
 	t.Parallel()
-	r := startServing(t, pgtest.Shared(t), func(c *config.Config) { withConsole(c); c.Limits.MaxConnections = 1 })
-	if _, err := r.console(t, ""); err != nil {
+	r := servicetest.Start(t, pgtest.Shared(t), func(c *config.Config) { withConsole(c); c.Limits.MaxConnections = 1 })
+	if _, err := connectConsole(t, r, ""); err != nil {
 		t.Fatal(err)
 	}
-	_, err := r.console(t, "")
-	wantState(t, err, "53300")
+	_, err := connectConsole(t, r, "")
+	servicetest.WantState(t, err, "53300")
 }

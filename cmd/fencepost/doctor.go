@@ -83,7 +83,7 @@ func (o doctorOptions) configure(ctx context.Context, t terminal, sources *docto
 	}
 	sources.Hosts = servers.Views()
 	sources.Control = hosts.Store(cfg, servers, "", zap.NewNop())
-	leases, err := openElector(cfg, "doctor", zap.NewNop())
+	leases, err := kinds.Open(cfg, "doctor", zap.NewNop())
 	if err != nil {
 		return nil, usageError{err.Error()}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // example is a program in examples, with the environment that it needs.
@@ -62,14 +63,14 @@ func (w *exampleWorker) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-func startExampleWorker(t *testing.T, r *running, db, program, name string) *exampleWorker {
+func startExampleWorker(t *testing.T, r *servicetest.Running, db, program, name string) *exampleWorker {
 	t.Helper()
 	return startExample(t, r, db, name, exampleWorkers[program])
 }
 
-func startExample(t *testing.T, r *running, db, name string, example example) *exampleWorker {
+func startExample(t *testing.T, r *servicetest.Running, db, name string, example example) *exampleWorker {
 	t.Helper()
-	host, port, err := net.SplitHostPort(r.listeners[0].Addr().String())
+	host, port, err := net.SplitHostPort(r.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,18 +114,18 @@ func testExampleWorkers(t *testing.T, program string) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE charges (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())")
-	r := startServing(t, s, func(c *config.Config) {
+	r := servicetest.Start(t, s, func(c *config.Config) {
 		c.Lease.WorkerTimeout, c.Lease.Grace = config.Duration(8*time.Second), config.Duration(200*time.Millisecond)
 	})
 	first := startExampleWorker(t, r, db, program, "worker-a")
-	eventually(t, "the first worker to write", func() bool { return first.wrote() > 0 })
+	servicetest.Eventually(t, "the first worker to write", func() bool { return first.wrote() > 0 })
 	second := startExampleWorker(t, r, db, program, "worker-b")
-	eventually(t, "the second worker to wait", func() bool { return strings.Contains(r.rolesOf(t, db), "worker-b:follower") })
+	servicetest.Eventually(t, "the second worker to wait", func() bool { return strings.Contains(rolesOf(t, r, db), "worker-b:follower") })
 	if second.wrote() > 0 {
 		t.Errorf("the second worker wrote while the first one led:\n%s", second.output())
 	}
 	first.signal(t, syscall.SIGSTOP)
-	eventually(t, "the second worker to take over", func() bool { return second.wrote() > 0 })
+	servicetest.Eventually(t, "the second worker to take over", func() bool { return second.wrote() > 0 })
 	// Do not rely on its output: it may have been frozen before it reported a row.
 	admin := s.Connect(t, pgtest.Superuser, db)
 	rows := func() (n int) {
@@ -136,23 +137,23 @@ func testExampleWorkers(t *testing.T, program string) {
 	}
 	before := rows()
 	first.signal(t, syscall.SIGCONT)
-	eventually(t, "the first worker to be refused", func() bool { return strings.Contains(first.output(), "ZF001") })
+	servicetest.Eventually(t, "the first worker to be refused", func() bool { return strings.Contains(first.output(), "ZF001") })
 	if rows() != before {
 		t.Errorf("the first worker wrote after it was superseded:\n%s", first.output())
 	}
-	eventually(t, "the first worker to stand by", func() bool {
+	servicetest.Eventually(t, "the first worker to stand by", func() bool {
 		return strings.Count(first.output(), "connecting, and waiting to lead") >= 2
 	})
 	second.signal(t, syscall.SIGSTOP)
-	eventually(t, "the first worker to write again", func() bool { return rows() > before })
+	servicetest.Eventually(t, "the first worker to write again", func() bool { return rows() > before })
 }
 
 // rolesOf lists "name:role" of the workers of the resource billing. The name is the
 // part of the worker's id before the first colon.
-func (r *running) rolesOf(t *testing.T, db string) string {
+func rolesOf(t *testing.T, r *servicetest.Running, db string) string {
 	t.Helper()
 	var b strings.Builder
-	for _, v := range r.elections.Resources() {
+	for _, v := range r.Resources() {
 		for _, c := range v.Candidacies {
 			name, _, _ := strings.Cut(c.Worker, ":")
 			if v.Database == db {
@@ -200,7 +201,7 @@ var ownElectors = map[string]func(t *testing.T, s *pgtest.Server, db string) own
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait() // fails because it was killed
 		})
-		eventually(t, "Redis to listen", func() bool { _, err := os.Stat(path); return err == nil })
+		servicetest.Eventually(t, "Redis to listen", func() bool { _, err := os.Stat(path); return err == nil })
 		return ownElector{
 			example{[]string{"/usr/bin/python3", "python/elect_redis.py"}, []string{"PYTHONDONTWRITEBYTECODE=1", "REDIS=unix://" + path}},
 			func() {}, // the lease expires by itself
@@ -222,15 +223,15 @@ func TestExampleElectorsAreFenced(t *testing.T) {
 			s := pgtest.Shared(t)
 			db := s.Database(t)
 			s.Exec(t, pgtest.App, db, "CREATE TABLE charges (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())")
-			r := startServing(t, s, func(c *config.Config) {
+			r := servicetest.Start(t, s, func(c *config.Config) {
 				c.Lease.Grace = config.Duration(200 * time.Millisecond)
 				c.Resources = map[string]config.Resource{"billing": {Election: "token"}}
 			})
 			own := open(t, s, db)
 			first := startExample(t, r, db, "worker-a", own.example)
-			eventually(t, "the first worker to write", func() bool { return first.wrote() > 0 })
+			servicetest.Eventually(t, "the first worker to write", func() bool { return first.wrote() > 0 })
 			second := startExample(t, r, db, "worker-b", own.example)
-			eventually(t, "the second worker to wait", func() bool { return strings.Contains(second.output(), "waiting to be elected") })
+			servicetest.Eventually(t, "the second worker to wait", func() bool { return strings.Contains(second.output(), "waiting to be elected") })
 			admin := s.Connect(t, pgtest.Superuser, db)
 			rows := func(w *exampleWorker) (n int) {
 				t.Helper()
@@ -244,11 +245,11 @@ func TestExampleElectorsAreFenced(t *testing.T) {
 				led := second.wrote()
 				first.signal(t, syscall.SIGSTOP)
 				own.expire()
-				eventually(t, "the second worker to take over", func() bool { return second.wrote() > led })
+				servicetest.Eventually(t, "the second worker to take over", func() bool { return second.wrote() > led })
 				before = rows(first)
 				asked := strings.Count(first.output(), askedFirst)
 				first.signal(t, syscall.SIGCONT)
-				eventually(t, "the first worker to be refused, or to ask its elector first", func() bool {
+				servicetest.Eventually(t, "the first worker to be refused, or to ask its elector first", func() bool {
 					refused = strings.Contains(first.output(), "ZF001")
 					return refused || strings.Count(first.output(), askedFirst) > asked
 				})
@@ -261,7 +262,7 @@ func TestExampleElectorsAreFenced(t *testing.T) {
 			}
 			second.signal(t, syscall.SIGSTOP)
 			own.expire()
-			eventually(t, "the first worker to be elected again, and to write", func() bool { return rows(first) > before })
+			servicetest.Eventually(t, "the first worker to be elected again, and to write", func() bool { return rows(first) > before })
 		})
 	}
 }

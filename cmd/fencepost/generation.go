@@ -19,6 +19,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/service/hosts"
+	"github.com/fencepost/fencepost/internal/table"
 )
 
 const generationAbout = `
@@ -103,7 +104,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	if e, ok := electorOf(cfg); ok && e.PerDatabase && o.database == "" {
+	if e, ok := kinds.Of(cfg); ok && e.PerDatabase && o.database == "" {
 		return usagef("--database is required: the elector %s has one generation per database", e.Name)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, orderTimeout, fmt.Errorf("the command was given up after %s", orderTimeout))
@@ -153,10 +154,10 @@ func evictTokens(ctx context.Context, out io.Writer, st *store.Store, cfg config
 		switch {
 		case order == nil:
 		case order.Worker == "": // the ledger does not say whose token it was
-			fmt.Fprintf(out, "database %s: resource %s: token %d is superseded; nobody holds epoch %d\n", database, dash(r.Resource), r.Index, order.Epoch)
+			fmt.Fprintf(out, "database %s: resource %s: token %d is superseded; nobody holds epoch %d\n", database, table.Dash(r.Resource), r.Index, order.Epoch)
 		default:
 			fmt.Fprintf(out, "database %s: resource %s: worker %s with token %d is superseded; nobody holds epoch %d\n",
-				database, dash(r.Resource), dash(order.Worker), r.Index, order.Epoch)
+				database, table.Dash(r.Resource), table.Dash(order.Worker), r.Index, order.Epoch)
 			sayLost(ctx, out, st, database, order, func(worker string) { sayDiscarded(out, cfg, database, r.Resource, worker) })
 		}
 	}
@@ -199,9 +200,9 @@ func confirmRestored(ctx context.Context, t terminal, st *store.Store, database 
 	fmt.Fprintf(t.stdout, "database %s: this raises the epochs of all %d resources far above the recorded ones:\n", database, len(list))
 	for _, r := range list {
 		if r.Worker == "" {
-			fmt.Fprintf(t.stdout, "  resource %s: epoch %d, which nobody holds\n", dash(r.Resource), r.Epoch)
+			fmt.Fprintf(t.stdout, "  resource %s: epoch %d, which nobody holds\n", table.Dash(r.Resource), r.Epoch)
 		} else {
-			fmt.Fprintf(t.stdout, "  resource %s: worker %s holds epoch %d, and is superseded\n", dash(r.Resource), dash(r.Worker), r.Epoch)
+			fmt.Fprintf(t.stdout, "  resource %s: worker %s holds epoch %d, and is superseded\n", table.Dash(r.Resource), table.Dash(r.Worker), r.Epoch)
 		}
 	}
 	fmt.Fprint(t.stdout, "All workers of the lost epochs must have stopped. Type yes to go on: ")
@@ -241,7 +242,7 @@ func readUntil[T any](ctx context.Context, read func() (T, error)) (T, error) {
 
 // bump starts a new generation, and then raises the epochs if requested.
 func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (err error) {
-	leases, err := openElector(cfg, "generation bump", zap.NewNop())
+	leases, err := kinds.Open(cfg, "generation bump", zap.NewNop())
 	if err != nil {
 		return err
 	}

@@ -11,19 +11,20 @@ import (
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // lead lets a worker lead once through a separate proxy, which then ends, and returns
 // the worker's epoch.
 func lead(t *testing.T, s *pgtest.Server, db, worker string, change func(*config.Config)) string {
 	t.Helper()
-	r := startServing(t, s, change)
-	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="+worker)
+	r := servicetest.Start(t, s, change)
+	conn := r.Connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="+worker)
 	epoch := conn.PgConn().ParameterStatus("fencepost.epoch")
 	if err := conn.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	return epoch

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/internal/audit/evidence"
 	"github.com/fencepost/fencepost/internal/guard"
 	"github.com/fencepost/fencepost/internal/lockwait"
+	"github.com/fencepost/fencepost/internal/table"
 )
 
 // guardTimeout bounds how long a guard waits for transactions that use its table.
@@ -95,7 +96,7 @@ func runGuard(ctx context.Context, t terminal, args []string) error {
 		return listGuards(ctx, t, conn)
 	}
 	waits := lockwait.New(func(who string) {
-		fmt.Fprintf(t.stderr, "waiting: table %s is used by %s; giving up after %s\n", dash(o.Table), dash(who), guardTimeout)
+		fmt.Fprintf(t.stderr, "waiting: table %s is used by %s; giving up after %s\n", table.Dash(o.Table), table.Dash(who), guardTimeout)
 	})
 	err = waits.During(ctx, conn, func() error {
 		if verb == "add" {
@@ -104,7 +105,7 @@ func runGuard(ctx context.Context, t terminal, args []string) error {
 		return removeGuard(ctx, t, conn, o.Table)
 	})
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && waits.Last() != "" {
-		return fmt.Errorf("%w; the last ones were %s", err, dash(waits.Last()))
+		return fmt.Errorf("%w; the last ones were %s", err, table.Dash(waits.Last()))
 	}
 	return err
 }
@@ -115,9 +116,9 @@ func addGuard(ctx context.Context, t terminal, conn *pgx.Conn, o guard.Options) 
 	case err != nil:
 		return err
 	case !changed:
-		fmt.Fprintf(t.stdout, "table %s is guarded so already: nothing changed\n", dash(g.Table))
+		fmt.Fprintf(t.stdout, "table %s is guarded so already: nothing changed\n", table.Dash(g.Table))
 	default:
-		fmt.Fprintf(t.stdout, "table %s is guarded by resource %s now%s%s\n", dash(g.Table), dash(g.Resource), parts(g), letPass(g))
+		fmt.Fprintf(t.stdout, "table %s is guarded by resource %s now%s%s\n", table.Dash(g.Table), table.Dash(g.Resource), parts(g), letPass(g))
 	}
 	return nil
 }
@@ -136,7 +137,7 @@ func letPass(g guard.Guard) string {
 	case g.Warn:
 		return "; it only warns, in Postgres's log"
 	case len(g.Except) > 0:
-		return "; it lets pass " + dash(strings.Join(g.Except, ", "))
+		return "; it lets pass " + table.Dash(strings.Join(g.Except, ", "))
 	}
 	return ""
 }
@@ -166,11 +167,11 @@ func listGuards(ctx context.Context, t terminal, conn *pgx.Conn) error {
 				g.Table, strings.Join(behind, ", ")))
 		}
 	}
-	if err := printTable(t.stdout, "TABLE\tRESOURCE\tSTAMP\tLETS PASS\tTABLES\tNOT IN FORCE ON", rows); err != nil {
+	if err := table.Print(t.stdout, "TABLE\tRESOURCE\tSTAMP\tLETS PASS\tTABLES\tNOT IN FORCE ON", rows); err != nil {
 		return err
 	}
 	for _, note := range notes {
-		fmt.Fprintln(t.stdout, dash(note))
+		fmt.Fprintln(t.stdout, table.Dash(note))
 	}
 	return nil
 }
@@ -182,18 +183,18 @@ func closeSoon(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-func removeGuard(ctx context.Context, t terminal, conn *pgx.Conn, table string) error {
-	g, err := guard.Remove(ctx, conn, table)
+func removeGuard(ctx context.Context, t terminal, conn *pgx.Conn, name string) error {
+	g, err := guard.Remove(ctx, conn, name)
 	if err != nil {
 		return err
 	}
 	if g.Lost() {
-		fmt.Fprintf(t.stdout, "table %s is not recorded as guarded any more: it had no guard\n", dash(g.Table))
+		fmt.Fprintf(t.stdout, "table %s is not recorded as guarded any more: it had no guard\n", table.Dash(g.Table))
 		return nil
 	}
-	fmt.Fprintf(t.stdout, "table %s is not guarded any more%s\n", dash(g.Table), parts(g))
+	fmt.Fprintf(t.stdout, "table %s is not guarded any more%s\n", table.Dash(g.Table), parts(g))
 	if g.Stamp != "" {
-		fmt.Fprintf(t.stdout, "its column %s stays: drop it if nobody needs it\n", dash(g.Stamp))
+		fmt.Fprintf(t.stdout, "its column %s stays: drop it if nobody needs it\n", table.Dash(g.Stamp))
 	}
 	return nil
 }

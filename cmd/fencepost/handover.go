@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/handover"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/table"
 )
 
 const handoverAbout = `
@@ -75,7 +76,7 @@ func runHandover(ctx context.Context, t terminal, args []string) error {
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		if o.cfg != nil && o.cfg.Resources[resource].Election == "token" {
-			return fmt.Errorf("resource %s was not handed over: the application elects its leader (resources.<name>.election is token). Let the application's own elector choose the worker: whoever brings the highest token leads", dash(resource))
+			return fmt.Errorf("resource %s was not handed over: the application elects its leader (resources.<name>.election is token). Let the application's own elector choose the worker: whoever brings the highest token leads", table.Dash(resource))
 		}
 		order, err := st.Handover(ctx, resource, *to, d, o.orderer())
 		if err != nil {
@@ -83,7 +84,7 @@ func runHandover(ctx context.Context, t terminal, args []string) error {
 		}
 		o.sayShadow(t, database, resource)
 		if order == nil {
-			fmt.Fprintf(t.stdout, "database %s: worker %s leads resource %s already: nothing changed\n", database, dash(*to), dash(resource))
+			fmt.Fprintf(t.stdout, "database %s: worker %s leads resource %s already: nothing changed\n", database, table.Dash(*to), table.Dash(resource))
 			return nil
 		}
 		waiting, cancel := context.WithTimeoutCause(ctx, *timeout, errNotYet)
@@ -123,7 +124,7 @@ func (h *handingOver) unknown(after time.Duration) error {
 		why = fmt.Sprintf(" (%v)", h.unseen)
 	}
 	return fmt.Errorf("resource %s: %w after %s%s: worker %s may take the lead until %s, and any worker after that. Run the command again to see what has become of it, or end it with fencepost pause and fencepost resume",
-		dash(h.order.Resource), errNotYet, after, why, dash(h.order.Worker), h.order.Until.Local().Format(time.TimeOnly))
+		table.Dash(h.order.Resource), errNotYet, after, why, table.Dash(h.order.Worker), h.order.Until.Local().Format(time.TimeOnly))
 }
 
 // await waits for the outcome, and says it. Its error is that of a hand-over that has failed.
@@ -138,7 +139,7 @@ func (h *handingOver) await(ctx context.Context) error {
 		switch {
 		case h.unseen != nil:
 		case s.Order != h.order.ID:
-			return fmt.Errorf("resource %s: another hand-over has taken the place of this one", dash(h.order.Resource))
+			return fmt.Errorf("resource %s: another hand-over has taken the place of this one", table.Dash(h.order.Resource))
 		case s.Epoch > s.From:
 			return h.ended(ctx, tick)
 		case over:
@@ -162,7 +163,7 @@ func (h *handingOver) look(ctx context.Context, settled bool) error {
 	case err != nil && ctx.Err() != nil:
 		return err
 	case errors.Is(err, pgx.ErrNoRows):
-		return fmt.Errorf("resource %s was not handed over: %w", dash(h.order.Resource), fencing.ErrRemoved)
+		return fmt.Errorf("resource %s was not handed over: %w", table.Dash(h.order.Resource), fencing.ErrRemoved)
 	case errors.As(err, &refused) && !unavailable[refused.Code[:min(2, len(refused.Code))]]:
 		return err
 	case err != nil:
@@ -179,13 +180,13 @@ var unavailable = map[string]bool{"08": true, "53": true, "57": true}
 
 // ended says who has the new epoch.
 func (h *handingOver) ended(ctx context.Context, tick *time.Ticker) error {
-	resource := dash(h.order.Resource)
+	resource := table.Dash(h.order.Resource)
 	switch h.state.Holder {
 	case h.order.Worker:
 	case "":
 		return fmt.Errorf("resource %s: another order has ended the hand-over: nobody holds epoch %d", resource, h.state.Epoch)
 	default:
-		return fmt.Errorf("resource %s was not handed over: worker %s was granted epoch %d", resource, dash(h.state.Holder), h.state.Epoch)
+		return fmt.Errorf("resource %s was not handed over: worker %s was granted epoch %d", resource, table.Dash(h.state.Holder), h.state.Epoch)
 	}
 	taken := h.state
 	for give := time.After(handoverTold); h.state.Gap() == 0 && ctx.Err() == nil; {
@@ -202,22 +203,22 @@ func (h *handingOver) ended(ctx context.Context, tick *time.Ticker) error {
 	}
 	from, gap := "nobody led", ""
 	if h.state.Former != "" {
-		from = fmt.Sprintf("worker %s had epoch %d", dash(h.state.Former), h.state.From)
+		from = fmt.Sprintf("worker %s had epoch %d", table.Dash(h.state.Former), h.state.From)
 	}
 	if d := h.state.Gap(); d > 0 {
 		gap = fmt.Sprintf("; no transaction could begin to write for %s", d.Round(time.Millisecond))
 	}
 	fmt.Fprintf(h.t.stdout, "database %s: worker %s leads resource %s with epoch %d; before, %s%s\n",
-		h.database, dash(h.order.Worker), resource, taken.Epoch, from, gap)
+		h.database, table.Dash(h.order.Worker), resource, taken.Epoch, from, gap)
 	return nil
 }
 
 // ranOut is the error of a hand-over whose offer has run out.
 func (h *handingOver) ranOut() error {
-	why := fmt.Sprintf("worker %s has not taken the lead, and any worker may now", dash(h.order.Worker))
+	why := fmt.Sprintf("worker %s has not taken the lead, and any worker may now", table.Dash(h.order.Worker))
 	if h.state.Former != "" && h.state.Stopped.IsZero() {
 		why = fmt.Sprintf("the leader was not stopped, so worker %s, which had epoch %d, may lead still or again: its proxy is not reachable, is older than this command, or does not look for orders",
-			dash(h.state.Former), h.state.From)
+			table.Dash(h.state.Former), h.state.From)
 	}
-	return fmt.Errorf("resource %s was not handed over: the offer to worker %s has run out. %s", dash(h.order.Resource), dash(h.order.Worker), why)
+	return fmt.Errorf("resource %s was not handed over: the offer to worker %s has run out. %s", table.Dash(h.order.Resource), table.Dash(h.order.Worker), why)
 }

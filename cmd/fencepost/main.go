@@ -1,8 +1,7 @@
 // Command fencepost is a proxy for PostgreSQL that lets a worker write only
 // while it holds the highest epoch of its resource.
 //
-// There is one file per command; serve.go is the only place that wires the packages
-// together.
+// There is one file per command. Package service wires together what a proxy is made of.
 package main
 
 import (
@@ -113,10 +112,6 @@ func commands() []command {
 		{name: "raft", args: "bootstrap | add | remove NODE | status", summary: "manage the proxies that are nodes of election.provider raft", run: runRaft},
 		{name: "explain", args: "SQL", summary: "show who may run each statement of a text", run: runExplain},
 		{name: "explain-route", args: "--user USER --client IP", summary: "show which route a connection would get, and why", run: runExplainRoute},
-		{name: "demo", args: "[--election postgres|consul|etcd|kubernetes|raft|redis|zookeeper]", summary: "show a frozen leader being fenced", run: runDemo},
-		{name: "playground", args: "[--listen ADDRESS]", summary: "show on a web page how workers compete, fail and are fenced", run: runPlayground},
-		{name: "demo-worker", summary: "one worker of the demo", hidden: true, run: runDemoWorker},
-		{name: "playground-worker", summary: "one worker of the playground", hidden: true, run: runPlaygroundWorker},
 		{name: "completion", args: "bash | zsh | fish", summary: "print a script by which a shell completes commands", run: runCompletion},
 		{name: "man", summary: "print the manual page", run: runMan},
 		{name: "version", summary: "print the version", run: runVersion},

@@ -97,8 +97,6 @@ func TestExitCodesAndUsage(t *testing.T) {
 		{"migrate without a DSN", []string{"migrate"}, exitUsage, "--dsn is required"},
 		{"migrate with a broken DSN", []string{"migrate", "--dsn", "postgres://u:secret@h:port/d"}, exitUsage, "fencepost migrate:"},
 		{"status of nobody", []string{"status", "--admin", "127.0.0.1:1"}, exitFailure, "admin address"},
-		{"demo with an unknown elector", []string{"demo", "--election", "chubby"}, exitUsage, "postgres, consul, etcd, kubernetes, raft, redis, zookeeper"},
-		{"demo-worker without a DSN", []string{"demo-worker"}, exitUsage, "--lease is required"},
 		{"generation without a verb", []string{"generation"}, exitUsage, "bump"},
 		{"explain without a text", []string{"explain"}, exitUsage, "no SQL text given"},
 	} {
@@ -255,7 +253,6 @@ func TestBashCompletes(t *testing.T) {
 	for line, want := range map[string]string{
 		"fencepost st":                        "status",
 		"fencepost re":                        "reload resource resume",
-		"fencepost demo-":                     "",
 		"fencepost help mig":                  "migrate",
 		"fencepost completion b":              "bash",
 		"fencepost resource ":                 "list rm --help",

@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // TestAManagedServiceGivesEnoughRights: an administrator who is no superuser, as the services of docs/managed.md have,
@@ -46,13 +47,13 @@ func testManaged(t *testing.T, s *pgtest.Server, stats string) {
 		t.Fatalf("migrate: code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
 	s.Exec(t, admin, db, "CREATE TABLE charges (worker text)", "GRANT ALL ON charges TO "+app)
-	r := startServing(t, s, func(c *config.Config) {
+	r := servicetest.Start(t, s, func(c *config.Config) {
 		c.Control.User, c.Control.ProbeDatabase = control, db
 		c.Lease.WorkerTimeout, c.Lease.Grace = config.Duration(time.Second), config.Duration(200*time.Millisecond)
 	})
 	join := func(worker string) func(string) error {
-		conn := r.connect(t, db, "user="+app+"&fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="+worker)
-		return func(sql string) error { return execSQL(t, conn, sql) }
+		conn := r.Connect(t, db, "user="+app+"&fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="+worker)
+		return func(sql string) error { return servicetest.Exec(t, conn, sql) }
 	}
 	a := join("a")
 	for _, sql := range []string{"BEGIN", "INSERT INTO charges VALUES ('a')"} {
@@ -61,14 +62,14 @@ func testManaged(t *testing.T, s *pgtest.Server, stats string) {
 		}
 	}
 	b := join("b") // when a has been silent for the worker timeout
-	wantState(t, a("COMMIT"), "ZF001")
+	servicetest.WantState(t, a("COMMIT"), "ZF001")
 	if err := b("INSERT INTO charges VALUES ('b')"); err != nil {
 		t.Errorf("the new leader: %v", err)
 	}
 	if got := pgtest.Ask[string](t, s, db, "SELECT string_agg(worker, ' ') FROM charges"); got != "b" {
 		t.Errorf("the table contains %q", got)
 	}
-	if n := len(r.log.lines(t, "terminated a backend that blocked a grant")); n != 1 {
+	if n := len(r.Log.Lines(t, "terminated a backend that blocked a grant")); n != 1 {
 		t.Errorf("the grant has ended %d backends, so the test proves nothing", n)
 	}
 	env := map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": control, "FENCEPOST_LIMITS_MAX_CONNECTIONS": "10"}

@@ -22,6 +22,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/service/hosts"
+	"github.com/fencepost/fencepost/internal/table"
 	"github.com/fencepost/fencepost/migrations"
 )
 
@@ -134,7 +135,7 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 			return err
 		}
 		defer st.Close()
-		return do(ctx, t, st, dash(database))
+		return do(ctx, t, st, table.Dash(database))
 	}
 	cfg, err := loadConfig(o.config, t.environ())
 	if err != nil {
@@ -143,7 +144,7 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 	o.cfg = &cfg
 	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
 		t.stdout = out
-		return do(ctx, t, st, dash(o.database))
+		return do(ctx, t, st, table.Dash(o.database))
 	})
 }
 
@@ -254,20 +255,20 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 		o.sayShadow(t, database, resource)
 		switch {
 		case order == nil && *worker == "":
-			fmt.Fprintf(t.stdout, "database %s: nobody leads resource %s: nothing changed\n", database, dash(resource))
+			fmt.Fprintf(t.stdout, "database %s: nobody leads resource %s: nothing changed\n", database, table.Dash(resource))
 			return nil
 		case order == nil:
-			fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s: nothing changed\n", database, dash(*worker), dash(resource))
+			fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s: nothing changed\n", database, table.Dash(*worker), table.Dash(resource))
 			return nil
 		}
 		switch {
 		case sayEvicted(t, database, order):
 			o.sayLost(ctx, t, st, database, order)
 		case order.Epoch != 0: // the ledger does not say any more whose token it was
-			fmt.Fprintf(t.stdout, "database %s: the token in force does not lead resource %s any more: nobody holds epoch %d\n", database, dash(resource), order.Epoch)
+			fmt.Fprintf(t.stdout, "database %s: the token in force does not lead resource %s any more: nobody holds epoch %d\n", database, table.Dash(resource), order.Epoch)
 		}
 		if !order.Until.IsZero() {
-			fmt.Fprintf(t.stdout, "database %s: worker %s may not campaign for resource %s until %s\n", database, dash(order.Worker), dash(resource),
+			fmt.Fprintf(t.stdout, "database %s: worker %s may not campaign for resource %s until %s\n", database, table.Dash(order.Worker), table.Dash(resource),
 				order.Until.Local().Format(time.DateTime))
 		}
 		return nil
@@ -287,10 +288,10 @@ func (o *orderOptions) sayShadow(t terminal, database, resource string) {
 	switch {
 	case o.cfg == nil:
 		fmt.Fprintf(t.stdout, "database %s: --dsn does not read the configuration of the proxies: if it has enforce: shadow for resource %s, where nothing is refused, its workers go on writing\n",
-			database, dash(resource))
+			database, table.Dash(resource))
 	case o.cfg.Resources[resource].EnforceMode() == "shadow":
 		fmt.Fprintf(t.stdout, "database %s: resource %s is in shadow (resources.<name>.enforce), where nothing is refused: its workers go on writing\n",
-			database, dash(resource))
+			database, table.Dash(resource))
 	}
 }
 
@@ -300,7 +301,7 @@ func sayEvicted(t terminal, database string, order *fencing.Order) bool {
 		return false
 	}
 	fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s any more: nobody holds epoch %d\n",
-		database, dash(order.Worker), dash(order.Resource), order.Epoch)
+		database, table.Dash(order.Worker), table.Dash(order.Resource), order.Epoch)
 	return true
 }
 
@@ -318,10 +319,10 @@ func sayLost(ctx context.Context, out io.Writer, st *store.Store, database strin
 	others, err := st.Sharers(asking, order)
 	if err != nil {
 		fmt.Fprintf(out, "database %s: it is not known whether other workers led resource %s by the same token, and do not lead it any more either, because the table fencepost.bearers cannot be read: %v\n",
-			database, dash(order.Resource), err)
+			database, table.Dash(order.Resource), err)
 	}
 	for _, worker := range others {
-		fmt.Fprintf(out, "database %s: worker %s led resource %s by the same token, and does not lead it any more either\n", database, dash(worker), dash(order.Resource))
+		fmt.Fprintf(out, "database %s: worker %s led resource %s by the same token, and does not lead it any more either\n", database, table.Dash(worker), table.Dash(order.Resource))
 		stale(worker)
 	}
 }
@@ -333,7 +334,7 @@ func (o *orderOptions) sayStale(t terminal, database, resource, worker string) {
 		return
 	}
 	fmt.Fprintf(t.stdout, "database %s: --dsn does not read the configuration of the proxies: if it has on_stale: discard for resource %s, restart worker %s, whose writes are then discarded without an error\n",
-		database, dash(resource), dash(worker))
+		database, table.Dash(resource), table.Dash(worker))
 }
 
 func runPause(ctx context.Context, t terminal, args []string) error {
@@ -355,7 +356,7 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 			if _, err := st.Fence(ctx, resource); err != nil { // which makes it
 				return err
 			}
-			fmt.Fprintf(t.stdout, "database %s: resource %s is new: no worker has connected for it yet\n", database, dash(resource))
+			fmt.Fprintf(t.stdout, "database %s: resource %s is new: no worker has connected for it yet\n", database, table.Dash(resource))
 			order, err = st.Pause(ctx, resource, o.orderer())
 		}
 		if err != nil {
@@ -363,13 +364,13 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 		}
 		o.sayShadow(t, database, resource)
 		if order == nil {
-			fmt.Fprintf(t.stdout, "database %s: resource %s is paused already: nothing changed\n", database, dash(resource))
+			fmt.Fprintf(t.stdout, "database %s: resource %s is paused already: nothing changed\n", database, table.Dash(resource))
 			return nil
 		}
 		if sayEvicted(t, database, order) {
 			o.sayLost(ctx, t, st, database, order)
 		}
-		fmt.Fprintf(t.stdout, "database %s: resource %s is paused: nobody leads it until fencepost resume\n", database, dash(resource))
+		fmt.Fprintf(t.stdout, "database %s: resource %s is paused: nobody leads it until fencepost resume\n", database, table.Dash(resource))
 		return nil
 	})
 }
@@ -385,10 +386,10 @@ func runResume(ctx context.Context, t terminal, args []string) error {
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Resume(ctx, resource, *worker, o.orderer())
-		subject := "resource " + dash(resource)
+		subject := "resource " + table.Dash(resource)
 		was, is := "is not paused", "is not paused any more"
 		if *worker != "" {
-			subject = fmt.Sprintf("worker %s of resource %s", dash(*worker), dash(resource))
+			subject = fmt.Sprintf("worker %s of resource %s", table.Dash(*worker), table.Dash(resource))
 			was, is = "may campaign already", "may campaign again"
 		}
 		switch {
@@ -410,4 +411,13 @@ func parseDays(name, text string) (time.Duration, error) {
 		return 0, usagef("%s is %q: use a duration such as 90d, 12h or 10m", name, text)
 	}
 	return age.D(), nil
+}
+
+// sayDiscarded tells an operator that the writes of a worker that has just lost the lead are discarded,
+// if the configuration says so.
+func sayDiscarded(out io.Writer, cfg config.Config, database, resource, worker string) {
+	if cfg.Resources[resource].StaleMode() == "discard" {
+		fmt.Fprintf(out, "database %s: resource %s has on_stale: discard: what worker %s writes on the connections that it has is discarded without an error, until it closes them: restart it\n",
+			database, table.Dash(resource), table.Dash(worker))
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // TestCommandsSayWhatIsMissing, or wrong with their flags.
@@ -115,8 +116,8 @@ func TestAPauseWithoutWorkersIsShownAsItIs(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, nil)
-	if err := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a").Close(context.Background()); err != nil {
+	r := servicetest.Start(t, s, nil)
+	if err := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=a").Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('mail')")
@@ -131,12 +132,12 @@ func TestAPauseWithoutWorkersIsShownAsItIs(t *testing.T) {
 	order("pause")
 	s.Exec(t, pgtest.Control, db, "UPDATE fencepost.orders SET asked_at = asked_at - interval '1 hour'")
 	for _, resource := range []string{"billing", "mail"} {
-		eventually(t, resource+" to be paused for an hour", func() bool {
-			code, _ := r.ask(t, "/v1/resources/"+db+"/"+resource)
+		servicetest.Eventually(t, resource+" to be paused for an hour", func() bool {
+			code, _ := r.Ask(t, "/v1/resources/"+db+"/"+resource)
 			if code != http.StatusOK {
 				return false // not read yet
 			}
-			v := r.view(t, db, resource)
+			v := r.View(t, db, resource)
 			return v.State == "paused" && v.StateSince != nil && time.Since(*v.StateSince).Round(time.Hour) == time.Hour
 		})
 	}
@@ -146,15 +147,11 @@ func TestAPauseWithoutWorkersIsShownAsItIs(t *testing.T) {
 	}
 	var v admin.ResourceView
 	var mail string
-	for range 3 { // a busy server may not answer in time
-		r.reread.mu.Lock()
-		r.reread.until = time.Time{} // as if a second had passed
-		r.reread.mu.Unlock()
-		v = r.view(t, db, "billing")
-		if _, mail = r.ask(t, "/v1/resources/"+db+"/mail"); v.State != "paused" && !strings.Contains(mail, "paused") {
-			break
-		}
-	}
+	servicetest.Eventually(t, "the end of the pause to be read", func() bool { // at most once a second
+		v = r.View(t, db, "billing")
+		_, mail = r.Ask(t, "/v1/resources/"+db+"/mail")
+		return v.State != "paused" && !strings.Contains(mail, "paused")
+	})
 	if v.State != "absent" || v.StateSince == nil || time.Since(*v.StateSince) > time.Minute {
 		t.Errorf("after the pause: %s since %v", v.State, v.StateSince)
 	}
@@ -169,15 +166,15 @@ func TestAProxyWithoutWorkersKnowsWhoLeadsElsewhere(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	lead(t, s, db, "a", nil)
-	r := startServing(t, s, func(c *config.Config) { c.Control.ProbeDatabase = db })
+	r := servicetest.Start(t, s, func(c *config.Config) { c.Control.ProbeDatabase = db })
 	grantedTo := func(worker string) bool {
-		_, body := r.ask(t, "/v1/resources/"+db+"/billing")
+		_, body := r.Ask(t, "/v1/resources/"+db+"/billing")
 		return strings.Contains(body, `"granted_to": "`+worker+`"`)
 	}
-	eventually(t, "the proxy to have read the database", func() bool { return grantedTo("a") })
+	servicetest.Eventually(t, "the proxy to have read the database", func() bool { return grantedTo("a") })
 	lead(t, s, db, "b", nil)
 	began := time.Now()
-	eventually(t, "b to be known", func() bool { return grantedTo("b") })
+	servicetest.Eventually(t, "b to be known", func() bool { return grantedTo("b") })
 	if took := time.Since(began); took > 15*time.Second { // otherwise, it is read every 30 s
 		t.Errorf("it took %s", took)
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/fencepost/fencepost/internal/logqueue"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/service"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // TestServeTellsSystemd checks that a service of Type=notify is started when it accepts
@@ -42,9 +44,9 @@ func TestServeTellsSystemd(t *testing.T) {
 			t.Fatalf("systemd is told %q, %v; want %q", buf[:n], err, want)
 		}
 	}
-	r := startServing(t, pgtest.Shared(t), nil)
+	r := servicetest.Start(t, pgtest.Shared(t), nil)
 	mustHear("READY=1")
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	mustHear("STOPPING=1")
@@ -85,12 +87,12 @@ func TestNobodyWaitsForTheLog(t *testing.T) {
 	}))
 	dsn := fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable&fencepost.resource=r&fencepost.worker=", pgtest.App, listen, db)
 	connect := func(worker string) (conn *pgx.Conn, err error) {
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, servicetest.Patience)
 		defer cancel()
 		return pgx.Connect(ctx, dsn+worker)
 	}
 	var leader *pgx.Conn
-	eventually(t, "the proxy to serve", func() bool {
+	servicetest.Eventually(t, "the proxy to serve", func() bool {
 		var err error
 		leader, err = connect("leader&fencepost.campaign=wait")
 		return err == nil
@@ -118,7 +120,7 @@ func TestNobodyWaitsForTheLog(t *testing.T) {
 		if c != exitFailure {
 			t.Errorf("exit code %d, want %d, since lines were lost", c, exitFailure)
 		}
-	case <-time.After(patience):
+	case <-time.After(servicetest.Patience):
 		t.Fatal("the process does not end")
 	}
 }
@@ -132,7 +134,7 @@ func TestALogThatNobodyReadsEndsTheProxy(t *testing.T) {
 		if c != exitFailure {
 			t.Errorf("exit code %d, want %d", c, exitFailure)
 		}
-	case <-time.After(patience):
+	case <-time.After(servicetest.Patience):
 		t.Fatal("the process does not end")
 	}
 }
@@ -148,13 +150,13 @@ func TestALineWithoutRoomIsNotToldToStandardError(t *testing.T) {
 	before := os.Stderr
 	os.Stderr = w
 	full := writerFunc(func([]byte) (int, error) { return 0, logqueue.ErrExpired })
-	logs, err := newLogger(config.Default().Log, full, full)
+	logs, err := service.NewLoggers(config.Default().Log, full, full)
 	os.Stderr = before
 	if err != nil {
 		t.Fatal(err)
 	}
-	logs.log.Info("a line")
-	logs.audit.Info("another one")
+	logs.Log.Info("a line")
+	logs.Audit.Info("another one")
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}

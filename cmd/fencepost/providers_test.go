@@ -21,6 +21,7 @@ import (
 	"github.com/fencepost/fencepost/internal/electors"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // testElector is a provider that only the tests have: it keeps its leases in Postgres, and
@@ -72,19 +73,28 @@ func TestAProviderIsOneRow(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, func(c *config.Config) { c.Election.Provider = "test" })
-	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
-	if err := execSQL(t, conn, "CREATE TABLE work (n int)"); err != nil {
+	var service *testService
+	r := servicetest.StartWith(t, s, servicetest.Options{
+		Kinds:  kinds,
+		Change: func(c *config.Config) { c.Election.Provider = "test" },
+		Open: func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
+			opened, err := kinds.Serve(cfg, proxy, log)
+			service = opened.(*testService)
+			return opened, err
+		},
+	})
+	conn := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
+	if err := servicetest.Exec(t, conn, "CREATE TABLE work (n int)"); err != nil {
 		t.Errorf("the leader's write: %v", err)
 	}
-	eventually(t, "/readyz to show what the service says", func() bool {
-		code, body := r.ask(t, "/readyz")
+	servicetest.Eventually(t, "/readyz to show what the service says", func() bool {
+		code, body := r.Ask(t, "/readyz")
 		return code == http.StatusOK && strings.Contains(body, "the test service is away")
 	})
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Errorf("end the proxy: %v", err)
 	}
-	if service := r.leases.(*testService); service.databases.Load() != 1 || service.closed.Load() != 1 {
+	if service.databases.Load() != 1 || service.closed.Load() != 1 {
 		t.Errorf("opened for %d databases, closed %d times", service.databases.Load(), service.closed.Load())
 	}
 
@@ -133,7 +143,7 @@ func TestAProxyIsTheOnlyNode(t *testing.T) {
 	}
 	must(node, exitOK, "raft", "bootstrap")
 	must(node, exitFailure, "raft", "bootstrap")
-	r := startServing(t, s, func(c *config.Config) {
+	r := servicetest.Start(t, s, func(c *config.Config) {
 		c.Proxy.ID, c.Election.Provider = "a", "raft"
 		c.Election.Raft = config.Raft{
 			Peers: config.Peers{{Name: "a", Address: address}}, Dir: dir,
@@ -142,7 +152,7 @@ func TestAProxyIsTheOnlyNode(t *testing.T) {
 	})
 	leads := func(worker, epoch string) {
 		t.Helper()
-		conn := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="+worker)
+		conn := r.Connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="+worker)
 		wantEpoch(t, conn.PgConn().ParameterStatus("fencepost.epoch"), epoch)
 		if err := conn.Close(t.Context()); err != nil {
 			t.Fatal(err)
@@ -169,7 +179,7 @@ func TestAProxyIsTheOnlyNode(t *testing.T) {
 	if out := must(env, exitFailure, "doctor", "--database", db); !strings.Contains(out.stdout, "Raft has 1 of the three nodes") {
 		t.Errorf("the doctor says\n%s", out.stdout)
 	}
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	out := runCommand(t, env, "generation", "bump")

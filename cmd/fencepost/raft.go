@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencepost/fencepost/election/raft"
 	"github.com/fencepost/fencepost/internal/electors"
+	"github.com/fencepost/fencepost/internal/table"
 )
 
 const raftAbout = `
@@ -179,5 +180,5 @@ func showRaft(w io.Writer, s raft.Status, asJSON bool) error {
 	for i, n := range nodes {
 		rows[i] = []string{n.Name, n.Address, n.Member, n.State, strconv.FormatUint(n.Applied, 10)}
 	}
-	return errors.Join(append(errs, printTable(w, "NODE\tADDRESS\tMEMBER\tSTATE\tAPPLIED", rows))...)
+	return errors.Join(append(errs, table.Print(w, "NODE\tADDRESS\tMEMBER\tSTATE\tAPPLIED", rows))...)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/service/hosts"
+	"github.com/fencepost/fencepost/internal/table"
 )
 
 const resourceAbout = `
@@ -89,13 +90,13 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 		order, err := st.Remove(ctx, resource, *force, o.orderer())
 		switch {
 		case errors.Is(err, store.ErrNoResource), err == nil && order == nil:
-			fmt.Fprintf(t.stdout, "database %s: there is no resource %s: nothing changed\n", database, dash(resource))
+			fmt.Fprintf(t.stdout, "database %s: there is no resource %s: nothing changed\n", database, table.Dash(resource))
 			return nil
 		case err != nil:
 			return err
 		}
 		sayEvicted(t, database, order)
-		fmt.Fprintf(t.stdout, "database %s: resource %s is removed\n", database, dash(resource))
+		fmt.Fprintf(t.stdout, "database %s: resource %s is removed\n", database, table.Dash(resource))
 		return nil
 	})
 }
@@ -113,26 +114,26 @@ func listResources(ctx context.Context, t terminal, st *store.Store) error {
 	for _, r := range list {
 		since := ""
 		if !r.GrantedAt.IsZero() {
-			since = sinceText(r.GrantedAt)
+			since = table.Since(r.GrantedAt)
 		}
 		rows = append(rows, []string{r.Resource, strconv.FormatInt(int64(r.Epoch), 10), r.Worker, since, barsText(bars[r.Resource])})
 	}
-	return printTable(t.stdout, "RESOURCE\tEPOCH\tHOLDER\tSINCE\tORDERS", rows)
+	return table.Print(t.stdout, "RESOURCE\tEPOCH\tHOLDER\tSINCE\tORDERS", rows)
 }
 
 // barsText says which orders of a resource are in force.
 func barsText(bars []store.Bar) string {
 	var texts []string
 	for _, b := range bars {
-		text := fmt.Sprintf("paused since %s by %s", b.AskedAt.Local().Format(time.DateTime), dash(b.AskedBy))
+		text := fmt.Sprintf("paused since %s by %s", b.AskedAt.Local().Format(time.DateTime), table.Dash(b.AskedBy))
 		switch {
 		case b.Offered:
-			text = fmt.Sprintf("handed over to worker %s, if it takes the lead before %s, by %s", dash(b.Worker), b.Until.Local().Format(time.DateTime), dash(b.AskedBy))
+			text = fmt.Sprintf("handed over to worker %s, if it takes the lead before %s, by %s", table.Dash(b.Worker), b.Until.Local().Format(time.DateTime), table.Dash(b.AskedBy))
 		case b.Worker != "":
-			text = fmt.Sprintf("worker %s may not campaign until %s, by %s", dash(b.Worker), b.Until.Local().Format(time.DateTime), dash(b.AskedBy))
+			text = fmt.Sprintf("worker %s may not campaign until %s, by %s", table.Dash(b.Worker), b.Until.Local().Format(time.DateTime), table.Dash(b.AskedBy))
 		}
 		if b.Reason != "" {
-			text += ": " + dash(b.Reason)
+			text += ": " + table.Dash(b.Reason)
 		}
 		texts = append(texts, text)
 	}
@@ -175,7 +176,7 @@ func writeOrders(out io.Writer, all []fencing.Order) error {
 		}
 		rows = append(rows, []string{o.AskedAt.UTC().Format(form), string(o.Kind), o.Resource, o.Worker, until, epoch, o.AskedBy, o.Role, o.Reason})
 	}
-	return printTable(out, "WHEN\tORDER\tRESOURCE\tWORKER\tUNTIL\tEPOCH\tASKED BY\tROLE\tREASON", rows)
+	return table.Print(out, "WHEN\tORDER\tRESOURCE\tWORKER\tUNTIL\tEPOCH\tASKED BY\tROLE\tREASON", rows)
 }
 
 // runLedger runs ledger prune.

@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 	"github.com/fencepost/fencepost/migrations"
 )
 
@@ -30,7 +31,7 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 	admin := s.Connect(t, pgtest.Superuser, "postgres")
 	letGo := func() {
 		t.Helper()
-		eventually(t, "nobody is connected to the database", func() bool {
+		servicetest.Eventually(t, "nobody is connected to the database", func() bool {
 			var connected int
 			if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = $1", db).Scan(&connected); err != nil {
 				t.Fatal(err)
@@ -38,10 +39,10 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 			return connected == 0
 		})
 	}
-	r := startServing(t, s, nil)
+	r := servicetest.Start(t, s, nil)
 	for _, worker := range []string{"first", "second"} {
-		conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker="+worker)
-		if err := execSQL(t, conn, "CREATE TABLE "+worker+" (n int)"); err != nil {
+		conn := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker="+worker)
+		if err := servicetest.Exec(t, conn, "CREATE TABLE "+worker+" (n int)"); err != nil {
 			t.Fatalf("%s: %v", worker, err)
 		}
 		if err := conn.Close(context.Background()); err != nil {
@@ -54,14 +55,14 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 			t.Cleanup(func() { administer("DROP DATABASE " + db + "_kept WITH (FORCE)") })
 		}
 	}
-	if warnings := r.log.lines(t, "cannot listen for changes of leases; looking at them now and then"); len(warnings) > 0 {
+	if warnings := r.Log.Lines(t, "cannot listen for changes of leases; looking at them now and then"); len(warnings) > 0 {
 		t.Errorf("the log has %v", warnings)
 	}
 
 	letGo()
 	administer("DROP DATABASE "+db, "CREATE DATABASE "+db+" TEMPLATE "+db+"_kept")
-	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=third"))
-	wantState(t, err, "ZF004")
+	_, err := pgx.Connect(t.Context(), r.DSN(db, "fencepost.resource=billing&fencepost.worker=third"))
+	servicetest.WantState(t, err, "ZF004")
 	if err == nil || !strings.Contains(err.Error(), "restored from an older state") {
 		t.Errorf("a worker of a restored database: %v", err)
 	}
@@ -85,12 +86,12 @@ func TestADatabaseMadeAnewIsAnotherOne(t *testing.T) {
 				s.Exec(t, pgtest.Control, db, "ALTER TABLE fencepost.fence ALTER COLUMN id RESTART WITH 1") // by chance, or by a template
 			}
 			migrate()
-			r := startServing(t, s, func(c *config.Config) { c.Lease.Linger = config.Duration(linger) })
+			r := servicetest.Start(t, s, func(c *config.Config) { c.Lease.Linger = config.Duration(linger) })
 			const options = "fencepost.resource=billing&fencepost.worker=a"
 			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')",
 				"UPDATE fencepost.fence SET epoch = 4")
-			old := r.connect(t, db, options)
-			if err := execSQL(t, old, "CREATE TABLE t (n int)"); err != nil {
+			old := r.Connect(t, db, options)
+			if err := servicetest.Exec(t, old, "CREATE TABLE t (n int)"); err != nil {
 				t.Fatalf("a worker of the old database: %v", err)
 			}
 			s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+db+" WITH (FORCE)", "CREATE DATABASE "+db,
@@ -98,8 +99,8 @@ func TestADatabaseMadeAnewIsAnotherOne(t *testing.T) {
 			migrate()
 			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('mail')", // with the number that billing had
 				"UPDATE fencepost.fence SET epoch = 9")
-			conn := r.connect(t, db, options+"&fencepost.campaign=wait")
-			if err := execSQL(t, conn, "CREATE TABLE t (n int)"); err != nil {
+			conn := r.Connect(t, db, options+"&fencepost.campaign=wait")
+			if err := servicetest.Exec(t, conn, "CREATE TABLE t (n int)"); err != nil {
 				t.Fatalf("a worker of the new database: %v", err)
 			}
 			var billing, mail int
@@ -118,16 +119,16 @@ func TestADatabaseMadeFromATemplateIsAnotherOne(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t) // a copy of a database that has the schema
-	r := startServing(t, s, nil)
+	r := servicetest.Start(t, s, nil)
 	const options = "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="
 	for _, worker := range []string{"a", "b"} { // the second epoch is 2
-		conn := r.connect(t, db, options+worker)
+		conn := r.Connect(t, db, options+worker)
 		if err := conn.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+db+" WITH (FORCE)", "CREATE DATABASE "+db+" TEMPLATE "+pgtest.Template)
-	if err := execSQL(t, r.connect(t, db, options+"c"), "CREATE TEMPORARY TABLE t (n int)"); err != nil {
+	if err := servicetest.Exec(t, r.Connect(t, db, options+"c"), "CREATE TEMPORARY TABLE t (n int)"); err != nil {
 		t.Errorf("a worker of the new database: %v", err)
 	}
 }
@@ -180,13 +181,13 @@ func TestTheFirstWorkerOfADatabaseMadeAnewLeads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := s.Database(t)
-			r := startServing(t, s, nil)
+			r := servicetest.Start(t, s, nil)
 			for round := range 8 {
-				conn, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing"+worker))
+				conn, err := pgx.Connect(t.Context(), r.DSN(db, "fencepost.resource=billing"+worker))
 				if err != nil {
 					t.Fatalf("round %d: connect: %v", round, err)
 				}
-				if err := execSQL(t, conn, "CREATE TABLE t (n int)"); err != nil {
+				if err := servicetest.Exec(t, conn, "CREATE TABLE t (n int)"); err != nil {
 					t.Errorf("round %d: the first statement: %v", round, err)
 				}
 				if round%2 == 0 {
@@ -235,16 +236,16 @@ func TestAProxyUsesNoForeignSchema(t *testing.T) {
 		{"GRANT pg_signal_backend, pg_read_all_stats TO " + maker, "whose rights the role that asks does not have"},
 	} {
 		s.Exec(t, pgtest.Superuser, db, c.grant)
-		r := startServing(t, s, nil)
-		wantState(t, execSQL(t, r.connect(t, db, ""), "CREATE TABLE trap.work (n int)"), fencing.StateNotLeader)
+		r := servicetest.Start(t, s, nil)
+		servicetest.WantState(t, servicetest.Exec(t, r.Connect(t, db, ""), "CREATE TABLE trap.work (n int)"), fencing.StateNotLeader)
 		if c.grant == "" {
-			_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=w"))
-			wantState(t, err, fencing.StateNoFence)
+			_, err := pgx.Connect(t.Context(), r.DSN(db, "fencepost.resource=billing&fencepost.worker=w"))
+			servicetest.WantState(t, err, fencing.StateNoFence)
 		}
-		if err := r.stop(); err != nil {
+		if err := r.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		if lines := fmt.Sprint(r.log.lines(t, "refusals are not recorded in the database")); !strings.Contains(lines, c.says) {
+		if lines := fmt.Sprint(r.Log.Lines(t, "refusals are not recorded in the database")); !strings.Contains(lines, c.says) {
 			t.Errorf("after %q, the log says %v", c.grant, lines)
 		}
 		if sprung() {
@@ -258,21 +259,21 @@ func TestADatabaseMadeAnewByAnotherRole(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, nil)
-	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=first")
-	if err := execSQL(t, conn, "CREATE TABLE work (n int)"); err != nil {
+	r := servicetest.Start(t, s, nil)
+	conn := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=first")
+	if err := servicetest.Exec(t, conn, "CREATE TABLE work (n int)"); err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nobody is connected to the database", func() bool {
+	servicetest.Eventually(t, "nobody is connected to the database", func() bool {
 		return pgtest.Ask[int](t, s, "postgres", "SELECT count(*) FROM pg_stat_activity WHERE datname = $1", db) == 0
 	})
 	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+db, "CREATE DATABASE "+db)
 	_, sprung := foreign(t, s, db)
-	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=second"))
-	wantState(t, err, fencing.StateNoFence)
+	_, err := pgx.Connect(t.Context(), r.DSN(db, "fencepost.resource=billing&fencepost.worker=second"))
+	servicetest.WantState(t, err, fencing.StateNoFence)
 	if err == nil || !strings.Contains(err.Error(), "the schema fencepost belongs to role") {
 		t.Errorf("a worker is refused with %v", err)
 	}

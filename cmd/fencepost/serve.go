@@ -2,36 +2,16 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
-	"net"
-	"os"
-	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/handover"
-	"github.com/fencepost/fencepost/fencing/store"
-	"github.com/fencepost/fencepost/internal/admin"
-	"github.com/fencepost/fencepost/internal/audit/auditlog"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/electors"
-	"github.com/fencepost/fencepost/internal/faults"
-	"github.com/fencepost/fencepost/internal/service/health"
-	"github.com/fencepost/fencepost/internal/service/hosts"
-	"github.com/fencepost/fencepost/internal/service/recorded"
-	"github.com/fencepost/fencepost/internal/service/reload"
-	"github.com/fencepost/fencepost/proxy"
-	"github.com/fencepost/fencepost/proxy/pgtls"
-	"github.com/fencepost/fencepost/proxy/unixsocket"
-	"github.com/fencepost/fencepost/upstream"
+	"github.com/fencepost/fencepost/internal/service"
 )
 
 const serveAbout = `
@@ -62,20 +42,21 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, quit := context.WithCancel(ctx)
-	defer quit()
-	ctx, logs, closeLog, err := logInBackground(ctx, cfg, t.stderr)
+	ctx, logs, closeLog, err := service.LogInBackground(ctx, cfg, t.stderr)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeLog()) }()
-	s, err := newServing(cfg, logs, unless(ctx, serveElector))
+	s, err := service.New(cfg, service.Options{
+		Version: versionText(),
+		Logs:    logs,
+		Open:    unless(ctx, kinds.Serve),
+		Load:    func() (config.Config, error) { return loadServed(*path, t.environ()) },
+	})
 	if err != nil {
 		return err
 	}
-	s.quit = quit
-	s.settings.Load = func() (config.Config, error) { return loadServed(*path, t.environ()) }
-	return s.run(ctx)
+	return s.Run(ctx)
 }
 
 // refuseUnfenced refuses to serve in a build that fences nothing, except in tests.
@@ -99,41 +80,9 @@ func loadServed(path string, environ []string) (config.Config, error) {
 	return cfg, nil
 }
 
-// serving is one running proxy. It is the only place that knows all packages.
-type serving struct {
-	settings  reload.Reloader
-	id        string
-	log       *zap.Logger
-	metrics   *admin.Metrics
-	audit     auditing
-	leases    electors.Service
-	elections *election.Elections
-	proxy     *proxy.Server
-	tls       *pgtls.Clients // nil if clients are not offered TLS
-	adminTLS  *pgtls.Clients // nil if the admin address is not under TLS
-	upstream  *upstream.Servers
-	listeners []net.Listener // for workers
-	admin     net.Listener   // nil if disabled
-	draining  atomic.Bool
-	// releaseTimeout bounds the release of all leases at the end.
-	releaseTimeout time.Duration
-	quit           context.CancelFunc // ends what run was given, as SIGTERM does
-
-	faults  *faults.Register // what is wrong at present
-	records *recorded.Reader // what the databases know of resources
-	health  *health.Checker
-	fences  databases            // the databases that were opened
-	reached remembered[error]    // whether Postgres is reachable
-	warned  remembered[[]string] // warnings about privileges in the databases
-	reread  remembered[struct{}] // what databases know was read again
-}
-
-// opener opens the lease service of the named proxy.
-type opener func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error)
-
 // unless returns an opener that returns when the context ends: one that waits for a disk that hangs must not
 // keep a proxy from ending at the first signal.
-func unless(ctx context.Context, open opener) opener {
+func unless(ctx context.Context, open service.Opener) service.Opener {
 	return func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
 		type opened struct {
 			leases electors.Service
@@ -151,222 +100,4 @@ func unless(ctx context.Context, open opener) opener {
 			return nil, fmt.Errorf("asked to end while the lease service was opened: %w", context.Cause(ctx))
 		}
 	}
-}
-
-// newServing listens and wires the packages together; open opens the lease service. run must be called on the
-// result.
-func newServing(cfg config.Config, logs loggers, open opener) (_ *serving, err error) {
-	log := logs.log
-	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
-		return nil, err
-	}
-	s := &serving{releaseTimeout: releaseTimeout, log: log, metrics: admin.NewMetrics(), faults: faults.NewRegister(log.Named("faults"), 0), records: recorded.NewReader()}
-	s.audit = s.newAuditing(logs)
-	s.settings.Log, s.settings.Apply = log.Named("reload"), func(c *config.Config) { s.apply(c, logs) }
-	s.settings.Start(cfg)
-	if err := s.listen(); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			s.closeListeners()
-			if s.proxy != nil {
-				s.proxy.Close()
-			}
-		}
-	}()
-	if s.id, err = proxyID(cfg, s.listeners); err != nil {
-		return nil, err
-	}
-	if err = s.newSides(cfg); err != nil {
-		return nil, err
-	}
-	if s.elections, err = s.newElections(); err != nil {
-		return nil, err
-	}
-	s.settings.Note, s.settings.Before = s.noteChange, s.readFilesAgain
-	s.showMetrics()
-	s.health = s.newHealth()
-	s.proxy, err = proxy.NewServer(proxy.Config{
-		Upstream:       s.upstream,
-		ControlUser:    cfg.Control.User,
-		TLS:            s.tls,
-		TrustedProxies: cfg.ProxyProtocol.Trusted.Prefixes(),
-		Console:        s.newConsole(),
-		Candidates:     s.elections,
-		Policy:         policy{s.current}.session,
-		ProxyID:        s.id,
-		StartupWait:    cfg.StartupWait.D(),
-		StartupTimeout: cfg.StartupTimeout.D(),
-		MaxConnections: cfg.Limits.MaxConnections,
-
-		ResourcesPerConnection: func() int { return s.current().Limits.ResourcesPerConnection },
-		LogConnections:         func() bool { return s.current().Log.Connections },
-
-		Logger: log.Named("proxy"),
-		// The metrics come first, so that whoever sees the line also sees the count.
-		Auditors: []fencing.Auditor{s.metrics, auditlog.Recorders{s.audit.log, s.audit.table}},
-		Metrics:  s.metrics,
-	})
-	if err != nil {
-		return nil, err
-	}
-	// Last, because it may start to watch the lease service, or be a part of it.
-	s.leases, err = open(cfg, s.id, log)
-	return s, err
-}
-
-// showMetrics adds the metrics that are read at each scrape.
-func (s *serving) showMetrics() {
-	s.metrics.Watch(s.resources)
-	s.metrics.WatchFaults(s.faults.Lasting)
-	s.metrics.WatchReady(s.readiness)
-	s.metrics.WatchHosts(s.upstream.Views)
-	s.metrics.WatchProcess(s.process())
-}
-
-// process is what is told of the process itself.
-func (s *serving) process() admin.Process {
-	return admin.Process{
-		Version: versionText(), Certificates: s.certificates, LastReload: s.settings.Last,
-		Traffic: func() map[string]proxy.Traffic { return s.proxy.Traffic() }, // there may be no proxy yet
-	}
-}
-
-// keepalive detects a client whose host has died silently: its connection ends after 75
-// s without a response, and releases what it holds.
-var keepalive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 6}
-
-// listen opens all listeners, or none.
-func (s *serving) listen() error {
-	for _, address := range s.current().Listen {
-		ln, err := listenAt(address, fs.FileMode(s.current().ListenMode))
-		if err != nil {
-			s.closeListeners()
-			return fmt.Errorf("listen for workers (setting listen): %w", err)
-		}
-		s.listeners = append(s.listeners, ln)
-	}
-	if s.current().Admin.Address == "" {
-		return nil
-	}
-	var err error
-	if s.admin, err = net.Listen("tcp", s.current().Admin.Address); err != nil {
-		s.closeListeners()
-		return fmt.Errorf("listen on the admin address (set admin: \"\" to disable it): %w", err)
-	}
-	return nil
-}
-
-// listenAt opens one listener for workers.
-func listenAt(address config.Address, mode fs.FileMode) (net.Listener, error) {
-	if address.Network() == unixsocket.Network {
-		return unixsocket.Listen(string(address), mode)
-	}
-	workers := net.ListenConfig{KeepAliveConfig: keepalive}
-	return workers.Listen(context.Background(), "tcp", string(address))
-}
-
-// closeListeners closes the listeners of a serving that never ran: nobody has
-// connected.
-func (s *serving) closeListeners() {
-	for _, ln := range s.listeners {
-		_ = ln.Close()
-	}
-	if s.admin != nil {
-		_ = s.admin.Close()
-	}
-}
-
-// newElections connects the elections to the fence tables and to the lease service.
-func (s *serving) newElections() (*election.Elections, error) {
-	return election.New(election.Config{
-		Open:             s.openDatabase,
-		Idle:             s.current().Limits.ResourceIdle.D(),
-		ResourcesPerUser: func() int { return s.current().Limits.ResourcesPerUser },
-		Observe:          s.observe,
-		Logger:           s.log.Named("election"),
-		Settings:         policy{s.current}.election,
-	})
-}
-
-// observe is told of every event of the elections.
-func (s *serving) observe(e election.Event) {
-	s.metrics.Observe(e)
-	s.health.Observe(e)
-}
-
-// listener is a lease service that hears all that is sent on the channel on which proxies also tell each other of grants
-// that wait.
-type listener interface {
-	FollowNotifications(ctx context.Context, heard func(payload string))
-}
-
-// openDatabase opens a database's fence and lease service when the first worker
-// connects to that database.
-func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
-	st, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *store.Config) {
-		c.Blocked = func(resource string, by []string) { s.metrics.Blocked(database, resource, by) }
-		c.Awaited = func(resource string, backends []fencing.Awaited) { s.metrics.Awaited(database, resource, backends) }
-		c.Draining = func(resource string, e fencing.Epoch) { s.elections.Draining(database, resource, e) }
-		c.PresenceID = rand.Text()[:16] // 80 bits
-	})
-	s.health.Examined(database, err)
-	if err != nil {
-		return election.Backend{}, err
-	}
-	s.fences.add(database, st)
-	closed := func() {
-		s.fences.remove(database)
-		st.Close()
-	}
-	backend := election.Backend{
-		Fence:        newFences(st, database, s.current, s.log).open,
-		Catalog:      st,
-		FollowDrains: st.FollowDrains,
-		Orders:       st.Orders,
-		Tokens:       token.New(st.Pool()),
-		Fences:       st.Fences,
-		InForce:      st.InForce,
-		Handovers:    handover.New(st.Pool(), s.id),
-		Presence:     st,
-		CloseIdle:    st.CloseIdle,
-		Close:        closed,
-	}
-	if s.current().Election.Provider != electors.Postgres.Name { // leases in the database itself are not confirmed while it is silent
-		backend.Answers = st.Answers
-	}
-	if backend.Provider, err = s.leases.Database(database, st); err != nil {
-		closed()
-		return election.Backend{}, err
-	}
-	if leases, ok := backend.Provider.(listener); ok { // one connection listens for both
-		backend.FollowDrains = func(ctx context.Context, told func(string, fencing.Epoch)) error {
-			leases.FollowNotifications(ctx, func(payload string) {
-				if err := st.Drain(ctx, payload, told); err != nil && ctx.Err() == nil {
-					s.log.Warn("cannot follow the grants of other proxies", zap.String("database", database), zap.Error(err))
-				}
-			})
-			return context.Cause(ctx)
-		}
-	}
-	return backend, nil
-}
-
-// proxyID returns the configured name, or the host's name and the first port, or the first
-// socket's path if there is no port.
-func proxyID(cfg config.Config, listeners []net.Listener) (string, error) {
-	if cfg.Proxy.ID != "" {
-		return cfg.Proxy.ID, nil
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("determine this proxy's id (set proxy.id to choose one): %w", err)
-	}
-	for _, ln := range listeners {
-		if tcp, ok := ln.Addr().(*net.TCPAddr); ok {
-			return fmt.Sprintf("%s:%d", host, tcp.Port), nil
-		}
-	}
-	return fmt.Sprintf("%s:%s", host, listeners[0].Addr()), nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
+	"github.com/fencepost/fencepost/internal/table"
 )
 
 const shadowAbout = `
@@ -105,7 +106,7 @@ func runShadow(ctx context.Context, t terminal, args []string) error {
 func reportOf(v admin.ShadowView, least time.Duration, now time.Time) shadowReport {
 	r := shadowReport{ShadowView: v, NotYet: []string{}}
 	const step = 100 * time.Millisecond
-	fitting := (2*seconds(v.LongestSilence) + step - 1).Truncate(step)
+	fitting := (2*table.Seconds(v.LongestSilence) + step - 1).Truncate(step)
 	r.FittingTimeout = fitting.Seconds()
 	no := func(format string, args ...any) { r.NotYet = append(r.NotYet, fmt.Sprintf(format, args...)) }
 	if v.Since == nil {
@@ -116,7 +117,7 @@ func reportOf(v admin.ShadowView, least time.Duration, now time.Time) shadowRepo
 	r.NotYet = append(r.NotYet, refusals(v.WouldRefuse)...)
 	if v.WorkerTimeout != nil && r.FittingTimeout > *v.WorkerTimeout {
 		no("a worker was silent for %s and went on, and its worker timeout is %s: set resources.%s.worker_timeout to at least %s, or have it send something meanwhile (fencepost.heartbeat)",
-			leftText(seconds(v.LongestSilence)), seconds(*v.WorkerTimeout).Round(time.Millisecond), dash(v.Resource), fitting)
+			table.Left(table.Seconds(v.LongestSilence)), table.Seconds(*v.WorkerTimeout).Round(time.Millisecond), table.Dash(v.Resource), fitting)
 	}
 	r.Safe = len(r.NotYet) == 0
 	return r
@@ -142,7 +143,7 @@ func refusals(all []admin.WouldRefuse) (lines []string) {
 	}) {
 		why := shadowReasons[g.key]
 		lines = append(lines, fmt.Sprintf("%d %s would have been refused (%s), of %s: %s",
-			g.count, cmp.Or(why.what, "writes"), g.of.SQLState, names(g.workers), cmp.Or(why.do, "the audit log has the reason")))
+			g.count, cmp.Or(why.what, "writes"), g.of.SQLState, table.Names(g.workers), cmp.Or(why.do, "the audit log has the reason")))
 	}
 	return lines
 }
@@ -172,7 +173,7 @@ func grouped(all []admin.WouldRefuse, key func(admin.WouldRefuse) string) (group
 		}
 		who := "others"
 		if w.User != "" {
-			who = fmt.Sprintf("%s (%s)", dash(w.Worker), dash(w.User))
+			who = fmt.Sprintf("%s (%s)", table.Dash(w.Worker), table.Dash(w.User))
 		}
 		if !slices.Contains(g.workers, who) {
 			g.workers = append(g.workers, who)
@@ -191,31 +192,31 @@ func printShadow(out io.Writer, proxy string, reports []shadowReport) error {
 			verdict = "safe to switch"
 		}
 		if r.Since != nil {
-			since = sinceText(*r.Since)
+			since = table.Since(*r.Since)
 		}
 		if r.WorkerTimeout != nil {
-			timeout = seconds(*r.WorkerTimeout).Round(time.Millisecond).String()
+			timeout = table.Seconds(*r.WorkerTimeout).Round(time.Millisecond).String()
 		}
 		for _, g := range grouped(r.WouldRefuse, func(w admin.WouldRefuse) string { return w.SQLState + " " + w.Statement }) {
 			refused += g.count
-			would = append(would, []string{r.Database, r.Resource, g.of.SQLState, cmp.Or(g.of.Statement, "(not known)"), strconv.FormatUint(g.count, 10), sinceText(g.last), names(g.workers)})
+			would = append(would, []string{r.Database, r.Resource, g.of.SQLState, cmp.Or(g.of.Statement, "(not known)"), strconv.FormatUint(g.count, 10), table.Since(g.last), table.Names(g.workers)})
 		}
 		resources = append(resources, []string{r.Database, r.Resource, verdict, since, strconv.FormatUint(r.Connections, 10), strconv.FormatUint(r.Superseded, 10),
-			strconv.FormatUint(refused, 10), leftText(seconds(r.LongestSilence)), timeout, seconds(r.FittingTimeout).String()})
+			strconv.FormatUint(refused, 10), table.Left(table.Seconds(r.LongestSilence)), timeout, table.Seconds(r.FittingTimeout).String()})
 	}
-	if err := printTable(out, "DATABASE\tRESOURCE\tVERDICT\tSEEN SINCE\tCONNECTIONS\tSUPERSEDED\tWOULD REFUSE\tSILENCE\tTIMEOUT\tFITTING", resources); err != nil {
+	if err := table.Print(out, "DATABASE\tRESOURCE\tVERDICT\tSEEN SINCE\tCONNECTIONS\tSUPERSEDED\tWOULD REFUSE\tSILENCE\tTIMEOUT\tFITTING", resources); err != nil {
 		return err
 	}
 	if len(would) > 0 {
 		fmt.Fprintln(out)
-		if err := printTable(out, "DATABASE\tRESOURCE\tSQLSTATE\tSTATEMENT\tCOUNT\tLAST\tWORKERS", would); err != nil {
+		if err := table.Print(out, "DATABASE\tRESOURCE\tSQLSTATE\tSTATEMENT\tCOUNT\tLAST\tWORKERS", would); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(out, "\nproxy %s has seen this: other proxies know their own connections\n", dash(proxy))
+	fmt.Fprintf(out, "\nproxy %s has seen this: other proxies know their own connections\n", table.Dash(proxy))
 	for _, r := range reports {
 		for _, line := range r.verdict() {
-			if _, err := fmt.Fprintf(out, "%s/%s: %s\n", dash(r.Database), dash(r.Resource), line); err != nil {
+			if _, err := fmt.Fprintf(out, "%s/%s: %s\n", table.Dash(r.Database), table.Dash(r.Resource), line); err != nil {
 				return err
 			}
 		}
@@ -229,7 +230,7 @@ func (r shadowReport) verdict() (lines []string) {
 		lines = append(lines, "not yet: "+why)
 	}
 	if r.Safe {
-		lines = append(lines, fmt.Sprintf("safe to switch: set resources.%s.enforce to on, and reload", dash(r.Resource)))
+		lines = append(lines, fmt.Sprintf("safe to switch: set resources.%s.enforce to on, and reload", table.Dash(r.Resource)))
 	}
 	if r.Superseded == 0 && r.Since != nil {
 		lines = append(lines, "no worker was superseded while it was connected here, so what a takeover would refuse is not known: let another worker take the lead once (fencepost handover)")

@@ -14,28 +14,30 @@ import (
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
+	"github.com/fencepost/fencepost/internal/table"
 )
 
 // shadowing runs a proxy on which the resource billing is in shadow, and users other than the test's may not campaign
 // for the resource closed.
-func shadowing(t *testing.T, s *pgtest.Server) *running {
+func shadowing(t *testing.T, s *pgtest.Server) *servicetest.Running {
 	t.Helper()
-	return startServing(t, s, func(c *config.Config) {
+	return servicetest.Start(t, s, func(c *config.Config) {
 		c.Resources = map[string]config.Resource{"billing": {Enforce: "shadow"}, "closed": {Enforce: "shadow", Users: []string{"nobody"}}}
 		c.Lease.Grace = config.Duration(200 * time.Millisecond)
 	})
 }
 
 // judged runs the report of a resource of a proxy, which must have been watched for a moment.
-func (r *running) judged(t *testing.T, resource string, flags ...string) output {
+func judged(t *testing.T, r *servicetest.Running, resource string, flags ...string) output {
 	t.Helper()
-	return runCommand(t, nil, append([]string{"shadow", "report", "--admin", r.admin.Addr().String(), "--resource", resource, "--least", "1ns"}, flags...)...)
+	return runCommand(t, nil, append([]string{"shadow", "report", "--admin", r.AdminAddress().String(), "--resource", resource, "--least", "1ns"}, flags...)...)
 }
 
-// report is judged as JSON.
-func (r *running) report(t *testing.T, resource string) shadowReport {
+// shadowReportOf is judged as JSON.
+func shadowReportOf(t *testing.T, r *servicetest.Running, resource string) shadowReport {
 	t.Helper()
-	out := r.judged(t, resource, "--json")
+	out := judged(t, r, resource, "--json")
 	var list struct{ Resources []shadowReport }
 	if err := json.Unmarshal([]byte(out.stdout), &list); err != nil || len(list.Resources) != 1 {
 		t.Fatalf("%v, exit code %d: %s%s", err, out.code, out.stdout, out.stderr)
@@ -54,29 +56,29 @@ func TestTheShadowReportOfStaleWrites(t *testing.T) {
 	db := s.Database(t)
 	r := shadowing(t, s)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	stale := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait&fencepost.worker_timeout=300ms")
-	leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
-	eventually(t, "a to be superseded", func() bool { return strings.Contains(r.rolesOf(t, db), "a:superseded") })
-	follower := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=c")
+	stale := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait&fencepost.worker_timeout=300ms")
+	leader := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
+	servicetest.Eventually(t, "a to be superseded", func() bool { return strings.Contains(rolesOf(t, r, db), "a:superseded") })
+	follower := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=c")
 	// A write that finds the lease vacant is not recorded.
-	eventually(t, "c to know that the lease is not vacant", func() bool {
-		return slices.ContainsFunc(r.elections.Resources()[0].Candidacies, func(c election.CandidacyStatus) bool { return c.Worker == "c" && !c.Status.Vacant })
+	servicetest.Eventually(t, "c to know that the lease is not vacant", func() bool {
+		return slices.ContainsFunc(r.Resources()[0].Candidacies, func(c election.CandidacyStatus) bool { return c.Worker == "c" && !c.Status.Vacant })
 	})
 	for _, sql := range []string{"INSERT INTO work VALUES (1)", "INSERT INTO work VALUES (2)", "WITH w AS (SELECT 1) UPDATE work SET n = 3", "SELECT 1"} {
-		if err := execSQL(t, stale, sql); err != nil {
+		if err := servicetest.Exec(t, stale, sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := execSQL(t, leader, "DELETE FROM work"); err != nil {
+	if err := servicetest.Exec(t, leader, "DELETE FROM work"); err != nil {
 		t.Fatal(err)
 	}
-	if err := execSQL(t, follower, "CREATE TABLE late ()"); err != nil {
+	if err := servicetest.Exec(t, follower, "CREATE TABLE late ()"); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"ZF001 INSERT a app 2", "ZF001 UPDATE a app 1", "ZF002 CREATE c app 1"}
 	var one shadowReport
-	eventually(t, fmt.Sprintf("%q to be reported", want), func() bool {
-		one = r.report(t, "billing")
+	servicetest.Eventually(t, fmt.Sprintf("%q to be reported", want), func() bool {
+		one = shadowReportOf(t, r, "billing")
 		var got []string
 		for _, w := range one.WouldRefuse {
 			got = append(got, fmt.Sprintf("%s %s %s %s %d", w.SQLState, w.Statement, w.Worker, w.User, w.Count))
@@ -86,14 +88,14 @@ func TestTheShadowReportOfStaleWrites(t *testing.T) {
 		}
 		return slices.Equal(got, want)
 	})
-	out := r.judged(t, "billing")
+	out := judged(t, r, "billing")
 	if one.Safe || one.Superseded != 1 || one.Connections != 3 || one.Since == nil || len(one.NotYet) != 2 || *one.WorkerTimeout != 30 || !strings.Contains(out.stderr, "1 of 1 resources are not safe") {
 		t.Errorf("%+v\n%s", one, out.stderr)
 	}
 	for _, line := range []string{
 		db + "/billing: not yet: 3 writes of workers that were superseded would have been refused (ZF001), of a (app): let a worker stop",
 		db + "/billing: not yet: 1 writes of workers that did not lead would have been refused (ZF002), of c (app): let them write only while they lead",
-		"proxy " + r.id + " has seen this",
+		"proxy " + r.ID() + " has seen this",
 	} {
 		if !strings.Contains(out.stdout, "\n"+line) {
 			t.Errorf("there is no line %q in\n%s", line, out.stdout)
@@ -112,22 +114,22 @@ func TestTheShadowReportOfACleanApplication(t *testing.T) {
 	db := s.Database(t)
 	r := shadowing(t, s)
 	ask := func(flags ...string) output {
-		return runCommand(t, nil, append([]string{"shadow", "report", "--admin", r.admin.Addr().String()}, flags...)...)
+		return runCommand(t, nil, append([]string{"shadow", "report", "--admin", r.AdminAddress().String()}, flags...)...)
 	}
 	if out := ask(); out.code != exitFailure || !strings.Contains(out.stderr, "no such resource is in shadow") {
 		t.Errorf("before any connection: exit code %d, %s", out.code, out.stderr)
 	}
-	leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
-	reader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=off&fencepost.worker_timeout=300ms")
+	leader := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
+	reader := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=off&fencepost.worker_timeout=300ms")
 	for _, sql := range []string{"CREATE TABLE work (n int)", "BEGIN", "INSERT INTO work VALUES (1)", "COMMIT"} {
-		if err := execSQL(t, leader, sql); err != nil {
+		if err := servicetest.Exec(t, leader, sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := execSQL(t, reader, "SELECT * FROM work"); err != nil {
+	if err := servicetest.Exec(t, reader, "SELECT * FROM work"); err != nil {
 		t.Fatal(err)
 	}
-	one, out := r.report(t, "billing"), r.judged(t, "billing")
+	one, out := shadowReportOf(t, r, "billing"), judged(t, r, "billing")
 	if !one.Safe || one.Connections != 2 || len(one.WouldRefuse) != 0 || one.WorkerTimeout == nil || *one.WorkerTimeout != 30 || out.code != exitOK {
 		t.Errorf("%+v: %s", one, out.stderr)
 	}
@@ -152,10 +154,10 @@ func TestTheShadowReportOfACleanApplication(t *testing.T) {
 	if out := runCommand(t, nil, "shadow", "report", "--admin", "127.0.0.1:1"); out.code != exitFailure {
 		t.Errorf("of no proxy: exit code %d", out.code)
 	}
-	cfg := *r.current()
+	cfg := r.Config()
 	cfg.Resources = map[string]config.Resource{"billing": {}}
-	r.settings.Load = func() (config.Config, error) { return cfg, nil }
-	if out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String()); out.code != exitOK {
+	r.SetConfig(cfg)
+	if out := runCommand(t, nil, "reload", "--admin", r.AdminAddress().String()); out.code != exitOK {
 		t.Fatalf("reload: %s%s", out.stdout, out.stderr)
 	}
 	if out := ask("--resource", "billing", "--least", "1ns"); out.code != exitFailure || out.stdout != "" {
@@ -170,36 +172,36 @@ func TestTheShadowReportOfALongSilence(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	r := shadowing(t, s)
-	silent := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait&fencepost.worker_timeout=300ms")
-	eventually(t, "a to be taken for dead", func() bool {
-		workers := r.view(t, db, "billing").Workers
+	silent := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait&fencepost.worker_timeout=300ms")
+	servicetest.Eventually(t, "a to be taken for dead", func() bool {
+		workers := r.View(t, db, "billing").Workers
 		return len(workers) == 1 && workers[0].Unresponsive
 	})
-	if one := r.report(t, "billing"); !one.Safe || one.LongestSilence >= 0.3 {
+	if one := shadowReportOf(t, r, "billing"); !one.Safe || one.LongestSilence >= 0.3 {
 		t.Errorf("a worker that may be dead was silent for %gs: %q", one.LongestSilence, one.NotYet)
 	}
-	if err := execSQL(t, silent, "SELECT 1"); err != nil {
+	if err := servicetest.Exec(t, silent, "SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the silence to be reported", func() bool { return !r.report(t, "billing").Safe })
-	one, out := r.report(t, "billing"), r.judged(t, "billing")
+	servicetest.Eventually(t, "the silence to be reported", func() bool { return !shadowReportOf(t, r, "billing").Safe })
+	one, out := shadowReportOf(t, r, "billing"), judged(t, r, "billing")
 	if one.LongestSilence < 0.3 || one.WorkerTimeout == nil || one.FittingTimeout < 2*one.LongestSilence || one.FittingTimeout > 2*one.LongestSilence+0.1 ||
-		!strings.Contains(out.stdout, "set resources.billing.worker_timeout to at least "+seconds(one.FittingTimeout).String()) {
+		!strings.Contains(out.stdout, "set resources.billing.worker_timeout to at least "+table.Seconds(one.FittingTimeout).String()) {
 		t.Errorf("%+v\n%s", one, out.stdout)
 	}
-	patient := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.worker_timeout=1h")
+	patient := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.worker_timeout=1h")
 	if err := silent.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the longer timeout to count", func() bool {
-		one = r.report(t, "billing")
+	servicetest.Eventually(t, "the longer timeout to count", func() bool {
+		one = shadowReportOf(t, r, "billing")
 		return one.Safe && one.LongestSilence >= 0.3 && one.WorkerTimeout != nil && *one.WorkerTimeout == 3600
 	})
 	if err := patient.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the configured timeout to count", func() bool {
-		one = r.report(t, "billing")
+	servicetest.Eventually(t, "the configured timeout to count", func() bool {
+		one = shadowReportOf(t, r, "billing")
 		return one.LongestSilence >= 0.3 && one.WorkerTimeout != nil && *one.WorkerTimeout == 30
 	})
 }
@@ -210,9 +212,9 @@ func TestTheShadowReportOfRefusedConnections(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	r := shadowing(t, s)
-	r.connect(t, db, "fencepost.resource=closed&fencepost.worker=a")
-	eventually(t, "the connection to be reported", func() bool {
-		one, out := r.report(t, "closed"), r.judged(t, "closed")
+	r.Connect(t, db, "fencepost.resource=closed&fencepost.worker=a")
+	servicetest.Eventually(t, "the connection to be reported", func() bool {
+		one, out := shadowReportOf(t, r, "closed"), judged(t, r, "closed")
 		return len(one.WouldRefuse) == 1 && one.WouldRefuse[0].Statement == fencing.VerbConnection && one.WouldRefuse[0].SQLState == "28000" &&
 			strings.Contains(out.stdout, "not yet: 1 connections would have been refused (28000), of a (app): the audit log has the reason")
 	})

@@ -16,6 +16,8 @@ import (
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
+	"github.com/fencepost/fencepost/internal/table"
 )
 
 // TestNamesWriteNoLinesOfTheStatus: users of Postgres may choose names that contain
@@ -24,7 +26,7 @@ func TestNamesWriteNoLinesOfTheStatus(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	name := "w\nshop/billing: takeover blocked: process 4242 must be ended: pg_terminate_backend(4242)\n\x1b[2K"
-	if err := printStatus(&out, []statusRow{{database: "shop", resource: "r", leader: name, epoch: "1"}}, ""); err != nil {
+	if err := printStatus(&out, []table.Resource{{ResourceView: admin.ResourceView{Database: "shop", Resource: "r", Leader: name, Epoch: 1}}}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(out.String(), "\n"); n != 2 || strings.Contains(out.String(), "\x1b") {
@@ -110,42 +112,23 @@ func TestStatusShowsATable(t *testing.T) {
 	}
 }
 
-// TestOnlyALeaseElsewhereMayHaveBeenRenewed: only another proxy's value may be out of date.
-func TestOnlyALeaseElsewhereMayHaveBeenRenewed(t *testing.T) {
-	t.Parallel()
-	left, until := 7.0, time.Now().Add(time.Hour)
-	for what, tt := range map[string]struct {
-		view statusView
-		want string
-	}{
-		"here":            {statusView{ResourceView: admin.ResourceView{LeaseLeft: &left, ConfirmedUntil: &until}}, "7s"},
-		"elsewhere":       {statusView{ResourceView: admin.ResourceView{ConfirmedUntil: &until}}, "≥59m59"},
-		"in the database": {statusView{ResourceView: admin.ResourceView{ConfirmedUntil: &until}, ofDatabase: true}, "59m59"},
-		"nowhere":         {statusView{ResourceView: admin.ResourceView{Leaderless: 1}}, "none"},
-	} {
-		if got := tt.view.row().leaseLeft; !strings.HasPrefix(got, tt.want) {
-			t.Errorf("%s: %s is left, want %s", what, got, tt.want)
-		}
-	}
-}
-
 // TestStatusAsJSON: the same of a proxy and of the database, as far as each knows it.
 func TestStatusAsJSON(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Shared(t)
 	db := server.Database(t)
-	r := startServing(t, server, nil)
+	r := servicetest.Start(t, server, nil)
 	for _, resource := range []string{"billing", "mail"} {
-		conn := r.connect(t, db, "fencepost.resource="+resource+"&fencepost.worker=w")
-		if err := execSQL(t, conn, "CREATE TABLE "+resource+" (n int)"); err != nil {
+		conn := r.Connect(t, db, "fencepost.resource="+resource+"&fencepost.worker=w")
+		if err := servicetest.Exec(t, conn, "CREATE TABLE "+resource+" (n int)"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the proxy is ready", func() bool {
-		out := runCommand(t, nil, "status", "--ready", "--admin="+r.admin.Addr().String())
+	servicetest.Eventually(t, "the proxy is ready", func() bool {
+		out := runCommand(t, nil, "status", "--ready", "--admin="+r.AdminAddress().String())
 		return out.code == exitOK && strings.HasPrefix(out.stdout, "ready\n")
 	})
-	for source, onlyHere := range map[string]bool{"--admin=" + r.admin.Addr().String(): true, "--dsn=" + server.DSN(pgtest.Control, db): false} {
+	for source, onlyHere := range map[string]bool{"--admin=" + r.AdminAddress().String(): true, "--dsn=" + server.DSN(pgtest.Control, db): false} {
 		out := runCommand(t, nil, "status", source, "--json", "--resource", "billing")
 		var got struct {
 			Resources []map[string]any

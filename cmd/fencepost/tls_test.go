@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // secured configures TLS on both sides, for a server that requires it.
@@ -37,12 +40,12 @@ func TestServeUnderTLS(t *testing.T) {
 	db := pg.Database(t)
 	pg.Exec(t, pgtest.Superuser, db, "CREATE TABLE work (n int); GRANT ALL ON work TO app")
 	own := ca.Issue(t, pgtest.Subject{Name: "fencepost", Hosts: []string{"localhost"}})
-	r := startServing(t, pg, secured(own, ca.Issue(t, pgtest.Subject{Name: "fencepost"}), ca))
-	_, port, _ := net.SplitHostPort(r.listeners[0].Addr().String())
+	r := servicetest.Start(t, pg, secured(own, ca.Issue(t, pgtest.Subject{Name: "fencepost"}), ca))
+	_, port, _ := net.SplitHostPort(r.Address())
 	dsn := func(mode string) string {
 		return fmt.Sprintf("postgres://%s@localhost:%s/%s?sslmode=%s&sslrootcert=%s&fencepost.resource=billing&fencepost.worker=a", pgtest.App, port, db, mode, ca.File)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), servicetest.Patience)
 	defer cancel()
 	if conn, err := pgx.Connect(ctx, dsn("disable")); err == nil {
 		_ = conn.Close(ctx)
@@ -56,7 +59,7 @@ func TestServeUnderTLS(t *testing.T) {
 	}
 	defer conn.Close(ctx)
 	for _, sql := range []string{"INSERT INTO work VALUES (1)", "VACUUM work"} {
-		if err := execSQL(t, conn, sql); err != nil {
+		if err := servicetest.Exec(t, conn, sql); err != nil {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -75,9 +78,9 @@ func TestReadinessAsksForTLS(t *testing.T) {
 	s, ca, pair := pgtest.SharedTLS(t, 0)
 	other := pgtest.NewAuthority(t)
 	for want, c := range map[string]*pgtest.Authority{`"upstream":"ok"`: ca, "unknown authority": other} {
-		r := startServing(t, s, func(cfg *config.Config) { secured(pair, pair, c)(cfg) })
-		eventually(t, "/readyz to show "+want, func() bool { // a busy server may not answer in time
-			code, body := r.ask(t, "/readyz")
+		r := servicetest.Start(t, s, func(cfg *config.Config) { secured(pair, pair, c)(cfg) })
+		servicetest.Eventually(t, "/readyz to show "+want, func() bool { // a busy server may not answer in time
+			code, body := r.Ask(t, "/readyz")
 			return strings.Contains(strings.ReplaceAll(body, ": ", ":"), want) && (code == http.StatusOK) == (c == ca)
 		})
 	}
@@ -88,15 +91,15 @@ func TestHangupReadsRenewedCertificates(t *testing.T) {
 	t.Parallel()
 	s, ca, pair := pgtest.SharedTLS(t, 0)
 	own := ca.Issue(t, pgtest.Subject{Name: "first", Hosts: []string{"localhost"}})
-	r := startServing(t, s, secured(own, pair, ca))
-	eventually(t, "the proxy to serve", func() bool { return len(r.log.lines(t, "serving")) == 1 })
+	r := servicetest.Start(t, s, secured(own, pair, ca))
+	servicetest.Eventually(t, "the proxy to serve", func() bool { return len(r.Log.Lines(t, "serving")) == 1 })
 	ends := time.Now().Add(3 * time.Hour).Truncate(time.Second)
 	ca.Renew(t, own, pgtest.Subject{Name: "second", Hosts: []string{"localhost"}, Ends: ends})
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the files to be read again", func() bool { return len(r.log.lines(t, "TLS files read again")) == 1 })
-	conn, err := net.Dial("tcp", r.listeners[0].Addr().String())
+	servicetest.Eventually(t, "the files to be read again", func() bool { return len(r.Log.Lines(t, "TLS files read again")) == 1 })
+	conn, err := net.Dial("tcp", r.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +111,15 @@ func TestHangupReadsRenewedCertificates(t *testing.T) {
 	if name := client.ConnectionState().PeerCertificates[0].Subject.CommonName; name != "second" {
 		t.Errorf("the certificate is that of %s", name)
 	}
-	all := r.certificates()
+	_, metrics := r.Ask(t, "/metrics")
+	all := map[string]time.Time{}
+	for _, m := range regexp.MustCompile(`fencepost_certificate_not_after_seconds{which="([a-z.]+)"} (\S+)`).FindAllStringSubmatch(metrics, -1) {
+		seconds, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[m[1]] = time.Unix(int64(seconds), 0)
+	}
 	if !all["tls"].Equal(ends) || len(all) != 2 || all["upstream.tls"].Before(time.Now()) {
 		t.Errorf("the certificates expire at %v, want that of tls at %s, and one of upstream.tls", all, ends)
 	}
@@ -119,23 +130,23 @@ func TestReloadSaysWhichFileCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	s, ca, pair := pgtest.SharedTLS(t, 0)
 	own := ca.Issue(t, pgtest.Subject{Name: "first", Hosts: []string{"localhost"}})
-	r := startServing(t, s, secured(own, pair, ca))
+	r := servicetest.Start(t, s, secured(own, pair, ca))
 	key, err := os.ReadFile(own.KeyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	reload := func(code int, says string) {
 		t.Helper()
-		out := runCommand(t, nil, "reload", "--admin", r.admin.Addr().String())
+		out := runCommand(t, nil, "reload", "--admin", r.AdminAddress().String())
 		if out.code != code || !strings.Contains(out.stdout, "no setting has changed") || !strings.Contains(out.stderr, says) {
 			t.Errorf("code %d, want %d, and %q\n%s%s", out.code, code, says, out.stdout, out.stderr)
 		}
 		want := fmt.Sprintf("\nfencepost_config_last_reload_successful %d\n", 1-code)
-		if _, metrics := r.ask(t, "/metrics"); !strings.Contains(metrics, want) {
+		if _, metrics := r.Ask(t, "/metrics"); !strings.Contains(metrics, want) {
 			t.Errorf("the metrics do not have %q", want)
 		}
 		for _, flags := range [][]string{nil, {"--ready"}} {
-			out := runCommand(t, nil, append([]string{"status", "--admin", r.admin.Addr().String()}, flags...)...)
+			out := runCommand(t, nil, append([]string{"status", "--admin", r.AdminAddress().String()}, flags...)...)
 			if strings.Contains(out.stdout, "reload failed: at ") != (code != exitOK) {
 				t.Errorf("after a reload with code %d, status %v says\n%s", code, flags, out.stdout)
 			}

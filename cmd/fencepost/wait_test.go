@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 )
 
 // TestWaitEndsWhenTheProxyIsReady: at first nobody listens at the admin address, then a proxy without Postgres does, and
@@ -19,13 +20,13 @@ func TestWaitEndsWhenTheProxyIsReady(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	admin := ports.For(t).Address()
-	serve := func(upstream string) *running {
-		return startServing(t, s, func(c *config.Config) {
+	serve := func(upstream string) *servicetest.Running {
+		return servicetest.Start(t, s, func(c *config.Config) {
 			c.Admin.Address, c.Upstream.Address = admin, config.Addresses{config.Address(upstream)}
 		})
 	}
 	var stdout bytes.Buffer
-	var said logBuffer
+	var said servicetest.Buffer
 	waited := make(chan int, 1)
 	go func() {
 		term := terminal{stdout: &stdout, stderr: &said, getenv: func(string) string { return "" }}
@@ -33,12 +34,12 @@ func TestWaitEndsWhenTheProxyIsReady(t *testing.T) {
 	}()
 	says := func(what string) {
 		t.Helper()
-		eventually(t, "wait to say "+what, func() bool { return strings.Contains(said.String(), what) })
+		servicetest.Eventually(t, "wait to say "+what, func() bool { return strings.Contains(said.String(), what) })
 	}
 	says("connection refused")
 	without := serve("127.0.0.1:1")
 	says("upstream: ")
-	if err := without.stop(); err != nil {
+	if err := without.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	serve(s.Addr())
@@ -81,7 +82,7 @@ func TestWaitGivesUp(t *testing.T) {
 			term := terminal{stdout: &stdout, stderr: &stderr, getenv: func(string) string { return "" }}
 			began := time.Now()
 			code := run(c.ctx, term, []string{"wait", "--admin", c.admin, "--timeout", c.timeout})
-			if took := time.Since(began); code != c.code || stdout.Len() > 0 || took > patience {
+			if took := time.Since(began); code != c.code || stdout.Len() > 0 || took > servicetest.Patience {
 				t.Errorf("code %d after %s: %s", code, took, stdout.String())
 			}
 			for _, want := range c.says {

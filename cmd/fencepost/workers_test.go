@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/service/servicetest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -21,10 +21,10 @@ func TestWorkersNeedNoRight(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, nil)
-	worker := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
+	r := servicetest.Start(t, s, nil)
+	worker := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
 	for _, sql := range []string{"CREATE TABLE t (n int)", "INSERT INTO t VALUES (1)", "BEGIN", "UPDATE t SET n = 2", "COMMIT"} {
-		if err := execSQL(t, worker, sql); err != nil {
+		if err := servicetest.Exec(t, worker, sql); err != nil {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -34,11 +34,11 @@ func TestWorkersNeedNoRight(t *testing.T) {
 	migrate := func(flags ...string) output {
 		return runCommand(t, nil, append([]string{"migrate", "--dsn", s.DSN(pgtest.Superuser, db)}, flags...)...)
 	}
-	wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "42501")
+	servicetest.WantState(t, servicetest.Exec(t, worker, "SELECT fencepost.claim('billing', 99)"), "42501")
 	if out := migrate("--claim-role", pgtest.App); out.code != exitOK {
 		t.Fatalf("migrate --claim-role: code %d, %s", out.code, out.stderr)
 	}
-	wantState(t, execSQL(t, worker, "SELECT fencepost.claim('billing', 99)"), "ZF004")
+	servicetest.WantState(t, servicetest.Exec(t, worker, "SELECT fencepost.claim('billing', 99)"), "ZF004")
 	if out := migrate("--claim-role", "nobody here"); out.code != exitFailure || !strings.Contains(out.stderr, `"nobody here" does not exist`) {
 		t.Errorf("a role that does not exist: code %d, %s", out.code, out.stderr)
 	}
@@ -49,15 +49,6 @@ func TestWorkersNeedNoRight(t *testing.T) {
 	}
 }
 
-func (r *running) view(t *testing.T, db, resource string) (v admin.ResourceView) {
-	t.Helper()
-	_, body := r.ask(t, "/v1/resources/"+db+"/"+resource)
-	if err := json.Unmarshal([]byte(body), &v); err != nil {
-		t.Fatalf("%v in %s", err, body)
-	}
-	return v
-}
-
 // TestAFalseAlarmIsShownAndIsTheWorkersOwn covers a worker without a name that comes
 // back after a silence, and then connects again.
 func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
@@ -66,16 +57,16 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
 	const timeout = 250 * time.Millisecond
-	r := startServing(t, s, func(c *config.Config) { c.Lease.WorkerTimeout = config.Duration(timeout) })
-	worker := r.connect(t, db, "fencepost.resource=billing")
-	eventually(t, "the lease to be released for silence", func() bool { v := r.view(t, db, "billing"); return !v.Here && v.Workers[0].Unresponsive })
-	if err := execSQL(t, worker, "INSERT INTO work VALUES (1)"); err != nil {
+	r := servicetest.Start(t, s, func(c *config.Config) { c.Lease.WorkerTimeout = config.Duration(timeout) })
+	worker := r.Connect(t, db, "fencepost.resource=billing")
+	servicetest.Eventually(t, "the lease to be released for silence", func() bool { v := r.View(t, db, "billing"); return !v.Here && v.Workers[0].Unresponsive })
+	if err := servicetest.Exec(t, worker, "INSERT INTO work VALUES (1)"); err != nil {
 		t.Fatalf("the write of a worker that came back: %v", err)
 	}
 	// On a slow machine it may become unresponsive and come back once more.
 	mustWait := func(some bool) {
 		t.Helper()
-		v := r.view(t, db, "billing")
+		v := r.View(t, db, "billing")
 		if v.FalseAlarms < 1 || len(v.Workers) != 1 {
 			t.Fatalf("the resource shows %+v", v)
 		}
@@ -86,9 +77,9 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 			t.Errorf("want a worker timeout of %v s: %s", want, text)
 		}
 	}
-	eventually(t, "the false alarm to be counted", func() bool { return r.view(t, db, "billing").FalseAlarms > 0 })
+	servicetest.Eventually(t, "the false alarm to be counted", func() bool { return r.View(t, db, "billing").FalseAlarms > 0 })
 	mustWait(true)
-	lines := r.log.lines(t, "false alarm: a worker whose lease was released for silence is active again; its timeout is extended")
+	lines := r.Log.Lines(t, "false alarm: a worker whose lease was released for silence is active again; its timeout is extended")
 	if len(lines) == 0 || lines[0]["false_alarms"] != 1.0 || lines[0]["waited"] != timeout.String() {
 		t.Errorf("the log says %v", lines)
 	}
@@ -97,11 +88,11 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 		if err := worker.Close(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it to have left", func() bool { return len(r.view(t, db, "billing").Workers) == 0 })
+		servicetest.Eventually(t, "it to have left", func() bool { return len(r.View(t, db, "billing").Workers) == 0 })
 		var err error
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), servicetest.Patience)
 		defer cancel()
-		if worker, err = pgx.Connect(ctx, strings.Replace(r.dsn(db, "fencepost.resource=billing"), "//"+pgtest.App+"@", "//"+user+"@", 1)); err != nil {
+		if worker, err = pgx.Connect(ctx, strings.Replace(r.DSN(db, "fencepost.resource=billing"), "//"+pgtest.App+"@", "//"+user+"@", 1)); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = worker.Close(context.Background()) })
@@ -122,15 +113,15 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, func(c *config.Config) {
+	r := servicetest.Start(t, s, func(c *config.Config) {
 		c.StartupWait = config.Duration(6 * time.Second)         // enough to get the lease, even on a busy machine
 		c.Lease.Grace = config.Duration(6500 * time.Millisecond) // connecting waits for 5 s more than startup_wait
 	})
 	admin := s.Connect(t, pgtest.Superuser, db)
-	dying, _ := wiretest.Connect(t, r.listeners[0].Addr().String(), "user", pgtest.App, "database", db,
+	dying, _ := wiretest.Connect(t, r.Address(), "user", pgtest.App, "database", db,
 		"fencepost.resource", "billing", "fencepost.worker", "first")
 	dying.Send(wiretest.Query("SELECT pg_sleep(600)"))
-	eventually(t, "the statement runs", func() bool {
+	servicetest.Eventually(t, "the statement runs", func() bool {
 		var n int
 		err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)' AND state = 'active' AND datname = current_database()").Scan(&n)
 		return err == nil && n == 1
@@ -138,9 +129,9 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	if err := dying.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the lease is free", func() bool { return len(r.log.lines(t, "released")) == 1 })
-	next := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=second")
-	if err := execSQL(t, next, "CREATE TABLE made (n int)"); err != nil {
+	servicetest.Eventually(t, "the lease is free", func() bool { return len(r.Log.Lines(t, "released")) == 1 })
+	next := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=second")
+	if err := servicetest.Exec(t, next, "CREATE TABLE made (n int)"); err != nil {
 		t.Errorf("the first write of the new process: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,8 +23,46 @@ const answerTimeout = 10 * time.Second
 
 // All returns all kinds. A new one is an entry here and a file of its own; if it has settings,
 // they are a field of config.Election.
-func All() []Elector {
-	return []Elector{Postgres, consulElector, etcdElector, kubernetesElector, raftElector, redisElector, zookeeperElector}
+func All() Kinds {
+	return Kinds{Postgres, consulElector, etcdElector, kubernetesElector, raftElector, redisElector, zookeeperElector}
+}
+
+// Kinds are kinds of lease services.
+type Kinds []Elector
+
+// Providers returns what a configuration may name.
+func (k Kinds) Providers() []config.Provider {
+	all := make([]config.Provider, len(k))
+	for i, e := range k {
+		all[i] = e.Provider
+	}
+	return all
+}
+
+// Of returns the elector that a configuration names. ok is false if there is none of that name.
+func (k Kinds) Of(cfg config.Config) (e Elector, ok bool) {
+	i := slices.IndexFunc(k, func(e Elector) bool { return e.Name == cfg.Election.Provider })
+	if i < 0 {
+		return Elector{}, false
+	}
+	return k[i], true
+}
+
+// Open opens the configured lease service for a command.
+func (k Kinds) Open(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
+	e, ok := k.Of(cfg)
+	if !ok {
+		return nil, fmt.Errorf("election.provider is %q, which is unknown", cfg.Election.Provider)
+	}
+	return e.Open(cfg, proxy, log.Named(e.Name))
+}
+
+// Serve opens it for a proxy that serves.
+func (k Kinds) Serve(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
+	if e, ok := k.Of(cfg); ok && e.Serve != nil {
+		return e.Serve(cfg, proxy, log.Named(e.Name))
+	}
+	return k.Open(cfg, proxy, log)
 }
 
 // Elector is one kind of lease service.

@@ -50,68 +50,71 @@ var ours = map[string][]string{
 		"fencing", "fencing/sqltext", "internal/faults", "proxy/appname", "proxy/console", "proxy/fairqueue", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/proxyheader", "proxy/protocol",
 		"proxy/shadow", "proxy/slots", "proxy/unixsocket", "proxy/wire", "upstream",
 	},
-	"proxy/protocol":            {"fencing", "fencing/sqltext", "proxy/gate", "proxy/shadow", "proxy/wire"},
-	"proxy/shadow":              {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
-	"proxy/console":             {"fencing", "fencing/sqltext"},
-	"proxy/wire":                {},
-	"proxy/netloop":             {},
-	"proxy/slots":               {},
-	"proxy/fairqueue":           {},
-	"proxy/appname":             {"fencing"},
-	"proxy/pgtls":               {"internal/files", "proxy/netloop", "proxy/wire"},
-	"proxy/proxyheader":         {"proxy/netloop"},
-	"proxy/unixsocket":          {},
-	"proxy/gate":                {"fencing", "fencing/sqltext"},
-	"migrations":                {"fencing/owner", "internal/lockwait"},
-	"cmd/fencepost":             {"..."},
-	"internal/config":           {"internal/routes", "election", "fencing"},
-	"internal/admin":            {"internal/audit/rejections", "internal/web", "election", "fencing", "proxy", "internal/faults", "upstream"},
-	"internal/audit/auditlog":   {"fencing", "fencing/sqltext"},
-	"internal/service/health":   {"election", "fencing/store", "internal/faults"},
-	"internal/doctor":           {"internal/config", "election", "fencing", "fencing/evidence", "fencing/owner", "fencing/store", "internal/faults", "migrations", "upstream"},
-	"internal/electors":         {"internal/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/raft", "election/redis", "election/zookeeper", "fencing/store"},
-	"cmd/fencepost/demo":        {"internal/admin", "cmd/fencepost/scratch"},
-	"internal/audit/evidence":   {"fencing", "fencing/evidence"},
-	"internal/guard":            {"fencing/owner"},
-	"internal/service/hosts":    {"internal/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
-	"cmd/fencepost/playground":  {"cmd/fencepost/playground/textbook", "cmd/fencepost/scratch", "internal/web", "migrations"},
-	"internal/service/recorded": {"internal/admin", "internal/guard", "election", "fencing", "fencing/owner", "fencing/store", "internal/lockwait"},
-	"internal/audit/rejections": {"fencing", "fencing/owner", "fencing/evidence", "fencing/sqltext", "internal/faults"},
-	"internal/service/reload":   {"internal/config"},
-	"internal/routes":           {"fencing"},
-	"cmd/fencepost/scratch":     {"internal/child"},
-	"internal/web":              {},
-	"internal/child":            {},
-	"internal/faults":           {},
-	"internal/files":            {},
-	"internal/lockwait":         {},
-	"internal/pgtest":           {"migrations", "internal/child", "internal/ports", "internal/stopwatch"},
-	"internal/ports":            {},
-	"internal/consultest":       {"internal/child", "internal/ports", "internal/stopwatch"},
-	"internal/etcdtest":         {"internal/child", "internal/ports", "internal/stopwatch"},
-	"internal/redistest":        {"internal/child", "internal/ports", "internal/stopwatch"},
-	"internal/rafttest":         {"election", "election/raft", "internal/fixture/process", "internal/pgtest", "internal/ports"},
-	"internal/kubernetestest":   {"internal/child", "internal/etcdtest", "internal/ports"},
-	"internal/fixture":          {"internal/guard", "fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/pgtest", "internal/wiretest"},
-	"internal/zookeepertest":    {"internal/child", "internal/ports", "internal/stopwatch"},
-	"internal/fixture/process":  {"fencing", "internal/child", "internal/pgtest", "internal/stopwatch"},
-	"internal/stopwatch":        {},
-	"internal/unpinged":         {},
-	"internal/wiretest":         {},
-	"internal/wiretest/short":   {"internal/wiretest"},
-	"internal/netlooptest":      {"proxy/netloop", "internal/wiretest"},
-	"internal/imports":          {},
-	"scripts":                   {},
-	"scripts/bench":             {"internal/child"},
+	"proxy/protocol":               {"fencing", "fencing/sqltext", "proxy/gate", "proxy/shadow", "proxy/wire"},
+	"proxy/shadow":                 {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
+	"proxy/console":                {"fencing", "fencing/sqltext"},
+	"proxy/wire":                   {},
+	"proxy/netloop":                {},
+	"proxy/slots":                  {},
+	"proxy/fairqueue":              {},
+	"proxy/appname":                {"fencing"},
+	"proxy/pgtls":                  {"internal/files", "proxy/netloop", "proxy/wire"},
+	"proxy/proxyheader":            {"proxy/netloop"},
+	"proxy/unixsocket":             {},
+	"proxy/gate":                   {"fencing", "fencing/sqltext"},
+	"migrations":                   {"fencing/owner", "internal/lockwait"},
+	"cmd/fencepost":                {"..."},
+	"cmd/fencepost-lab":            {"cmd/fencepost-lab/demo", "cmd/fencepost-lab/playground", "election", "election/anyone", "fencing", "fencing/store", "internal/config", "internal/electors", "internal/service"},
+	"internal/service":             {"..."},
+	"internal/table":               {"fencing", "internal/admin", "internal/config", "proxy"},
+	"internal/config":              {"internal/routes", "election", "fencing"},
+	"internal/admin":               {"internal/audit/rejections", "internal/web", "election", "fencing", "proxy", "internal/faults", "upstream"},
+	"internal/audit/auditlog":      {"fencing", "fencing/sqltext"},
+	"internal/service/health":      {"election", "fencing/store", "internal/faults"},
+	"internal/doctor":              {"internal/config", "election", "fencing", "fencing/evidence", "fencing/owner", "fencing/store", "internal/faults", "migrations", "upstream"},
+	"internal/electors":            {"internal/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/raft", "election/redis", "election/zookeeper", "fencing/store"},
+	"cmd/fencepost-lab/demo":       {"internal/admin", "cmd/fencepost-lab/scratch"},
+	"internal/audit/evidence":      {"fencing", "fencing/evidence"},
+	"internal/guard":               {"fencing/owner"},
+	"internal/service/hosts":       {"internal/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
+	"cmd/fencepost-lab/playground": {"cmd/fencepost-lab/playground/textbook", "cmd/fencepost-lab/scratch", "internal/web", "migrations"},
+	"internal/service/recorded":    {"internal/admin", "internal/guard", "election", "fencing", "fencing/owner", "fencing/store", "internal/lockwait"},
+	"internal/audit/rejections":    {"fencing", "fencing/owner", "fencing/evidence", "fencing/sqltext", "internal/faults"},
+	"internal/service/reload":      {"internal/config"},
+	"internal/routes":              {"fencing"},
+	"cmd/fencepost-lab/scratch":    {"internal/child"},
+	"internal/web":                 {},
+	"internal/child":               {},
+	"internal/faults":              {},
+	"internal/files":               {},
+	"internal/lockwait":            {},
+	"internal/pgtest":              {"migrations", "internal/child", "internal/ports", "internal/stopwatch"},
+	"internal/ports":               {},
+	"internal/consultest":          {"internal/child", "internal/ports", "internal/stopwatch"},
+	"internal/etcdtest":            {"internal/child", "internal/ports", "internal/stopwatch"},
+	"internal/redistest":           {"internal/child", "internal/ports", "internal/stopwatch"},
+	"internal/rafttest":            {"election", "election/raft", "internal/fixture/process", "internal/pgtest", "internal/ports"},
+	"internal/kubernetestest":      {"internal/child", "internal/etcdtest", "internal/ports"},
+	"internal/fixture":             {"internal/guard", "fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/pgtest", "internal/wiretest"},
+	"internal/zookeepertest":       {"internal/child", "internal/ports", "internal/stopwatch"},
+	"internal/fixture/process":     {"fencing", "internal/child", "internal/pgtest", "internal/stopwatch"},
+	"internal/stopwatch":           {},
+	"internal/unpinged":            {},
+	"internal/wiretest":            {},
+	"internal/wiretest/short":      {"internal/wiretest"},
+	"internal/netlooptest":         {"proxy/netloop", "internal/wiretest"},
+	"internal/imports":             {},
+	"scripts":                      {},
+	"scripts/bench":                {"internal/child"},
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/stopwatch", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/stopwatch", "internal/service/servicetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. A name that ends in .go is one file.
 var theirs = map[string][]string{
-	module + "/election/anyone":           {"cmd/fencepost/playground.go"}, // never in a configuration
+	module + "/election/anyone":           {"cmd/fencepost-lab/proxy.go"}, // never in a configuration
 	module + "/election/consul":           {"internal/electors/consul.go"},
 	module + "/election/etcd":             {"internal/electors/etcd.go"},
 	module + "/election/kubernetes":       {"internal/electors/kubernetes.go"},
@@ -120,7 +123,7 @@ var theirs = map[string][]string{
 	module + "/election/raft":             {"election/raft", "internal/electors/raft.go", "cmd/fencepost/raft.go", "internal/rafttest"},
 	module + "/election/redis":            {"internal/electors/redis.go"},
 	module + "/election/zookeeper":        {"internal/electors/zookeeper.go"},
-	module + "/election/token":            {"cmd/fencepost/serve.go", "cmd/fencepost/generation.go"},
+	module + "/election/token":            {"internal/service/service.go", "cmd/fencepost/generation.go"},
 	"github.com/go-zookeeper/zk":          {"election/zookeeper", "internal/zookeepertest"},
 	"github.com/gomodule/redigo":          {"election/redis", "internal/redistest"},
 	"github.com/hashicorp/consul/api":     {"election/consul"},
@@ -214,6 +217,16 @@ func TestTheDomainNeedsNothing(t *testing.T) {
 	}
 }
 
+// TestTheProgramIsWhatServes: what shows Fencepost, and what tests it, is no part of the program.
+func TestTheProgramIsWhatServes(t *testing.T) {
+	t.Parallel()
+	for _, p := range depsOf(t, "./cmd/fencepost") {
+		if where := name(p); strings.HasPrefix(where, "cmd/fencepost-lab") || where == "election/anyone" || slices.Contains(inTests, where) {
+			t.Errorf("the program fencepost depends on %s", p)
+		}
+	}
+}
+
 // TestTheProtocolIsPure checks that the packages that decide about each message do not
 // wait, do no I/O and read no clock, so that they can be tested in isolation.
 func TestTheProtocolIsPure(t *testing.T) {
@@ -282,7 +295,7 @@ func faults(p pkg) []string {
 		case what == "":
 		case !known:
 			found = append(found, where+" has no rule in internal/imports: add one")
-		case slices.Contains(inTests, what) && !slices.Contains(inTests, where) && !strings.HasPrefix(where, "internal/"):
+		case slices.Contains(inTests, what) && !slices.Contains(inTests, where):
 			found = append(found, where+" imports "+what+", which only tests may")
 		case slices.Contains(allowed, what), slices.Contains(allowed, "..."), strings.HasPrefix(what, where+"/internal/"):
 		default:

@@ -1,8 +1,8 @@
-// Plays every scene of fencepost playground in Chromium, as a visitor does, and looks for what must
+// Plays every scene of fencepost-lab playground in Chromium, as a visitor does, and looks for what must
 // never be there: an error in the console, a request to another address, a number that was written
 // twice. With --shots it takes the pictures of docs/playground.md.
 //
-//   node page.js --program bin/fencepost [--shots DIRECTORY] [--only SCENE]
+//   node page.js --program bin/fencepost-lab [--shots DIRECTORY] [--only SCENE]
 "use strict";
 
 const assert = require("node:assert/strict");
@@ -19,7 +19,7 @@ const patience = 90_000;
 
 // start runs the program, and returns it with the address of its page.
 function start() {
-  const child = spawn(options.program || "bin/fencepost", ["playground", "--listen", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(options.program || "bin/fencepost-lab", ["playground", "--listen", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "inherit"] });
   const ended = new Promise((resolve) => child.on("exit", (code) => resolve(code)));
   return new Promise((resolve, reject) => {
     let text = "";

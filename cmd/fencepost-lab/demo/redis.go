@@ -1,0 +1,69 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost-lab/scratch"
+)
+
+// startRedis starts a server without persistence.
+func startRedis(ctx context.Context, dir string, o Options) (*leaseService, error) {
+	program, err := findProgram("redis-server", o.Redis)
+	if err != nil {
+		return nil, err
+	}
+	address, err := scratch.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "redis.log"))
+	if err != nil {
+		return nil, fmt.Errorf("create Redis's log: %w", err)
+	}
+	defer log.Close() // the child has its own
+	cmd := exec.Command(program, "--bind", "127.0.0.1", "--port", scratch.Port(address), "--dir", dir, "--save", "", "--appendonly", "no")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	s := &leaseService{
+		what:   "Redis, one server at " + address,
+		config: fmt.Sprintf("  redis:\n    address: %s\n", address), address: address,
+	}
+	if s.proc, err = scratch.Start("Redis", cmd); err != nil {
+		return nil, err
+	}
+	if err := scratch.WaitFor(ctx, s.proc, 60*time.Second, func() error { return isServing(ctx, address) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for Redis: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.stop())
+	}
+	return s, nil
+}
+
+// isServing returns nil if the server answers.
+func isServing(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return err
+	}
+	var answer [64]byte
+	n, err := conn.Read(answer[:])
+	if err != nil {
+		return err
+	}
+	if text := string(answer[:n]); !strings.HasPrefix(text, "+PONG") {
+		return fmt.Errorf("Redis is not ready: %s", strings.TrimSpace(text))
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package service
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/internal/admin"
+)
+
+// releaseTimeout is the default of Options.ReleaseTimeout.
+const releaseTimeout = 5 * time.Second
+
+// Run serves until ctx ends, then drains, releases the leases and returns. The admin
+// address is served until the end.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, s.quit = context.WithCancel(ctx)
+	defer s.quit()
+	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAsking()
+	var group errgroup.Group
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	group.Go(func() error { s.reloads(asking, hangups); return nil })
+	group.Go(func() error { s.upstream.Run(asking); return nil })
+	group.Go(func() error { s.health.Run(asking); return nil })
+	group.Go(func() error { s.audit.table.Run(asking); return nil })
+	if s.admin != nil {
+		l := s.admin
+		if s.adminTLS != nil {
+			l = tls.NewListener(l, s.adminTLS.Config("http/1.1"))
+		}
+		group.Go(func() error { return s.newAdmin(asking).Serve(asking, l) })
+	}
+	fields := []zap.Field{zap.String("version", s.options.Version), zap.String("proxy", s.id),
+		zap.String("listen", joined(s.Addresses())), zap.String("upstream", strings.Join(s.upstream.Addresses(), ",")),
+		zap.String("election", s.current().Election.Provider),
+		zap.String("tls", s.current().TLS.Mode), zap.String("upstream_tls", s.current().Upstream.TLS.Mode)}
+	if s.admin != nil {
+		fields = append(fields, zap.Stringer("admin", s.admin.Addr()))
+	}
+	if c := s.current().Console; c.Password != "" { // which stands in front of a database of that name
+		fields = append(fields, zap.String("console", c.Database))
+	}
+	s.log.Info("serving", fields...)
+	tellSystemd(s.log, daemon.SdNotifyReady)
+	accepting, stopAccepting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAccepting()
+	group.Go(func() error { defer stopAccepting(); s.outlast(ctx, accepting); return nil })
+	err := s.accept(accepting)
+	stopAccepting()
+	s.draining.Store(true)
+	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
+	stopAsking() // not before: the checks notice a database that was dropped, whose leases cannot be released
+	err = errors.Join(err, group.Wait())
+	err = errors.Join(err, s.leases.Close()) // when nobody uses the leases any more
+	s.log.Info("ended", zap.NamedError("error", err))
+	return err
+}
+
+// leftFor is for how long no client must have been connected before a shutdown_delay ends early: workers may be between two
+// connections.
+const leftFor = 3 * time.Second
+
+// outlast returns when ctx has ended, and after it no client has been connected for leftFor or the shutdown_delay has
+// passed, or when accepting has ended.
+func (s *Server) outlast(ctx, accepting context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-accepting.Done():
+		return
+	}
+	s.draining.Store(true)
+	delay := s.current().ShutdownDelay.D()
+	if delay == 0 {
+		return
+	}
+	s.log.Info("waiting for clients to leave before draining", zap.Int("clients", s.proxy.Clients()), zap.Duration("for_at_most", delay))
+	over, tick := time.NewTimer(delay), time.NewTicker(100*time.Millisecond)
+	defer over.Stop()
+	defer tick.Stop()
+	for last := time.Now(); time.Since(last) < leftFor; {
+		if s.proxy.Clients() > 0 {
+			last = time.Now()
+		}
+		select {
+		case <-tick.C:
+		case <-over.C:
+			return
+		case <-accepting.Done():
+			return
+		}
+	}
+}
+
+// accept serves the workers of all listeners until ctx ends. If one of them fails, it closes
+// the others too.
+func (s *Server) accept(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, ln := range s.listeners {
+		group.Go(func() error { return s.proxy.Serve(ctx, ln) })
+	}
+	return group.Wait()
+}
+
+// joined returns addresses with commas between them.
+func joined(addresses []net.Addr) string {
+	texts := make([]string, len(addresses))
+	for i, a := range addresses {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// drain ends the sessions and releases the leases.
+func (s *Server) drain(ctx context.Context) error {
+	tellSystemd(s.log, daemon.SdNotifyStopping)
+	s.log.Info("draining", zap.Stringer("for_at_most", s.current().DrainTimeout))
+	draining, cancel := context.WithTimeout(ctx, s.current().DrainTimeout.D())
+	defer cancel()
+	if err := s.proxy.Shutdown(draining); err != nil {
+		s.log.Warn("closing connections that are still busy")
+	}
+	s.proxy.Close()
+	defer s.audit.close(ctx)() // which takes no longer than what follows
+	releasing, cancelRelease := context.WithTimeout(ctx, s.options.ReleaseTimeout)
+	defer cancelRelease()
+	return s.elections.Close(releasing)
+}
+
+// newAdmin returns the server of the admin address, whose reloads end with ctx.
+func (s *Server) newAdmin(ctx context.Context) *admin.Server {
+	return &admin.Server{
+		Proxy:       s.id,
+		Resources:   s.resourcesNow,
+		Connections: s.proxy.Connections,
+		Ready:       s.readiness,
+		Metrics:     s.metrics,
+		Pprof:       s.current().Pprof,
+		Log:         s.log.Named("admin"),
+		Access: func() admin.Access {
+			c := s.current().Admin
+			return admin.Access{OpenReads: c.OpenReads, Token: c.Token, Certificates: c.TLS.ClientCAFile != ""}
+		},
+		EnforceMode: func(resource string) string { return s.current().Resources[resource].EnforceMode() },
+		Configured:  func(resource string) bool { _, ok := s.current().Resources[resource]; return ok },
+		StaleMode:   func(resource string) string { return s.current().Resources[resource].StaleMode() },
+		FenceMode:   func(resource string) string { return s.current().Resources[resource].FenceMode() },
+		Quit: func() {
+			s.log.Info("asked to end at the admin address")
+			s.quit()
+		},
+		WorkerTimeout: func(resource string) time.Duration {
+			c := s.current()
+			return c.LeaseFor(c.Resources[resource]).WorkerTimeout.D()
+		},
+		History:  s.history,
+		Refusals: s.refusals,
+		Process:  s.process(),
+		Proxies:  s.records.Proxies,
+		Reload:   func() (any, bool) { result := s.settings.Reload(ctx); return result, result.OK() },
+	}
+}
+
+// tellSystemd tells systemd what the state of the process is, as sd_notify(3) defines it,
+// if systemd started it as a service of Type=notify. It does nothing elsewhere.
+func tellSystemd(log *zap.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("cannot tell systemd the state of the process", zap.String("state", state), zap.Error(err))
+	}
+}
