@@ -14,14 +14,9 @@ suites=${SUITES:-regress isolation}
 # Files whose outputs are known to differ, and why: see the differences in docs/differences.md.
 known=$(
 	cat <<'LIST'
-regress alter_table  # D1: it lists the locks of its transaction
-regress tidscan  # D1: the same
-regress portals  # D16
-regress subscription  # D17
 regress prepared_xacts  # two-phase commit is refused
 regress temp  # the same
 isolation stats  # the same
-isolation partition-drop-index-locking  # D2
 LIST
 )
 
