@@ -184,21 +184,10 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 			continue
 		}
 		s.Proxy = row.Proxy
-		// The worker of the recorded epoch has its lease again, but its proxy keeps on saying that it does not lead.
-		if s.State == election.Led && !s.Local && !row.Uncertain && row.State.Wanted() && from.at.Sub(row.since) >= doubted && from.at.Sub(s.StateSince) >= doubted {
-			row.stateOf(s, now, from.at)
-		}
-		// Of a pause, whoever has asked later knows better. Workers at other proxies may want to lead. A worker that has just left
-		// may still be recorded as the leader.
-		newer := from.at.After(s.OrdersAsked)
-		if newer && len(s.Candidacies) == 0 {
+		if len(s.Candidacies) == 0 && from.at.After(s.OrdersAsked) {
 			s.Orders = row.Orders
 		}
-		switch {
-		case s.State == election.Paused && row.State != election.Paused && len(s.Candidacies) == 0 && newer:
-			row.stateOf(s, now, from.at)
-		case row.State == election.Paused && !newer:
-		case (s.State == election.Absent || s.State == election.Idle) && row.State != election.Led && row.State != election.Absent:
+		if row.overrides(s, from.at) {
 			row.stateOf(s, now, from.at)
 		}
 		if s.State == election.Led && s.Local || s.State.Rests() {
@@ -228,6 +217,22 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		return cmp.Or(cmp.Compare(a.Database, b.Database), cmp.Compare(a.Resource, b.Resource))
 	})
 	return all
+}
+
+// overrides reports whether the database, as read at a time, knows the state of a resource better than its proxy.
+func (r seen) overrides(s *election.ResourceStatus, at time.Time) bool {
+	newer := at.After(s.OrdersAsked) // whoever has asked later knows better of a pause
+	switch s.State {
+	case election.Led:
+		// The worker of the recorded epoch has its lease again, but its proxy keeps on saying that it does not lead.
+		return !s.Local && !r.Uncertain && r.State.Wanted() && at.Sub(r.since) >= doubted && at.Sub(s.StateSince) >= doubted
+	case election.Paused:
+		return r.State != election.Paused && len(s.Candidacies) == 0 && newer
+	case election.Absent, election.Idle:
+		// Workers at other proxies may want to lead. One that has just left may still be recorded as the leader.
+		return r.State != election.Led && r.State != election.Absent && (r.State != election.Paused || newer)
+	}
+	return false
 }
 
 // record is the grant that the database knows.
