@@ -31,6 +31,8 @@ COMMENT ON TABLE fencepost.candidates IS 'the candidacies of each proxy that cam
 -- that was known of it; otherwise known is the revision on which the changes rest. It returns the new revision,
 -- NULL if known was not the last one. The arrays have an element for each candidacy.
 --
+-- Every proxy with a candidacy calls it every few seconds, so it also keeps the registry small.
+--
 -- It deletes the candidacies of an old proxy by itself, and does not leave that to the foreign key, which does
 -- not exist yet in a database that is being restored, and could not be created after that.
 CREATE OR REPLACE FUNCTION fencepost.note_candidates(proxy text, name text, known bigint, whole boolean,
@@ -45,6 +47,9 @@ BEGIN
     WITH silent_ones AS (DELETE FROM fencepost.proxies p WHERE p.id IN (SELECT old.id FROM fencepost.proxies old
             WHERE old.seen < clock_timestamp() - interval '1 minute' AND old.id <> proxy FOR UPDATE SKIP LOCKED) RETURNING p.id)
         DELETE FROM fencepost.candidates c USING silent_ones s WHERE c.proxy = s.id;
+    IF EXISTS (SELECT FROM fencepost.running r OFFSET 1000) THEN -- workers that connect often would fill the registry
+        PERFORM fencepost.sweep();
+    END IF;
     IF whole THEN
         INSERT INTO fencepost.proxies AS p (id, name, revision, seen) VALUES (proxy, name, 1, clock_timestamp())
             ON CONFLICT (id) DO UPDATE SET revision = p.revision + 1, seen = excluded.seen RETURNING p.revision INTO revision;

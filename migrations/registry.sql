@@ -248,16 +248,20 @@ BEGIN
     END LOOP;
 END $$;
 
--- sweep deletes the registrations of backends that are gone, which a proxy that has died leaves behind. A
--- backend that cannot be seen may be there. sweep skips rows that another sweep deletes.
+-- sweep deletes the registrations of backends that are gone: those of sessions that have ended, and those that a proxy which has
+-- died leaves behind. A backend that cannot be seen may be there. sweep skips rows that another sweep deletes.
+--
+-- The rows are those that were committed before the statement began, and the backends are read by it, so a backend
+-- of which a row is seen is seen too, if it is there.
 CREATE OR REPLACE FUNCTION fencepost.sweep() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    here oid := fencepost.here();
 BEGIN
-    PERFORM pg_stat_clear_snapshot(); -- the backends are read after the rows, never before
+    PERFORM pg_stat_clear_snapshot(); -- what pg_stat_get_activity returns is cached per transaction
     DELETE FROM fencepost.running r WHERE (r.fence, r.pid, r.note) IN (
         SELECT old.fence, old.pid, old.note FROM fencepost.running old
-        WHERE NOT EXISTS (SELECT FROM pg_stat_get_activity(old.pid) a
-            WHERE a.pid = old.pid AND a.datid = (SELECT fencepost.here())
-                AND coalesce(a.backend_start = old.backend_start, true))
+        WHERE NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a
+            WHERE a.pid = old.pid AND a.datid = here AND coalesce(a.backend_start = old.backend_start, true))
         FOR UPDATE SKIP LOCKED);
 END $$;

@@ -270,6 +270,28 @@ func TestABackendThatHasEndedIsNotRegistered(t *testing.T) {
 	h.mustEnter(w)
 }
 
+// TestTheRegistryStaysSmall: workers that connect often leave entries of backends that are gone. No grant may come for months.
+func TestTheRegistryStaysSmall(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	w := h.worker(h.grant("a"))
+	h.mustEnter(w)
+	note := func() {
+		t.Helper()
+		ask[int](h, "SELECT fencepost.note_candidates('p', 'proxy', 0, true, '{}', '{}', '{}', '{}', '{}', '{}', '{}')")
+	}
+	h.server.Exec(t, pgtest.Control, h.db, "INSERT INTO fencepost.running (pid, backend_start, fence, epoch, note) SELECT 1, now(), id, 1, n FROM fencepost.fence, generate_series(1, 999) n")
+	note() // a thousand are few
+	h.server.Exec(t, pgtest.Control, h.db, "INSERT INTO fencepost.running (pid, backend_start, fence, epoch, note) SELECT 1, now(), id, 1, 1000 FROM fencepost.fence")
+	if n := ask[int](h, "SELECT count(*) FROM fencepost.running"); n != 1001 {
+		t.Errorf("%d entries, want 1001", n)
+	}
+	note()
+	if pids := ask[[]int32](h, "SELECT array_agg(pid) FROM fencepost.running"); len(pids) != 1 || uint32(pids[0]) != w.PgConn().PID() {
+		t.Errorf("entries of %d, want that of backend %d, which is there", pids, w.PgConn().PID())
+	}
+}
+
 // TestSafetyAGrantEndsAnIdleBackendAtOnce, and leaves one that works until the grace is over.
 func TestSafetyAGrantEndsAnIdleBackendAtOnce(t *testing.T) {
 	t.Parallel()
