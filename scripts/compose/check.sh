@@ -29,7 +29,7 @@ end() {
 	compose --profile '*' down --volumes --timeout 5 >"$tmp/down.log" 2>&1 || true
 	remove_stand_ins
 	[ -n "$had_image" ] || docker image rm fencepost >/dev/null 2>&1 || true
-	docker image rm fencepost-test-arm64 fencepost-test-rebuilt fencepost-test-worker-{python,node,java} >/dev/null 2>&1 || true
+	docker image rm fencepost-lab fencepost-test-arm64 fencepost-test-rebuilt fencepost-test-worker-{python,node,java} >/dev/null 2>&1 || true
 	cleanup
 	clean_network
 }

@@ -16,7 +16,7 @@ files() {
 		for variable in POSTGRES CONSUL PROMETHEUS GRAFANA; do export "${variable}_IMAGE=pinned@$digest"; done
 		compose --profile '*' config --images | sort -u
 	); do
-		[[ $image = "pinned@$digest" || $image = fencepost || $image = "$COMPOSE_PROJECT_NAME"-worker-* ]] || fail "no variable pins $image"
+		[[ $image = "pinned@$digest" || $image = fencepost || $image = fencepost-lab || $image = "$COMPOSE_PROJECT_NAME"-worker-* ]] || fail "no variable pins $image"
 	done
 	for variable in $(sed -nE 's/^\| `([A-Z]+_IMAGE)`.*/\1/p' docs/compose.md); do
 		grep -F "| \`$variable\` | \`$(base "$variable")\`" docs/compose.md >/dev/null || fail "docs/compose.md has another default of $variable than $(base "$variable")"
