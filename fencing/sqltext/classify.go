@@ -73,9 +73,6 @@ type Statement struct {
 	Resets bool
 	// Savepoint means SAVEPOINT, RELEASE and ROLLBACK TO.
 	Savepoint bool
-	// EndsSavepoint means RELEASE and ROLLBACK TO: settings made since the savepoint
-	// may be undone, including read-only mode.
-	EndsSavepoint bool
 	// Prepares means PREPARE, which defines Name.
 	Prepares bool
 	// Executes means EXECUTE of a prepared statement, which has Name.

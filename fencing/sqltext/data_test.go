@@ -103,7 +103,7 @@ func describeStatement(st *Statement) string {
 		set  bool
 		word string
 	}{
-		{st.Read, "read"}, {st.Chain, "chain"}, {st.UnsetsReadOnly, "unsets-read-only"}, {st.Savepoint, "savepoint"}, {st.EndsSavepoint, "ends-savepoint"},
+		{st.Read, "read"}, {st.Chain, "chain"}, {st.UnsetsReadOnly, "unsets-read-only"}, {st.Savepoint, "savepoint"},
 		{st.EndsTransaction, "ends-tx"},
 	} {
 		if f.set {

@@ -31,7 +31,7 @@ func FateOf(st *Statement, keepsReadOnly bool) Fate {
 		return RefusedAlways
 	case st.Kind == SetFence, st.Kind == ShowFence:
 		return HandledByProxy
-	case st.RunsNothing():
+	case st.runsNothing():
 		if st.UnsetsReadOnly && !keepsReadOnly {
 			return RefusedByText
 		}
@@ -51,9 +51,9 @@ func FateOf(st *Statement, keepsReadOnly bool) Fate {
 	}
 }
 
-// RunsNothing reports whether a statement runs no query and calls no function, so that it can write
+// runsNothing reports whether a statement runs no query and calls no function, so that it can write
 // nothing in any mode.
-func (st *Statement) RunsNothing() bool {
+func (st *Statement) runsNothing() bool {
 	switch st.Kind {
 	case Session, Begin, Commit, Rollback, RollbackTo, Discard, Deallocate, ShowFence:
 		return true

@@ -17,14 +17,12 @@ const (
 // Proven reports whether s changes nothing, whoever runs it and whatever the
 // search_path: it is a Read, and everything that it names is harmless under every
 // meaning that the name has in the database. If not, why is the reason. A nil catalog
-// proves nothing but SAVEPOINT. Repeating the call with the same catalog costs two loads.
+// proves nothing. Repeating the call with the same catalog costs two loads.
 //
 // Parameters are assumed to be of built-in types or enums: the caller must check the
 // types that a Parse message names.
 func Proven(c *fencing.Catalog, s *Statement) (proven bool, why string) {
 	switch {
-	case s.Read && s.Savepoint && !s.EndsSavepoint: // it names nothing of the catalog, and runs nothing
-		return true, ""
 	case c == nil:
 		return false, noCatalog
 	case !s.Read:

@@ -62,7 +62,7 @@ func dependenciesOf(n *pgquery.Node, st *Statement) *dependencies {
 	switch {
 	case st.Kind != Ordinary && st.Kind != ByMessage:
 		w.fail("a command of the session")
-	case n.GetFetchStmt() != nil, n.GetClosePortalStmt() != nil, n.GetTransactionStmt() != nil:
+	case n.GetFetchStmt() != nil, n.GetClosePortalStmt() != nil:
 		return w.dependencies // everything else was proven where the cursor was declared
 	case n.GetDeclareCursorStmt() != nil:
 		query = n.GetDeclareCursorStmt().Query

@@ -27,7 +27,7 @@ func TestProvenByNames(t *testing.T) {
 		{"SELECT 1", ""},
 		{"SELECT a, t.b FROM t WHERE a = $1", ""},
 		{"SELECT count(*), now(), random() FROM public.t JOIN u USING (a)", ""},
-		{"EXPLAIN SELECT 1", ""}, {"DECLARE c CURSOR FOR TABLE t", ""}, {"COPY t TO STDOUT", ""}, {"FETCH ALL FROM c", ""}, {"SAVEPOINT s", ""},
+		{"EXPLAIN SELECT 1", ""}, {"DECLARE c CURSOR FOR TABLE t", ""}, {"COPY t TO STDOUT", ""}, {"FETCH ALL FROM c", ""},
 		{"SELECT * FROM v", "relation v is a view"},
 		{"SELECT * FROM elsewhere.v", "relation v is a view"},
 		{"SELECT * FROM w", "relation w is not known"},
@@ -118,12 +118,6 @@ func TestNoCatalogProvesNothing(t *testing.T) {
 	text := Analyze("SELECT 1", DefaultSettings)
 	if ok, why := provenText(none, text); ok || why == "" {
 		t.Errorf("proven %v (%q)", ok, why)
-	}
-	if ok, why := provenText(none, Analyze("SAVEPOINT s", DefaultSettings)); !ok {
-		t.Errorf("a savepoint needs a catalog: %s", why)
-	}
-	if ok, _ := provenText(none, Analyze("RELEASE s", DefaultSettings)); ok {
-		t.Error("RELEASE is proven")
 	}
 	if ok, _ := Proven(fencing.NewCatalog(fencing.Facts{}), &Statement{Read: true}); ok {
 		t.Error("a statement whose names were not collected is proven")

@@ -27,40 +27,21 @@ func Quick(sql []byte) (s Statement, ok bool) {
 // quickCommand is the command whose word is first.
 func quickCommand(first []byte) Command {
 	switch {
-	case foldEqual(first, "insert"):
+	case equalFold(first, "insert"):
 		return Insert
-	case foldEqual(first, "update"):
+	case equalFold(first, "update"):
 		return Update
-	case foldEqual(first, "delete"):
+	case equalFold(first, "delete"):
 		return Delete
-	case foldEqual(first, "merge"):
+	case equalFold(first, "merge"):
 		return Merge
 	default:
 		return NoCommand
 	}
 }
 
-// foldEqual compares case-insensitively by ASCII rules; lower must contain only
-// lower-case letters and underscores.
-func foldEqual(b []byte, lower string) bool {
-	return len(b) == len(lower) && foldPrefix(b, lower)
-}
-
-func foldPrefix(b []byte, lower string) bool {
-	if len(b) < len(lower) {
-		return false
-	}
-	for i := 0; i < len(lower); i++ {
-		c := b[i]
-		if c >= 'A' && c <= 'Z' {
-			c |= 0x20
-		}
-		if c != lower[i] {
-			return false
-		}
-	}
-	return true
-}
+// equalFold reports whether b is word, which is in lower case and has only letters, in letters of either case.
+func equalFold(b []byte, word string) bool { return len(b) == len(word) && startsFold(b, word) }
 
 // isSpace reports whether every version of Postgres treats c as space. (The vertical
 // tab is space only from 16 on.)

@@ -95,13 +95,6 @@ func depthOf(levels []nestingLevel) int {
 }
 
 func isSetOperation(word string) bool {
-	switch len(word) {
-	case 5:
-		return foldEqual([]byte(word), "union")
-	case 6:
-		return foldEqual([]byte(word), "except")
-	case 9:
-		return foldEqual([]byte(word), "intersect")
-	}
-	return false
+	b := []byte(word)
+	return equalFold(b, "union") || equalFold(b, "except") || equalFold(b, "intersect")
 }

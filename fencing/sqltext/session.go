@@ -54,12 +54,10 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 		st.Kind, st.EndsTransaction = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
 		st.Kind, st.EndsTransaction = Rollback, true
-	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT:
+	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT, pgquery.TransactionStmtKind_TRANS_STMT_RELEASE:
 		st.Savepoint = true
-	case pgquery.TransactionStmtKind_TRANS_STMT_RELEASE:
-		st.Savepoint, st.EndsSavepoint = true, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
-		st.Kind, st.Savepoint, st.EndsSavepoint = RollbackTo, true, true
+		st.Kind, st.Savepoint = RollbackTo, true
 	default: // the three of two-phase commit, and any that are added later
 		st.Kind, st.EndsTransaction = Refused, true
 		st.reason = "a prepared transaction would outlive its epoch"

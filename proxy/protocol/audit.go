@@ -108,7 +108,7 @@ func (s *Session) triesText(a *Attempt, sql []byte) {
 		t := s.config.Cache.AnalyzeBytes(sql, s.settings.reading)
 		write = !t.Known
 		for i := range t.Statements {
-			write = write || writes(&t.Statements[i])
+			write = write || !t.Statements[i].Read
 		}
 	}
 	a.note(auditText(sql), write)
@@ -123,7 +123,7 @@ func (s *Session) triesEntry(a *Attempt, e *entry) {
 		s.triesText(a, []byte(e.text))
 		return
 	}
-	a.note(e.text, writes(e.statement))
+	a.note(e.text, !e.statement.Read)
 }
 
 // triesExchange takes what the client has sent into account that is not answered.
@@ -139,7 +139,7 @@ func (s *Session) triesExchange(a *Attempt) {
 	case queryExchange:
 		write := len(x.statements) == 0
 		for i := range x.statements {
-			write = write || writes(&x.statements[i])
+			write = write || !x.statements[i].Read
 		}
 		a.note(x.text, write)
 	case batchExchange:

@@ -154,7 +154,7 @@ func (s *Session) readParse(m *extendedMessage, body []byte) (need NeedKind) {
 	case t.Known:
 		m.entry = s.entryOf(&t.Statements[0], sql, namesUserType(types))
 		m.refusal, need = s.judge(&t.Statements[0], namesUserType(types))
-		m.write = writes(&t.Statements[0])
+		m.write = !t.Statements[0].Read
 	default:
 		m.refusal, need = s.judge(nil, false)
 		m.write = true
@@ -172,7 +172,7 @@ func (s *Session) readUse(m *extendedMessage, name []byte) (need NeedKind) {
 	switch {
 	case m.entry != nil && m.entry != plainRead:
 		m.refusal, need = s.judge(m.entry.statement, !m.entry.proven)
-		m.audit, m.write = m.entry.text, writes(m.entry.statement)
+		m.audit, m.write = m.entry.text, !m.entry.statement.Read
 	case m.entry == nil && s.mayBeAny(name) && s.txn != 'E':
 		m.refusal, need = s.judge(nil, false)
 		m.write = true

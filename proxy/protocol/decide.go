@@ -19,7 +19,7 @@ func (s *Session) judgeAll(t *sqltext.Text, all []sqltext.Statement, alone bool)
 			r, need = s.join(st, alone)
 		}
 		if r != nil || need != NeedNothing {
-			return r, writes(st), need
+			return r, !st.Read, need
 		}
 	}
 	return nil, false, NeedNothing
@@ -68,9 +68,6 @@ func (s *Session) judge(st *sqltext.Statement, userTypes bool) (*fencing.Refusal
 		return s.refuseWrite("")
 	}
 }
-
-// writes reports whether a statement is a write for the audit.
-func writes(st *sqltext.Statement) bool { return !st.Read && !st.RunsNothing() }
 
 // judgeProven is judge for a read before 16.
 func (s *Session) judgeProven(st *sqltext.Statement, userTypes bool) (*fencing.Refusal, NeedKind) {
