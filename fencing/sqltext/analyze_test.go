@@ -117,6 +117,15 @@ func TestSafeEncoding(t *testing.T) {
 	}
 }
 
+func TestDependence(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]Dependence{"": OnNothing, "select 'a'": OnNothing, "\xe4": OnEncoding, "select '\xe4'": OnEncoding, "select 'a\xe4'": OnEncoding, "select 'ab'\xe4": OnEncoding, "\xe4 '\\'": OnQuoting, "'\\' \xe4": OnQuoting, `'\'`: OnQuoting} {
+		if got := DependenceOf([]byte(sql)); got != want {
+			t.Errorf("%q: %v, want %v", sql, got, want)
+		}
+	}
+}
+
 func TestCacheKeepsTextsApartBySettings(t *testing.T) {
 	t.Parallel()
 	c := NewCache(1 << 20)

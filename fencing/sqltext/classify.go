@@ -60,47 +60,12 @@ type Statement struct {
 	// effects of functions, views and operators; the server's read-only mode covers
 	// those.
 	Read bool
-	// Chain means COMMIT or ROLLBACK with AND CHAIN: the next transaction has begun.
-	Chain bool
-	// UnsetsReadOnly means that its text may undo a read-only mode that was set by the
-	// transaction's first query, which PostgreSQL 15 allows: RESET
-	// transaction_read_only, SET of it to DEFAULT, and set_config. (RESET ALL, SET
-	// TRANSACTION READ WRITE and SET SESSION CHARACTERISTICS do not.)
-	UnsetsReadOnly bool
-	// SetsConfig means that it calls set_config.
-	SetsConfig bool
-	// Resets means RESET ALL, which also resets the settings of a transaction.
-	Resets bool
-	// Savepoint means SAVEPOINT, RELEASE and ROLLBACK TO.
-	Savepoint bool
-	// Prepares means PREPARE, which defines Name.
-	Prepares bool
-	// Executes means EXECUTE of a prepared statement, which has Name.
-	Executes bool
-	// EndsTransaction means that it ends the transaction, or may do so (CALL and DO).
-	EndsTransaction bool
-	// Hides means CALL and DO, which run code that their trees do not show.
-	Hides bool
+	// effects is what it does, for Does.
+	effects Effect
 	// Command is that of INSERT, UPDATE, DELETE and MERGE, which are never a Read.
 	Command Command
 	// Verb is the first word of the statement in upper case, but SELECT for every query. Quick does not set it.
 	Verb string
-	// ChoosesReadWrite means BEGIN or SET that may make the transaction READ WRITE.
-	ChoosesReadWrite bool
-	// DefaultReadOnly is what SET of default_transaction_read_only, SET SESSION CHARACTERISTICS
-	// or RESET of the parameter does to it.
-	DefaultReadOnly DefaultChange
-	// KeptSince16 means that it is no Read, but cannot write in a transaction that a server of 16 or later
-	// keeps read-only: LOCK TABLE IN ACCESS SHARE MODE, which is the lock of a SELECT, a SELECT of
-	// set_config for a setting that its text does not name, and EXPLAIN ANALYZE of a SELECT. pg_dump sends
-	// the first two.
-	KeptSince16 bool
-	// Evades means that it calls a function by name that read-only mode does not stop.
-	Evades bool
-	// Local means SetFence by SET LOCAL.
-	Local bool
-	// Current means SetFence FROM CURRENT: the text does not have the value.
-	Current bool
 	// Name is the parameter of SHOW in lower case, and that of ShowFence and SetFence without
 	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE, DEALLOCATE
 	// and DECLARE; all, plans, sequences or temp for DISCARD.
@@ -116,16 +81,6 @@ type Statement struct {
 	// dependencies are what a Read depends on, for Proven.
 	dependencies *dependencies
 }
-
-// DefaultChange is what a statement does to default_transaction_read_only.
-type DefaultChange uint8
-
-const (
-	KeepsDefault    DefaultChange = iota
-	SetsReadOnly                  // on
-	SetsReadWrite                 // off
-	RestoresDefault               // to the value at the start of the session
-)
 
 // Command is a command that modifies a table.
 type Command uint8

@@ -97,18 +97,30 @@ func describe(sql string, t *Text) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
+var effectWords = []struct {
+	effect Effect
+	word   string
+}{
+	{Chains, "chain"}, {UnsetsReadOnly, "unsets-read-only"}, {UsesSavepoint, "savepoint"}, {EndsTransaction, "ends-tx"}, {MayEndTransaction, "may-end-tx"},
+	{ChoosesReadWrite, "read-write"}, {SetsDefaultReadOnly, "default-read-only"}, {SetsDefaultReadWrite, "default-read-write"}, {RestoresDefault, "restores-default"},
+	{ResetsAll, "resets-all"}, {SetsLocally, "local"}, {SetsCurrent, "current"}, {SetsConfig, "sets-config"}, {EvadesReadOnly, "evades"},
+	{ReadsSince16, "reads-since-16"}, {Prepares, "prepares"}, {Executes, "executes"},
+}
+
 func describeStatement(st *Statement) string {
 	words := []string{st.Kind.String()}
-	for _, f := range []struct {
-		set  bool
-		word string
-	}{
-		{st.Read, "read"}, {st.Chain, "chain"}, {st.UnsetsReadOnly, "unsets-read-only"}, {st.Savepoint, "savepoint"},
-		{st.EndsTransaction, "ends-tx"},
-	} {
-		if f.set {
-			words = append(words, f.word)
+	if st.Read {
+		words = append(words, "read")
+	}
+	unnamed := st.effects
+	for _, w := range effectWords {
+		if st.Does(w.effect) {
+			words = append(words, w.word)
 		}
+		unnamed &^= w.effect
+	}
+	if unnamed != 0 {
+		words = append(words, fmt.Sprintf("effect %b, which has no word", unnamed))
 	}
 	if st.Name != "" {
 		words = append(words, "name="+st.Name)

@@ -32,19 +32,19 @@ func FateOf(st *Statement, keepsReadOnly bool) Fate {
 	case st.Kind == SetFence, st.Kind == ShowFence:
 		return HandledByProxy
 	case st.runsNothing():
-		if st.UnsetsReadOnly && !keepsReadOnly {
+		if st.Does(UnsetsReadOnly) && !keepsReadOnly {
 			return RefusedByText
 		}
 		return Passes
 	case st.Read && !keepsReadOnly:
 		return PassesIfProven
-	case st.Read, st.KeptSince16 && keepsReadOnly:
+	case st.Read, st.Does(ReadsSince16) && keepsReadOnly:
 		return Passes
-	case !keepsReadOnly, st.Evades:
+	case !keepsReadOnly, st.Does(EvadesReadOnly):
 		return RefusedByText
 	case st.Command != NoCommand:
 		return RefusedByServer
-	case st.Executes:
+	case st.Does(Executes):
 		return DependsOnName
 	default:
 		return RefusedByText
@@ -58,6 +58,6 @@ func (st *Statement) runsNothing() bool {
 	case Session, Begin, Commit, Rollback, RollbackTo, Discard, Deallocate, ShowFence:
 		return true
 	default:
-		return st.Savepoint
+		return st.Does(UsesSavepoint)
 	}
 }

@@ -10,15 +10,14 @@ import (
 
 // findings is what the whole tree of a statement shows, at any depth.
 type findings struct {
-	writes         string // why it is not a read, "" if it may be one
-	function       string // the same, for reasons that concern functions
-	unsetsReadOnly bool   // set_config of a setting that may undo read-only mode
-	setsConfig     bool   // calls set_config
-	others         bool   // there is another reason why it is not a read, or the setting is named
+	writes   string // why it is not a read, "" if it may be one
+	function string // the same, for reasons that concern functions
+	effects  Effect // of the functions that it calls
+	others   bool   // there is another reason than UnsetsReadOnly why it is not a read, or the setting is named
 }
 
 // onlyUnsets reports whether nothing keeps it from being a read but a set_config of who knows what.
-func (w *findings) onlyUnsets() bool { return w.unsetsReadOnly && !w.others }
+func (w *findings) onlyUnsets() bool { return w.effects&UnsetsReadOnly != 0 && !w.others }
 
 // look walks the tree below n.
 func look(n *pgquery.Node) findings {
@@ -76,14 +75,15 @@ func (w *findings) call(f *pgquery.FuncCall) {
 	why, listed := evadesReadOnly(name)
 	if listed {
 		w.function = name + ": " + why
+		w.effects |= EvadesReadOnly
 		w.write(w.function)
 	}
 	if name != "set_config" {
 		return
 	}
-	w.setsConfig = true
+	w.effects |= SetsConfig
 	if setting := settingOf(f.Args); setting == nil || strings.EqualFold(setting.Sval, "transaction_read_only") {
-		w.unsetsReadOnly = true
+		w.effects |= UnsetsReadOnly | EvadesReadOnly
 		w.function = name + ": it can undo read-only mode"
 		w.writes = cmp.Or(w.writes, w.function)
 		w.others = w.others || setting != nil

@@ -123,7 +123,7 @@ func sameWithMore(t *testing.T, sql string, full *Text, s Settings) {
 		}
 		for i := range again.Statements {
 			a, b := &again.Statements[i], &full.Statements[i]
-			if a.Kind != b.Kind || a.Read != b.Read || a.EndsTransaction != b.EndsTransaction || a.UnsetsReadOnly != b.UnsetsReadOnly {
+			if a.Kind != b.Kind || a.Read != b.Read || a.effects != b.effects {
 				t.Errorf("%q: %s, %q: %s", sql, describeStatement(b), more, describeStatement(a))
 			}
 		}

@@ -28,7 +28,9 @@ func classifySession(n *pgquery.Node, st *Statement) bool {
 		st.Kind = Session
 	case n.GetDiscardStmt() != nil:
 		st.Kind = Discard
-		st.Name = discardTarget(n.GetDiscardStmt().Target)
+		if st.Name = discardTarget(n.GetDiscardStmt().Target); st.Name == "all" {
+			st.effects = ResetsAll | RestoresDefault
+		}
 	case n.GetDeallocateStmt() != nil:
 		st.Kind, st.Name = Deallocate, n.GetDeallocateStmt().Name
 	default:
@@ -46,82 +48,87 @@ func discardTarget(m pgquery.DiscardMode) string {
 }
 
 func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
-	st.Chain = t.Chain
 	switch t.Kind {
 	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
-		st.Kind, st.ChoosesReadWrite = Begin, chooseReadWrite(t.Options)
+		st.Kind, st.effects = Begin, effectOfModes(t.Options, 0, ChoosesReadWrite)
 	case pgquery.TransactionStmtKind_TRANS_STMT_COMMIT:
-		st.Kind, st.EndsTransaction = Commit, true
+		st.Kind, st.effects = Commit, EndsTransaction
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
-		st.Kind, st.EndsTransaction = Rollback, true
+		st.Kind, st.effects = Rollback, EndsTransaction
 	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT, pgquery.TransactionStmtKind_TRANS_STMT_RELEASE:
-		st.Savepoint = true
+		st.effects = UsesSavepoint
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
-		st.Kind, st.Savepoint = RollbackTo, true
+		st.Kind, st.effects = RollbackTo, UsesSavepoint
 	default: // the three of two-phase commit, and any that are added later
-		st.Kind, st.EndsTransaction = Refused, true
+		st.Kind, st.effects = Refused, EndsTransaction
 		st.reason = "a prepared transaction would outlive its epoch"
+	}
+	if t.Chain {
+		st.effects |= Chains
 	}
 }
 
-// classifySet distinguishes SET and RESET from those of fencepost.*, and determines
-// what they do to the transaction.
+// classifySet distinguishes SET and RESET from those of fencepost.*.
 func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
-	st.Kind = Session
-	st.Resets = v.Kind == pgquery.VariableSetKind_VAR_RESET_ALL
-	name := lower(v.Name)
-	if own, ok := fenceName(name); ok && (own != "epoch" || v.Kind == pgquery.VariableSetKind_VAR_SET_VALUE) {
-		st.Kind, st.Name, st.Value, st.Local = SetFence, own, setValue(v.Args), v.IsLocal
-		st.Current = v.Kind == pgquery.VariableSetKind_VAR_SET_CURRENT
-		return
-	}
-	switch name {
-	case readOnly:
-		// SET to a value is refused after a query; SET to the default is not.
-		st.UnsetsReadOnly = v.Kind == pgquery.VariableSetKind_VAR_RESET ||
-			v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
-		st.ChoosesReadWrite = true // the value may be one that this function does not know
-	case "default_" + readOnly, "session characteristics":
-		st.DefaultReadOnly = defaultChange(v)
-	case "transaction":
-		st.ChoosesReadWrite = chooseReadWrite(v.Args)
+	st.Kind, st.effects = Session, effectOfSet(v)
+	if own, ok := fenceName(v.Name); ok && (own != "epoch" || v.Kind == pgquery.VariableSetKind_VAR_SET_VALUE) {
+		st.Kind, st.Name, st.Value = SetFence, own, setValue(v.Args)
 	}
 }
 
 // readOnly is the name of the parameter, and of the mode of BEGIN and SET TRANSACTION that sets it.
 const readOnly = "transaction_read_only"
 
-// chooseReadOnly reports whether these transaction modes include READ ONLY.
-func chooseReadOnly(modes []*pgquery.Node) bool {
-	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool {
-		return m.GetDefElem().GetDefname() == readOnly && !switchesOff(m.GetDefElem().Arg)
-	})
-}
-
-// chooseReadWrite reports whether these transaction modes include READ WRITE.
-func chooseReadWrite(modes []*pgquery.Node) bool {
-	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool {
-		return m.GetDefElem().GetDefname() == readOnly && switchesOff(m.GetDefElem().Arg)
-	})
-}
-
-// defaultChange returns what a SET of default_transaction_read_only or of the session
-// characteristics does to that parameter.
-func defaultChange(v *pgquery.VariableSetStmt) DefaultChange {
-	switch {
-	case v.IsLocal:
-		return KeepsDefault
-	case v.Kind == pgquery.VariableSetKind_VAR_RESET, v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT:
-		return RestoresDefault
-	case v.Kind == pgquery.VariableSetKind_VAR_SET_MULTI && chooseReadOnly(v.Args):
-		return SetsReadOnly
-	case v.Kind == pgquery.VariableSetKind_VAR_SET_MULTI && !chooseReadWrite(v.Args):
-		return KeepsDefault
-	case v.Kind == pgquery.VariableSetKind_VAR_SET_MULTI, len(v.Args) == 1 && switchesOff(v.Args[0]):
-		return SetsReadWrite
-	default:
-		return SetsReadOnly
+// effectOfSet returns what a SET or RESET does.
+func effectOfSet(v *pgquery.VariableSetStmt) (e Effect) {
+	switch v.Kind {
+	case pgquery.VariableSetKind_VAR_RESET_ALL:
+		e = ResetsAll | RestoresDefault
+	case pgquery.VariableSetKind_VAR_SET_CURRENT:
+		e = SetsCurrent
 	}
+	if v.IsLocal {
+		e |= SetsLocally
+	}
+	switch name := lower(v.Name); {
+	case name == readOnly && toDefault(v): // this is not refused after a query, as SET to a value is
+		e |= ChoosesReadWrite | UnsetsReadOnly
+	case name == readOnly: // the value may be one that this function does not know
+		e |= ChoosesReadWrite
+	case name == "transaction":
+		e |= effectOfModes(v.Args, 0, ChoosesReadWrite)
+	case v.IsLocal: // the default of the session stays
+	case name == "session characteristics":
+		e |= effectOfModes(v.Args, SetsDefaultReadOnly, SetsDefaultReadWrite)
+	case name != "default_"+readOnly:
+	case toDefault(v):
+		e |= RestoresDefault
+	case len(v.Args) == 1 && switchesOff(v.Args[0]):
+		e |= SetsDefaultReadWrite
+	default:
+		e |= SetsDefaultReadOnly
+	}
+	return e
+}
+
+// toDefault reports whether v is a RESET of one parameter, or a SET of it to DEFAULT.
+func toDefault(v *pgquery.VariableSetStmt) bool {
+	return v.Kind == pgquery.VariableSetKind_VAR_RESET || v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
+}
+
+// effectOfModes returns toReadOnly if these transaction modes include READ ONLY, toReadWrite if they include READ
+// WRITE, and both if they include both.
+func effectOfModes(modes []*pgquery.Node, toReadOnly, toReadWrite Effect) (e Effect) {
+	for _, m := range modes {
+		switch {
+		case m.GetDefElem().GetDefname() != readOnly:
+		case switchesOff(m.GetDefElem().Arg):
+			e |= toReadWrite
+		default:
+			e |= toReadOnly
+		}
+	}
+	return e
 }
 
 // switchesOff reports whether a constant is certainly one that means false.

@@ -13,12 +13,10 @@ func classify(n *pgquery.Node) Statement {
 	if !classifySession(n, &st) {
 		classifyQuery(n, w, &st)
 	}
-	st.Evades = w.function != ""
-	st.KeptSince16 = keptSince16(n, w)
 	st.Command = commandOf(n)
-	st.SetsConfig = w.setsConfig
-	if w.unsetsReadOnly {
-		st.UnsetsReadOnly = true
+	st.effects |= w.effects
+	if !st.Read && readsSince16(n, w) {
+		st.effects |= ReadsSince16
 	}
 	if st.Read {
 		st.dependencies = dependenciesOf(n, &st)
@@ -26,8 +24,8 @@ func classify(n *pgquery.Node) Statement {
 	return st
 }
 
-// keptSince16 returns Statement.KeptSince16.
-func keptSince16(n *pgquery.Node, w findings) bool {
+// readsSince16 reports whether a statement that is no Read has the effect ReadsSince16.
+func readsSince16(n *pgquery.Node, w findings) bool {
 	const accessShare = 1 // the mode of a LOCK TABLE
 	switch {
 	case n.GetLockStmt() != nil:
@@ -43,13 +41,13 @@ func keptSince16(n *pgquery.Node, w findings) bool {
 func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 	switch {
 	case n.GetPrepareStmt() != nil:
-		st.Kind, st.Name, st.Prepares = ByMessage, n.GetPrepareStmt().Name, true
+		st.Kind, st.Name, st.effects = ByMessage, n.GetPrepareStmt().Name, Prepares
 		st.readIf(w)
 	case n.GetDeclareCursorStmt() != nil:
 		st.Kind, st.Name = ByMessage, n.GetDeclareCursorStmt().Portalname
 		st.readIf(w)
 	case n.GetExecuteStmt() != nil:
-		st.Kind, st.Name, st.Executes = ByMessage, n.GetExecuteStmt().Name, true
+		st.Kind, st.Name, st.effects = ByMessage, n.GetExecuteStmt().Name, Executes
 		st.reason = "what it executes is not in the text"
 	case n.GetSelectStmt() != nil:
 		st.readIf(w)
@@ -60,7 +58,7 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 	case n.GetCopyStmt() != nil:
 		classifyCopy(n.GetCopyStmt(), w, st)
 	case n.GetCallStmt() != nil, n.GetDoStmt() != nil:
-		st.EndsTransaction, st.Hides, st.reason = true, true, "it may commit inside"
+		st.effects, st.reason = MayEndTransaction, "it may commit inside"
 	default:
 		st.reason = "not a query"
 		if w.writes != "" {

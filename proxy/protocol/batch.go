@@ -26,7 +26,7 @@ func (s *Session) extended(in []byte, n int, f wire.Frame, avail int, p *gate.Pl
 		s.inHand.waits = true
 		return 0, NeedRoom
 	}
-	if m.typ == 'B' && m.refusal == nil && m.entry != nil && joins(m.entry.statement) && m.entry.statement.Local {
+	if m.typ == 'B' && m.refusal == nil && m.entry != nil && joinsForBlock(m.entry.statement) {
 		if need := s.bindsChoice(&m, p); need != NeedNothing {
 			return 0, need
 		}
@@ -185,7 +185,7 @@ func (s *Session) readExecute(m *extendedMessage) (need NeedKind) {
 	if m.entry == nil {
 		return NeedNothing
 	}
-	if st := m.entry.statement; joins(st) && !st.Local && s.txn != 'E' {
+	if st := m.entry.statement; joinsForSession(st) && s.txn != 'E' {
 		m.refusal, need = s.join(st, len(s.exchange.runs) == 0)
 		m.audit = m.entry.text
 	}

@@ -259,9 +259,10 @@ func (c *choice) names() string {
 // that nothing shares its text, or its batch.
 func (s *Session) judgeChoice(st *sqltext.Statement, alone bool) *fencing.Refusal {
 	_, valid := fencing.ParseResources(st.Value)
+	local := st.Does(sqltext.SetsLocally)
 	switch {
 	case st.Name == "token":
-		if r := fencing.SetTokenRefusal(st.Value, st.Local); r != nil {
+		if r := fencing.SetTokenRefusal(st.Value, local); r != nil {
 			return r
 		}
 		if !alone || s.txn != 'I' {
@@ -270,13 +271,13 @@ func (s *Session) judgeChoice(st *sqltext.Statement, alone bool) *fencing.Refusa
 		if s.choices.base != nil {
 			return fencing.ChosenParameterRefusal(st.Name)
 		}
-	case st.Current:
+	case st.Does(sqltext.SetsCurrent):
 		return fencing.InvalidResourcesRefusal("FROM CURRENT")
-	case !valid, st.Local && st.Value == "":
+	case !valid, local && st.Value == "":
 		return fencing.InvalidResourcesRefusal(st.Value)
-	case st.Local && s.txn != 'T' && !s.inBlockOfBatch():
+	case local && s.txn != 'T' && !s.inBlockOfBatch():
 		return fencing.ChooseLateRefusal
-	case !st.Local && (!alone || s.txn != 'I'):
+	case !local && (!alone || s.txn != 'I'):
 		return fencing.ChooseInsideRefusal
 	}
 	return nil
@@ -304,7 +305,7 @@ func (s *Session) join(st *sqltext.Statement, alone bool) (*fencing.Refusal, Nee
 		s.inHand.join = JoinNeed{Token: token}
 	} else {
 		resources, _ := fencing.ParseResources(st.Value)
-		s.inHand.join, s.inHand.value = JoinNeed{Resources: resources, Local: st.Local}, st.Value
+		s.inHand.join, s.inHand.value = JoinNeed{Resources: resources, Local: st.Does(sqltext.SetsLocally)}, st.Value
 	}
 	return nil, NeedJoin
 }
@@ -355,5 +356,5 @@ func (s *Session) chooses() {
 // run.
 func (s *Session) executesChoice(st *sqltext.Statement) bool {
 	e := s.fences[st.Name]
-	return st.Executes && e != nil && joins(e.statement)
+	return st.Does(sqltext.Executes) && e != nil && joins(e.statement)
 }

@@ -183,7 +183,7 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 		return 0, need
 	}
 	part, last := s.part(t)
-	if len(part) > 0 && joins(&part[0]) && part[0].Local && s.txn != 'E' {
+	if len(part) > 0 && joinsForBlock(&part[0]) && s.txn != 'E' {
 		if need := s.queryChooses(t, &part[0], p); need != NeedNothing {
 			return 0, need
 		}
@@ -267,7 +267,7 @@ func (s *Session) queryChooses(t *sqltext.Text, st *sqltext.Statement, p *gate.P
 func (s *Session) part(t *sqltext.Text) (part []sqltext.Statement, last bool) {
 	part = t.Statements[min(s.parts.next, len(t.Statements)):]
 	for i := range part {
-		if i > 0 && joins(&part[i]) && part[i].Local {
+		if i > 0 && joinsForBlock(&part[i]) {
 			return part[:i], false
 		}
 		if (overBy(&part[i]) != notOver && !endsWithDiscard(&part[i]) || s.mends(&part[i])) && i+1 < len(part) {
@@ -355,7 +355,7 @@ func mayHaveSet(e *entry) bool {
 		return true
 	}
 	st := e.statement
-	return (st.Kind == sqltext.Session || st.Kind == sqltext.Discard || st.SetsConfig) && sqltext.MayChangeReading([]byte(e.text))
+	return (st.Kind == sqltext.Session || st.Kind == sqltext.Discard || st.Does(sqltext.SetsConfig)) && sqltext.MayChangeReading([]byte(e.text))
 }
 
 // serverReads reports whether a server reads messages of this type in a session.

@@ -60,7 +60,7 @@ func (s *Session) judge(st *sqltext.Statement, userTypes bool) (*fencing.Refusal
 		}
 		return nil, s.chance()
 	case sqltext.DependsOnName:
-		if e := s.names[st.Name]; e != nil && e != plainRead && !e.statement.Executes {
+		if e := s.names[st.Name]; e != nil && e != plainRead && !e.statement.Does(sqltext.Executes) {
 			return s.judge(e.statement, !e.proven)
 		}
 		return nil, NeedNothing // SQL PREPARE takes only queries, and what they may write the server refuses
@@ -108,6 +108,12 @@ func (s *Session) judgeSet(st *sqltext.Statement) *fencing.Refusal {
 func joins(st *sqltext.Statement) bool {
 	return st.Kind == sqltext.SetFence && (st.Name == "token" || st.Name == "resource")
 }
+
+// joinsForBlock reports whether a statement joins candidacies by SET LOCAL, for the block in which it is.
+func joinsForBlock(st *sqltext.Statement) bool { return joins(st) && st.Does(sqltext.SetsLocally) }
+
+// joinsForSession reports whether a statement joins candidacies for the rest of the session.
+func joinsForSession(st *sqltext.Statement) bool { return joins(st) && !st.Does(sqltext.SetsLocally) }
 
 // shows reports whether a SHOW is of the worker's role or epoch.
 func (s *Session) shows(st *sqltext.Statement) bool {

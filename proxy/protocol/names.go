@@ -88,7 +88,7 @@ func (s *Session) fence(name string, e *entry) {
 	if e == nil || len(s.fences) >= maxNames {
 		return
 	}
-	if st := e.statement; st.Kind != sqltext.ShowFence && st.Kind != sqltext.SetFence && !st.Resets && !endsWithDiscard(st) {
+	if st := e.statement; st.Kind != sqltext.ShowFence && st.Kind != sqltext.SetFence && !st.Does(sqltext.ResetsAll) {
 		return
 	}
 	if s.fences == nil {
@@ -122,8 +122,8 @@ func preparedIn(t *sqltext.Text, name string) *sqltext.Statement {
 	for i := range t.Statements {
 		st := &t.Statements[i]
 		switch {
-		case !st.Prepares || wire.CutName(st.Name) != name:
-		case found.Prepares:
+		case !st.Does(sqltext.Prepares) || wire.CutName(st.Name) != name:
+		case found.Does(sqltext.Prepares):
 			return &sqltext.Statement{}
 		default:
 			found = st
@@ -158,15 +158,15 @@ func (s *Session) entryOf(st *sqltext.Statement, sql []byte, userTypes bool) *en
 
 // matters reports whether something follows from a statement that has run, beyond its replies.
 func matters(st *sqltext.Statement) bool {
-	return st.Kind == sqltext.Begin || st.Kind == sqltext.RollbackTo || st.Kind == sqltext.Session || st.SetsConfig || st.DefaultReadOnly != sqltext.KeepsDefault || st.Resets || overBy(st) != notOver
+	return st.Kind == sqltext.Begin || st.Kind == sqltext.RollbackTo || st.Kind == sqltext.Session || st.Does(sqltext.SetsConfig) || overBy(st) != notOver
 }
 
 // overBy is what a batch or a text can do behind a statement.
 func overBy(st *sqltext.Statement) over {
 	switch {
-	case st.Kind == sqltext.Commit, st.Kind == sqltext.Rollback, endsWithDiscard(st), st.EndsTransaction:
+	case endsWithDiscard(st), st.Does(sqltext.EndsTransaction | sqltext.MayEndTransaction):
 		return ended
-	case st.ChoosesReadWrite:
+	case st.Does(sqltext.ChoosesReadWrite):
 		return mayWrite
 	default:
 		return notOver
@@ -175,7 +175,7 @@ func overBy(st *sqltext.Statement) over {
 
 // overBy is overBy for a statement that runs now. In a block that has chosen, no procedure and no DO can commit.
 func (s *Session) overBy(st *sqltext.Statement) over {
-	if s.choices.block == blockWrites && st.EndsTransaction && st.Kind != sqltext.Commit && st.Kind != sqltext.Rollback {
+	if s.choices.block == blockWrites && st.Does(sqltext.MayEndTransaction) {
 		return notOver
 	}
 	return overBy(st)

@@ -287,7 +287,7 @@ func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, body []
 			if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 				return 0, need, true
 			}
-			if r.inBatch && !(joins(st) && st.Local) {
+			if r.inBatch && !joinsForBlock(st) {
 				return s.relayRefusal(f, nil, nil, true, insideRefusal(st), p)
 			}
 			s.inHand.stays = true // the settled session deals with it
@@ -320,7 +320,7 @@ func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, body []
 
 // changesChoice reports whether a statement sets a token, or what the session has chosen.
 func (s *Session) changesChoice(st *sqltext.Statement) bool {
-	return fencing.Checking && (joins(st) && !st.Local || s.choices.base != nil && (st.Resets || endsWithDiscard(st)))
+	return fencing.Checking && (joinsForSession(st) || s.choices.base != nil && st.Does(sqltext.ResetsAll))
 }
 
 // insideRefusal is the refusal of a statement that chooses for the session, or sets a token, inside a transaction.

@@ -260,11 +260,11 @@ func (s *Session) tellsChanges(p *gate.Segments) {
 func (s *Session) changes(st *sqltext.Statement) {
 	s.settings.change(st)
 	switch x := &s.exchange; {
-	case st.Resets:
-		x.rebases, x.chosen = true, nil
 	case endsWithDiscard(st): // whatever becomes of what follows it
 		s.rebase(nil)
-	case st.Kind == sqltext.SetFence && st.Name == "resource" && !st.Local && x.chosen != nil:
+	case st.Does(sqltext.ResetsAll):
+		x.rebases, x.chosen = true, nil
+	case st.Kind == sqltext.SetFence && st.Name == "resource" && !st.Does(sqltext.SetsLocally) && x.chosen != nil:
 		x.rebases = true
 	}
 }

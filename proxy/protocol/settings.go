@@ -77,11 +77,11 @@ func (c *settings) learn(body []byte) (ofMode bool) {
 // change follows a statement of the client's that has succeeded.
 func (c *settings) change(st *sqltext.Statement) {
 	switch {
-	case st.DefaultReadOnly == sqltext.SetsReadOnly:
+	case st.Does(sqltext.SetsDefaultReadOnly):
 		c.own.client = true
-	case st.DefaultReadOnly == sqltext.SetsReadWrite:
+	case st.Does(sqltext.SetsDefaultReadWrite):
 		c.own.client = false
-	case st.DefaultReadOnly == sqltext.RestoresDefault, st.Resets, endsWithDiscard(st):
+	case st.Does(sqltext.RestoresDefault):
 		c.own.client = c.own.start
 	}
 }

@@ -169,8 +169,8 @@ func (w *Watch) statements(sql []byte, reading sqltext.Settings) (all []sqltext.
 
 // runs follows a statement that the client runs, of this text. Nothing is known of one that is nil.
 func (w *Watch) runs(s *sqltext.Statement, text []byte) {
-	if s != nil && s.Executes {
-		if e := w.names.get([]byte(s.Name)); e.statement == nil || !e.statement.Executes {
+	if s != nil && s.Does(sqltext.Executes) {
+		if e := w.names.get([]byte(s.Name)); e.statement == nil || !e.statement.Does(sqltext.Executes) {
 			s = e.statement
 		}
 	}
@@ -202,7 +202,7 @@ func (w *Watch) judge(s *sqltext.Statement, text []byte) {
 
 // writes reports whether a session that may only read is refused s.
 func (w *Watch) writes(s *sqltext.Statement) bool {
-	return s == nil || !s.Read && !(s.KeptSince16 && w.config.Version.KeepsReadOnly())
+	return s == nil || !s.Read && !(s.Does(sqltext.ReadsSince16) && w.config.Version.KeepsReadOnly())
 }
 
 // judgeWrite judges a write in a transaction that did not begin as a leader's. If the lease is vacant, the
@@ -272,9 +272,9 @@ func (w *Watch) tell(st *fencing.Status, r *fencing.Refusal, s *sqltext.Statemen
 // follow follows what a statement changes, if it succeeds.
 func (w *Watch) follow(s *sqltext.Statement, text []byte) {
 	switch {
-	case s.EndsTransaction && !s.Hides:
+	case s.Does(sqltext.EndsTransaction):
 		w.status = 'I'
-		if s.Chain {
+		if s.Does(sqltext.Chains) {
 			w.status = 'T'
 		}
 		w.begins()
@@ -292,7 +292,7 @@ func (w *Watch) follow(s *sqltext.Statement, text []byte) {
 		} else if st.Vacant {
 			w.config.Campaign()
 		}
-	case s.Prepares:
+	case s.Does(sqltext.Prepares):
 		w.names.set([]byte(s.Name), entry{&sqltext.Statement{Read: s.Read, Verb: "EXECUTE"}, cut(text)})
 	case s.Kind == sqltext.Deallocate && s.Name != "":
 		w.names.remove([]byte(s.Name))

@@ -104,7 +104,7 @@ var table = []mutation{
 
 	// What is refused by its text.
 	{name: "what evades read-only mode passes", file: theFates, in: ofTheCore, tests: "^TestTemporaryTables$",
-		old: "	case !keepsReadOnly, st.Evades:", text: "	case !keepsReadOnly:"},
+		old: "	case !keepsReadOnly, st.Does(EvadesReadOnly):", text: "	case !keepsReadOnly:"},
 	{name: "a text that cannot be read passes", file: theFates, in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^(analyze_c|reindex_table_c)$",
 		old: "	case st == nil:\n		return RefusedByText", text: "	case st == nil:\n		return Passes"},
 	{name: "a command that is not known passes", file: theJudge, in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^(vacuum|notify|do|call|copy)",
