@@ -81,6 +81,9 @@ func MayChangeReading(text []byte) bool {
 	return false
 }
 
+// equalFold reports whether b is word, which is in lower case and has only letters, in letters of either case.
+func equalFold(b []byte, word string) bool { return len(b) == len(word) && startsFold(b, word) }
+
 // startsFold reports whether b starts with word, which is in lower case and has only letters, in letters of either case.
 func startsFold(b []byte, word string) bool {
 	if len(b) < len(word) {

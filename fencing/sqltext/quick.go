@@ -39,19 +39,3 @@ func quickCommand(first []byte) Command {
 		return NoCommand
 	}
 }
-
-// equalFold reports whether b is word, which is in lower case and has only letters, in letters of either case.
-func equalFold(b []byte, word string) bool { return len(b) == len(word) && startsFold(b, word) }
-
-// isSpace reports whether every version of Postgres treats c as space. (The vertical
-// tab is space only from 16 on.)
-func isSpace(c byte) bool {
-	return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f'
-}
-
-func isLetter(c byte) bool { c |= 0x20; return c >= 'a' && c <= 'z' }
-
-// isIdentifier reports whether c can continue an identifier.
-func isIdentifier(c byte) bool {
-	return isLetter(c) || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
-}

@@ -280,3 +280,16 @@ func (s *scanner) number() tokenKind {
 }
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+// isSpace reports whether every version of Postgres treats c as space. (The vertical
+// tab is space only from 16 on.)
+func isSpace(c byte) bool {
+	return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f'
+}
+
+func isLetter(c byte) bool { c |= 0x20; return c >= 'a' && c <= 'z' }
+
+// isIdentifier reports whether c can continue an identifier.
+func isIdentifier(c byte) bool {
+	return isLetter(c) || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
+}

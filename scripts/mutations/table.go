@@ -29,7 +29,7 @@ const (
 	ofSystem   = "./test/system"
 
 	theJudge     = "proxy/protocol/decide.go"
-	theFates     = "fencing/sqltext/judge.go"
+	theFates     = "fencing/sqltext/fate.go"
 	theRelay     = "proxy/protocol/relaying.go"
 	theExchanges = "proxy/protocol/exchange.go"
 	theBatches   = "proxy/protocol/batch.go"
@@ -109,7 +109,7 @@ var table = []mutation{
 		old: "	case st == nil:\n		return RefusedByText", text: "	case st == nil:\n		return Passes"},
 	{name: "a command that is not known passes", file: theJudge, in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^(vacuum|notify|do|call|copy)",
 		old: "	default: // RefusedByText\n		return s.refuseWrite(\"\")", text: "	default:\n		return nil, NeedNothing"},
-	{name: "NOTIFY is a read", file: "fencing/sqltext/tree.go", in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^notify",
+	{name: "NOTIFY is a read", file: "fencing/sqltext/classify.go", in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^notify",
 		old: "	case n.GetFetchStmt() != nil, n.GetClosePortalStmt()", text: "	case n.GetNotifyStmt() != nil, n.GetFetchStmt() != nil, n.GetClosePortalStmt()"},
 	{name: "before 16 no read needs a proof", file: theFates, in: ofTheCore, tests: "^TestFollowersWriteNothing$/^15$/^(select_wr|select_frees)",
 		old: "	case st.Read && !keepsReadOnly:", text: "	case st.Read && false:"},
@@ -119,7 +119,7 @@ var table = []mutation{
 		old: "	return s.asks || s.relayed && (full || before16 || len(name) == 0) ||", text: "	return s.relayed && full ||"},
 	{name: "what is refused is sent", file: "proxy/protocol/refuse.go", in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^(vacuum|notify)",
 		old: "	return string(sql) + suffix\n", text: "	return string(sql) + suffix[:1]\n"},
-	{name: "SELECT INTO is a read", file: "fencing/sqltext/look.go", in: "./fencing/sqltext", tests: "^TestClassify$",
+	{name: "SELECT INTO is a read", file: "fencing/sqltext/findings.go", in: "./fencing/sqltext", tests: "^TestClassify$",
 		old: "	case *pgquery.IntoClause:", text: "	case *pgquery.IntoClause:\n		if true {\n			break\n		}"},
 
 	// What is discarded.
