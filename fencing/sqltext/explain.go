@@ -11,8 +11,6 @@ type Explanation struct {
 	Leader string // what becomes of it in the session of a worker that leads
 	// Reader is what becomes of it in a session that may only read, on a server from 16 on, and On15 on 15.
 	Reader, On15 string
-	// Known means that the grammar accepted the text. If not, Reason says why.
-	Known bool
 }
 
 // Explain describes what becomes of each statement of sql, in a database with the catalog c, or nil if it is not
@@ -30,7 +28,7 @@ func Explain(sql string, c *fencing.Catalog) []Explanation {
 	for i := range t.Statements {
 		st := &t.Statements[i]
 		all[i] = Explanation{
-			SQL: sql[st.Start:st.End], Kind: st.Kind, Read: st.Read, Known: true, Reason: st.reason,
+			SQL: sql[st.Start:st.End], Kind: st.Kind, Read: st.Read, Reason: st.reason,
 			Leader: leaders(st), Reader: readers(st, FateOf(st, true)), On15: on15(c, st),
 		}
 	}

@@ -17,32 +17,10 @@ type Settings struct {
 // DefaultSettings are the settings of a session that has changed none.
 var DefaultSettings = Settings{StandardConformingStrings: true, SafeEncoding: true}
 
-// Dependence is what the meaning of a text depends on in addition to the text.
-type Dependence uint8
-
-const (
-	// OnNothing means that the text has the same meaning under all settings.
-	OnNothing Dependence = iota
-	// OnEncoding means that it contains bytes outside ASCII, which client_encoding
-	// interprets.
-	OnEncoding
-	// OnQuoting means that it contains a backslash, whose meaning depends on
-	// standard_conforming_strings, on settings that the server does not report, and on
-	// client_encoding.
-	OnQuoting
-)
-
-// DependenceOf returns what the meaning of sql depends on.
-func DependenceOf(sql []byte) Dependence {
-	switch {
-	case bytes.IndexByte(sql, '\\') >= 0:
-		return OnQuoting
-	case !isASCII(sql):
-		return OnEncoding
-	default:
-		return OnNothing
-	}
-}
+// DependsOnSettings reports whether the meaning of sql depends on the session's settings: whether it contains a backslash,
+// which standard_conforming_strings and settings that the server does not report interpret, or a byte outside ASCII, which
+// client_encoding interprets.
+func DependsOnSettings(sql []byte) bool { return bytes.IndexByte(sql, '\\') >= 0 || !isASCII(sql) }
 
 // SafeEncoding reports whether no byte of a multi-byte character can be an ASCII byte
 // in the given client_encoding, so that quotes, backslashes and semicolons are what

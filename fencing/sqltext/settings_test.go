@@ -55,11 +55,11 @@ func TestSafeEncoding(t *testing.T) {
 	}
 }
 
-func TestDependence(t *testing.T) {
+func TestDependsOnSettings(t *testing.T) {
 	t.Parallel()
-	for sql, want := range map[string]Dependence{"": OnNothing, "select 'a'": OnNothing, "\xe4": OnEncoding, "select '\xe4'": OnEncoding, "select 'a\xe4'": OnEncoding, "select 'ab'\xe4": OnEncoding, "\xe4 '\\'": OnQuoting, "'\\' \xe4": OnQuoting, `'\'`: OnQuoting} {
-		if got := DependenceOf([]byte(sql)); got != want {
-			t.Errorf("%q: %v, want %v", sql, got, want)
+	for sql, want := range map[string]bool{"": false, "select 'a'": false, "\xe4": true, "select '\xe4'": true, "select 'ab'\xe4": true, "select 12345678\xe4": true, "\xe4 '\\'": true, `'\'`: true, `select '12345678\'`: true} {
+		if got := DependsOnSettings([]byte(sql)); got != want {
+			t.Errorf("%q: %t, want %t", sql, got, want)
 		}
 	}
 }

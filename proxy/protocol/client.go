@@ -330,7 +330,7 @@ func (s *Session) analyze(sql []byte) (*sqltext.Text, NeedKind) {
 	switch {
 	case len(sql) > maxAnalyzed:
 		return &sqltext.Text{}, NeedNothing
-	case sqltext.DependenceOf(sql) == sqltext.OnNothing:
+	case !sqltext.DependsOnSettings(sql):
 		reading = sqltext.DefaultSettings
 	case s.exchange.maySet:
 		reading = sqltext.Settings{}

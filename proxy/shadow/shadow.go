@@ -160,7 +160,7 @@ func (w *Watch) statements(sql []byte, reading sqltext.Settings) (all []sqltext.
 	if st, quick := sqltext.Quick(sql); quick {
 		return []sqltext.Statement{st}, true
 	}
-	if sqltext.DependenceOf(sql) == sqltext.OnNothing {
+	if !sqltext.DependsOnSettings(sql) {
 		reading = sqltext.DefaultSettings
 	}
 	t := w.config.Cache.AnalyzeBytes(sql, reading)
