@@ -41,6 +41,7 @@ func TestChoosingForABlock(t *testing.T) {
 					"queries": {Q("begin"), Q(choose), Q(mine), Q("commit")}, "one text": {Q("begin; " + choose + "; " + mine + "; commit")}, "a pipeline": {Cat(Q("begin"), Q(choose), Q(mine), Q("commit"))},
 					"two texts": {Q("begin"), Q(choose + "; " + mine + "; commit")}, "batches": {Batch(Run("begin")), Batch(Run(choose)), Batch(Run(mine)), Batch(Run("commit"))},
 					"one batch": {Batch(Run("begin"), Run(choose), Run(mine), Run("commit"))}, "prepared": {Batch(Parse("c", choose)), Q("begin"), Batch(Bind("", "c"), Exec("", 0)), Q(mine), Q("commit")},
+					"behind a DO": {Q("begin"), Q(choose), Q("do 'begin end'"), Q(mine), Q("commit")},
 				} {
 					h.exec("truncate t")
 					c := h.connect()

@@ -84,6 +84,7 @@ func TestTheSessionChooses(t *testing.T) {
 	}{
 		"an error in its batch":                     {Cat(Run("set fencepost.resource = 'b'"), Run("select 1/0"), Sync(), Run(write("undone")), Sync()), 2},
 		"a write and an error":                      {Cat(Run("set fencepost.resource = 'b'"), Run(write("undone")), Run("select 1/0"), Sync(), Q(write("undone"))), 2},
+		"DISCARD ALL in front of an error":          {Cat(Q("set fencepost.resource = 'b'"), Run("discard all"), Run("select 1/0"), Sync(), Q(write("undone"))), 3},
 		"two values, which Postgres takes for none": {Cat(Q("set fencepost.resource = 'b', 'c'"), Q(write("undone"))), 2},
 	} {
 		if all, ended := fixture.AskAll(c, p.replies, p.messages); ended || wiretest.ErrorOf(all[len(all)-2:]) != "ZF002" {
