@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	randomScripts = flag.Int("scripts", 60, "how many random scripts are run on each server")
+	randomScripts = flag.Int("scripts", 20, "how many random scripts are run on each server")
 	randomSeed    = flag.Uint64("seed", 0, "the seed of the random scripts; 0: one of this run's own")
 )
 
@@ -127,7 +127,7 @@ func TestRandomScripts(t *testing.T) {
 			}
 			s.reports = true // a text that is sent in parts has its parameters reported behind each of them
 			s.steps = append(s.steps, Q("rollback"), Q("show datestyle"), Q("show application_name"), Q("show client_encoding"), Q("show work_mem"), Q("show extra_float_digits"))
-			compare(t, h.direct(), h.connect(), s)
+			s.compare(t, s.run(h.direct()), s.run(h.connect()))
 		})
 		if len(h.errs) > 0 {
 			t.Errorf("%v", h.errs)
