@@ -4,6 +4,7 @@
 package wiretest
 
 import (
+	"bufio"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -83,8 +84,23 @@ func withoutOIDs(body []byte) []byte {
 // Conn is a client's connection, before or after its startup.
 type Conn struct {
 	net.Conn
-	t testing.TB
+	t  testing.TB
+	in *bufio.Reader // reads from Conn
 }
+
+func newConn(t testing.TB, c net.Conn) *Conn {
+	conn := &Conn{Conn: c, t: t}
+	conn.in = bufio.NewReader(unbuffered{conn})
+	return conn
+}
+
+// unbuffered reads what a Conn receives.
+type unbuffered struct{ c *Conn }
+
+func (u unbuffered) Read(b []byte) (int, error) { return u.c.Conn.Read(b) }
+
+// Read implements net.Conn.
+func (c *Conn) Read(b []byte) (int, error) { return c.in.Read(b) }
 
 // Dial connects without a startup. An address that is a path is that of a Unix socket.
 func Dial(t testing.TB, address string) *Conn {
@@ -98,7 +114,7 @@ func Dial(t testing.TB, address string) *Conn {
 		t.Fatalf("connect to %s: %v", address, err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return &Conn{Conn: c, t: t}
+	return newConn(t, c)
 }
 
 // Connect starts a session with the parameters (name, value, …) and reads up to the
@@ -162,17 +178,24 @@ func (c *Conn) Write(b []byte) (int, error) {
 
 // Next reads one message. It returns io.EOF when the peer has closed.
 func (c *Conn) Next() (Message, error) {
-	_ = c.SetReadDeadline(time.Now().Add(patience))
 	var head [5]byte
-	if _, err := io.ReadFull(c, head[:]); err != nil {
+	if err := c.readFull(head[:]); err != nil {
 		if errors.Is(err, io.EOF) || strings.Contains(err.Error(), "reset by peer") {
 			return Message{}, io.EOF
 		}
 		return Message{}, err
 	}
 	body := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
-	_, err := io.ReadFull(c, body)
-	return Message{head[0], body}, err
+	return Message{head[0], body}, c.readFull(body)
+}
+
+// readFull fills b. The peer may take as long for it as for anything else.
+func (c *Conn) readFull(b []byte) error {
+	if c.in.Buffered() < len(b) {
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+	}
+	_, err := io.ReadFull(c.in, b)
+	return err
 }
 
 // Until reads up to the first message of that type and returns all of them, including
