@@ -84,6 +84,8 @@ func newServer(opts []Option) *Server {
 		"autovacuum":                "off", // it starts a process for each database in turn
 		"log_checkpoints":           "off",
 		"full_page_writes":          "off",
+		"jit":                       "off",     // it loads LLVM into a backend for one statement
+		"shared_preload_libraries":  "plpgsql", // or each backend loads it for itself
 		"max_connections":           "400",
 		"max_prepared_transactions": "10",
 		"listen_addresses":          "127.0.0.1",
