@@ -56,14 +56,9 @@ var goDrivers = build{name: "go-drivers", dir: "go", args: func(target string) [
 	return []string{"go", "build", "-buildvcs=false", "-o", target, "."}
 }}
 
-// javaDriver is the directory of pgjdbc's program.
-var javaDriver = build{name: "java", args: func(target string) []string {
-	return []string{"javac", "-cp", jdbcJar, "-sourcepath", "java", "-d", target, "java/drivers/Pgjdbc.java"}
-}}
-
-// hikari is the directory of HikariCP's program.
-var hikari = build{name: "hikari", dir: ".", args: func(target string) []string {
-	return []string{"javac", "-cp", hikariJars, "-sourcepath", "java", "-d", target, "java/drivers/Hikari.java"}
+// javaPrograms is the directory of the programs of pgjdbc and HikariCP.
+var javaPrograms = build{name: "java", args: func(target string) []string {
+	return []string{"javac", "-cp", hikariJars, "-sourcepath", "java", "-d", target, "java/drivers/Pgjdbc.java", "java/drivers/Hikari.java"}
 }}
 
 // hikariJars are where Debian's packages install HikariCP and what it needs.
@@ -150,7 +145,7 @@ var drivers = []driver{
 	}},
 	{"pgjdbc", func(t testing.TB) (args, env []string) {
 		// Optimise for a short run: it lasts only seconds.
-		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", javaDriver.path(t) + ":" + jdbcJar, "drivers.Pgjdbc"}, nil
+		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", javaPrograms.path(t) + ":" + jdbcJar, "drivers.Pgjdbc"}, nil
 	}},
 	{"PDO", func(t testing.TB) (args, env []string) {
 		// Without its configuration, which names another directory of extensions.

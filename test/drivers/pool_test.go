@@ -48,7 +48,8 @@ type pool struct {
 // connections of its pool.
 func startPool(t *testing.T, d driver, part string, pg *pgtest.Server) *pool {
 	t.Helper()
-	p := &pool{cluster: newCluster(t, pg, servePools(t, pg, ports.For(t).Address()))}
+	p := &pool{cluster: newCluster(t, pg, nil)}
+	p.serve(t, ports.For(t).Address())
 	pg.Exec(t, pgtest.Superuser, p.db, poolSchema)
 	p.program, p.answer = d.launch(t, part, p.at(t, p.proxy.Address, "pool-1", "fencepost.worker_timeout="+workerTimeout.String()), func(l line) {
 		result, ok := l.Result.(string)
@@ -77,16 +78,10 @@ const (
 	leaseTTL      = 15 * time.Second // no event here waits for it, and a request to renew it has a third
 )
 
-// servePools starts a proxy at an address.
-func servePools(t testing.TB, pg *pgtest.Server, address string) *process.Server {
+// serve starts the proxy at an address, the first one or one after another.
+func (p *pool) serve(t testing.TB, address string) {
 	t.Helper()
-	return serve(t, pg, "FENCEPOST_LISTEN="+address, "FENCEPOST_PROXY_ID=pools", "FENCEPOST_LEASE_TTL="+leaseTTL.String())
-}
-
-// serveAgain starts the proxy again after it has ended.
-func (p *pool) serveAgain(t testing.TB) {
-	t.Helper()
-	p.proxy = servePools(t, p.pg, p.proxy.Address)
+	p.proxy = serve(t, p.pg, "FENCEPOST_LISTEN="+address, "FENCEPOST_PROXY_ID=pools", "FENCEPOST_LEASE_TTL="+leaseTTL.String())
 }
 
 // since returns the results from the nth on.

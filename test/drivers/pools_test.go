@@ -35,7 +35,7 @@ var poolEvents = []poolEvent{
 	}},
 	{name: "proxy restart", play: func(t *testing.T, p *pool) {
 		p.proxy.End()
-		p.serveAgain(t)
+		p.serve(t, p.proxy.Address)
 	}},
 	{name: "Postgres restart", play: func(t *testing.T, p *pool) { p.pg.Restart(t) }},
 }
@@ -134,7 +134,7 @@ var pools = []pooled{
 	{"SQLAlchemy 2 with psycopg 3", "psycopg", alchemy2, throughLibpq, pause{}},
 	{"psycopg_pool with psycopg 3", "pool", pythonPool("pool_psycopg.py"), throughLibpq, pause{time.Second, 5 * time.Minute}},
 	{"HikariCP with pgjdbc", "pool", func(t testing.TB) (args, env []string) {
-		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", hikari.path(t) + ":" + hikariJars, "drivers.Hikari"}, nil
+		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", javaPrograms.path(t) + ":" + hikariJars, "drivers.Hikari"}, nil
 	}, []string{
 		"(`ZF001`), `ZF002`…, `ZF003`",
 		"(`57P01`), (`08006`)",
@@ -157,21 +157,20 @@ var pools = []pooled{
 func TestPoolsRecover(t *testing.T) {
 	t.Parallel()
 	for _, pooled := range pools {
-		for i, event := range poolEvents {
-			t.Run(strings.ReplaceAll(pooled.name, "/", " ")+"/"+event.name, func(t *testing.T) {
-				t.Parallel()
-				server := pgtest.Shared
-				if event.name == "Postgres restart" {
-					server = func(t testing.TB) *pgtest.Server { return pgtest.Start(t) }
-				}
-				p := startPool(t, driver{pooled.name, pooled.command}, pooled.part, server(t))
+		t.Run(strings.ReplaceAll(pooled.name, "/", " "), func(t *testing.T) {
+			t.Parallel()
+			p := startPool(t, driver{pooled.name, pooled.command}, pooled.part, pgtest.Start(t))
+			// The takeover comes last: a proxy that is started after it refuses each connection of the pool once (ZF003),
+			// because another worker has led since the pool did first.
+			for i, event := range slices.Backward(poolEvents) {
+				t.Log(event.name)
 				from := len(p.since(0))
 				event.play(t, p)
 				p.works(t)
-				compareSeen(t, p.since(from), pooled.sees[i])
-				p.wroteUnderItsEpochs(t)
-			})
-		}
+				t.Run(event.name, func(t *testing.T) { compareSeen(t, p.since(from), pooled.sees[i]) })
+			}
+			p.wroteUnderItsEpochs(t)
+		})
 	}
 }
 
