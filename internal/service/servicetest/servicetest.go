@@ -86,6 +86,19 @@ func Start(t *testing.T, s *pgtest.Server, change func(*config.Config)) *Running
 	return StartWith(t, s, Options{Change: change})
 }
 
+// unused is created once: a database of the shared server that no test uses.
+var unused sync.Once
+
+// unusedDatabase returns the name of that database. A proxy that examines it does not examine those of all other tests.
+func unusedDatabase(t *testing.T, shared *pgtest.Server) string {
+	t.Helper()
+	const name = "unused"
+	unused.Do(func() {
+		shared.Exec(t, pgtest.Superuser, "postgres", "CREATE DATABASE "+name+" IS_TEMPLATE true TEMPLATE "+pgtest.Template+" STRATEGY file_copy")
+	})
+	return name
+}
+
 // StartWith is Start with more options.
 func StartWith(t *testing.T, s *pgtest.Server, o Options) *Running {
 	t.Helper()
@@ -93,6 +106,9 @@ func StartWith(t *testing.T, s *pgtest.Server, o Options) *Running {
 	cfg.Listen, cfg.Admin.Address = config.Addresses{"127.0.0.1:0"}, "127.0.0.1:0"
 	cfg.Upstream.Address = config.Addresses{config.Address(s.Addr())}
 	cfg.Control.User = pgtest.Control
+	if s == pgtest.Shared(t) {
+		cfg.Control.ProbeDatabase = unusedDatabase(t, s)
+	}
 	// The defaults may be too short for a machine on which many tests run.
 	cfg.StartupWait, cfg.StartupTimeout = config.Duration(Patience/2), config.Duration(Patience)
 	if o.Change != nil {
