@@ -26,11 +26,11 @@ func (a *asker) take(db string) *pgx.Conn {
 	return conn
 }
 
-// give keeps a connection, unless there is one.
+// give keeps a connection, unless there is one, or it is of no use.
 func (a *asker) give(db string, conn *pgx.Conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.idle[db] != nil {
+	if a.idle[db] != nil || conn.IsClosed() {
 		_ = conn.Close(context.Background())
 		return
 	}

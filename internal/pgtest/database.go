@@ -182,7 +182,7 @@ func (s *Server) copyDatabase(t testing.TB, from string) string {
 	stopwatch.AwaitRoom(t)
 	name := "db_" + strings.ToLower(rand.Text()[:16])
 	// Copy files: the default strategy, block by block, is many times slower.
-	if err := s.exec(Superuser, "postgres",
+	if err := s.administer(
 		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s STRATEGY file_copy", name, from),
 		fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", name, Control)); err != nil {
 		t.Fatal(err)
@@ -191,9 +191,33 @@ func (s *Server) copyDatabase(t testing.TB, from string) string {
 		if !s.Running() {
 			return
 		}
-		if err := s.exec(Superuser, "postgres", fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", name)); err != nil {
+		if err := s.administer(fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", name)); err != nil {
 			t.Logf("drop database %s: %v", name, err)
 		}
 	})
 	return name
+}
+
+// administer runs statements as the superuser in the database postgres. A shared server keeps a connection for the next
+// call; a test that has a server of its own may count connections.
+func (s *Server) administer(statements ...string) error {
+	if !s.shared {
+		return s.exec(Superuser, "postgres", statements...)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn := s.asker.take("postgres")
+	if conn == nil {
+		var err error
+		if conn, err = pgx.Connect(ctx, s.askDSN("postgres")); err != nil {
+			return fmt.Errorf("connect as %s to postgres: %w", Superuser, err)
+		}
+	}
+	defer s.asker.give("postgres", conn)
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("run %q: %w", statement, err)
+		}
+	}
+	return nil
 }

@@ -70,6 +70,7 @@ type Server struct {
 	more     []string                  // directories to remove with the server
 	hba      func(lines string) string // changes pg_hba.conf; may be nil
 	as       *syscall.Credential
+	shared   bool // by all tests of the process
 	asker    asker
 
 	mu struct {

@@ -52,6 +52,7 @@ func sharedOf(t testing.TB, major int, opts []Option) *Server {
 	shared.Unlock()
 	s.once.Do(func() {
 		s.server = newServer(opts)
+		s.server.shared = true
 		s.err = s.server.create()
 	})
 	if s.err != nil {
