@@ -133,8 +133,8 @@ func (k knowledge) reaches(c *Candidacy, e fencing.Epoch) bool {
 	return k.of(c) && (k.epoch == e || c.token == 0 && k.epoch+1 == e)
 }
 
-// Told implements fencing.Candidacy.
-func (c *Candidacy) Told(e fencing.Epoch, sent, read time.Time) {
+// AnnouncementRead implements fencing.Candidacy.
+func (c *Candidacy) AnnouncementRead(e fencing.Epoch, sent, read time.Time) {
 	if st := c.Status(); !st.CanWrite() || st.Epoch != e {
 		return // it was only claimed by the client, or is over already
 	}
@@ -157,8 +157,8 @@ func (c *Candidacy) KnewAt(e fencing.Epoch, at time.Time) bool {
 	return k.reaches(c, e) && k.since.Before(at)
 }
 
-// TellsSuperseded implements fencing.Candidacy.
-func (c *Candidacy) TellsSuperseded() {
+// ConnectionSuperseded implements fencing.Candidacy.
+func (c *Candidacy) ConnectionSuperseded() {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
 	if c.r.mu.knowledge.of(c) {

@@ -149,8 +149,8 @@ func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {
 	}
 }
 
-// Advanced implements fencing.Candidacy.
-func (c *Candidacy) Advanced(ctx context.Context) bool {
+// CheckSuperseded implements fencing.Candidacy.
+func (c *Candidacy) CheckSuperseded(ctx context.Context) bool {
 	if _, err := c.r.refresh(ctx); err != nil {
 		c.failed("read the record", err)
 	} else {
@@ -176,7 +176,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 		c.r.removed(c.fence)
 		return err
 	}
-	if c.Advanced(ctx) || c.Term().Epoch != term.Epoch {
+	if c.CheckSuperseded(ctx) || c.Term().Epoch != term.Epoch {
 		return nil // the status has changed meanwhile
 	}
 	if isState(err, fencing.StateNoFence) {

@@ -216,7 +216,7 @@ func (s *simulation) use(c *conn) {
 	case 3:
 		_ = c.AwaitFirst(ctx, time.Second)
 	case 4:
-		c.Advanced(ctx)
+		c.CheckSuperseded(ctx)
 	}
 }
 

@@ -159,18 +159,18 @@ type Candidacy interface {
 	// may not know that it leads again: the epoch is not announced at startup to a
 	// connection of it, unless KnewAt says that the worker knows.
 	SupersededBefore() bool
-	// Told records that e was announced to a connection of the worker at one time, and
+	// AnnouncementRead records that e was announced to a connection of the worker at one time, and
 	// that its client had read that at another: it had sent something by then.
-	Told(e Epoch, sent, read time.Time)
+	AnnouncementRead(e Epoch, sent, read time.Time)
 	// KnewAt reports whether, before the given time, a client of the worker had read that e
 	// was announced, or the epoch directly before e, so that nobody else held one between
 	// them. It is false again from the moment when another connection of the worker ends
 	// because it is superseded, until e is announced again.
 	KnewAt(e Epoch, at time.Time) bool
-	// TellsSuperseded says that a connection of the worker ends because it is superseded.
+	// ConnectionSuperseded says that a connection of the worker ends because it is superseded.
 	// It is called before its client can learn that: some drivers then silently send the
 	// statement again on a new connection, and that one must not be announced the epoch.
-	TellsSuperseded()
+	ConnectionSuperseded()
 	// AwaitFirst returns when the first attempt to lead has succeeded or failed, when
 	// wait has passed, or when ctx has ended. If the attempt already has the lease and
 	// is being granted its epoch, AwaitFirst waits a little longer, because the
@@ -190,10 +190,10 @@ type Candidacy interface {
 	// asked for its role. If the lease is vacant, it makes one attempt to acquire it,
 	// and returns when that attempt or ctx has ended. Otherwise it returns at once.
 	CampaignOnDemand(ctx context.Context)
-	// Advanced asks the database whether another candidacy has been granted an epoch
+	// CheckSuperseded asks the database whether another candidacy has been granted an epoch
 	// since this one held it, and updates the status. The proxy calls it when the
 	// server has ended a backend (57P01) or when a registration was refused with ZF001.
-	Advanced(ctx context.Context) bool
+	CheckSuperseded(ctx context.Context) bool
 	// Leave ends m's membership. When the last member leaves, the candidacy ends. If
 	// orderly is true, the client sent Terminate, and the lease is kept for
 	// lease.linger. Otherwise the lease is released at once.

@@ -64,9 +64,9 @@ var ChooseLateRefusal = &Refusal{
 	Usage:    true,
 }
 
-// ChooseInsideRefusal is the refusal of what chooses for the session, and shares a transaction
+// ChooseInTransactionRefusal is the refusal of what chooses for the session, and shares a transaction
 // with other statements.
-var ChooseInsideRefusal = &Refusal{
+var ChooseInTransactionRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "the resource of the session cannot change inside a transaction, or together with other statements",
 	Detail:   "{}",
@@ -74,9 +74,9 @@ var ChooseInsideRefusal = &Refusal{
 	Usage:    true,
 }
 
-// ChosenBesideRefusal is the refusal of a write of a leader that shares a text or a batch with what chooses resources
+// WriteWithChoiceRefusal is the refusal of a write of a leader that shares a text or a batch with what chooses resources
 // or sets a token, and is not in a block that has chosen.
-var ChosenBesideRefusal = &Refusal{
+var WriteWithChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "what shares a text or a batch with SET or RESET of fencepost.resource or fencepost.token may only read, except in the block that SET LOCAL chooses for",
 	Detail:   "{}",
@@ -93,9 +93,9 @@ var ExecutedChoiceRefusal = &Refusal{
 	Usage:    true,
 }
 
-// UnseenChoiceRefusal is the refusal of a leader's text that may choose resources or set a token, and that Fencepost cannot
+// UnreadableChoiceRefusal is the refusal of a leader's text that may choose resources or set a token, and that Fencepost cannot
 // read.
-var UnseenChoiceRefusal = &Refusal{
+var UnreadableChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "Fencepost cannot read this text, which may set fencepost.resource or fencepost.token",
 	Detail:   "{}",

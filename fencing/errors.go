@@ -262,8 +262,8 @@ func heldText(st *Status) string {
 	return fmt.Sprintf("the current epoch %d is held by %s", st.Holder.Epoch, holderText(st.Holder.Worker))
 }
 
-// AheadRefusal is the refusal of a write of a client that has named an epoch which was never granted.
-func AheadRefusal(resource, worker, incarnation string, named Epoch, st *Status) *Refusal {
+// EpochTooHighRefusal is the refusal of a write of a client that has named an epoch which was never granted.
+func EpochTooHighRefusal(resource, worker, incarnation string, named Epoch, st *Status) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message: fmt.Sprintf("worker %s has named epoch %d of resource %s, but the current epoch is %d",
@@ -324,9 +324,9 @@ var PoolerRefusal = &Refusal{
 	Hint:     "Let upstream.address name Postgres itself.",
 }
 
-// UnlocatedRefusal refuses a backend that did not say which one it is, but failed with an error: without its process id
+// UnidentifiedBackendRefusal refuses a backend that did not say which one it is, but failed with an error: without its process id
 // it cannot be told from that of a pooler.
-func UnlocatedRefusal(code, message string) *Refusal {
+func UnidentifiedBackendRefusal(code, message string) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message:  fmt.Sprintf("the fence cannot be checked: Postgres did not say which backend the connection has: %s (SQLSTATE %s)", message, code),

@@ -89,17 +89,17 @@ type Trouble struct {
 	Remedy  string // what an operator has to do; "" if waiting may help
 }
 
-// Standing is what the refusal of a worker that does not lead says of its connection.
-type Standing struct {
+// RefusedWorker is what the refusal of a worker that does not lead says of its connection.
+type RefusedWorker struct {
 	Resource, Worker string
 	Nameless         bool // the connection named no worker
 	Status           *Status
 	Trouble          *Trouble // nil if none is known
 }
 
-// Explained returns the refusal of a worker that does not lead with the cause: what keeps
+// WithCause returns the refusal of a worker that does not lead with the cause: what keeps
 // the worker from leading, and what helps. It returns any other refusal unchanged.
-func (r *Refusal) Explained(s Standing) *Refusal {
+func (r *Refusal) WithCause(s RefusedWorker) *Refusal {
 	if r.SQLState != StateNotLeader {
 		return r
 	}

@@ -44,9 +44,9 @@ func SetTokenRefusal(value string, local bool) *Refusal {
 	return nil
 }
 
-// TokenInsideRefusal is the refusal of a SET fencepost.token that shares a transaction with
+// TokenInTransactionRefusal is the refusal of a SET fencepost.token that shares a transaction with
 // other statements.
-var TokenInsideRefusal = &Refusal{
+var TokenInTransactionRefusal = &Refusal{
 	SQLState: "25001", // active_sql_transaction
 	Message:  "SET fencepost.token cannot run inside a transaction, or together with other statements",
 	Detail:   "{}",

@@ -203,7 +203,7 @@ func (x *session) advanced(ctx context.Context) bool {
 			cand := x.candidacyOf(s)
 			switch {
 			case cand.Status().Epoch == 0:
-			case cand.Advanced(ctx):
+			case cand.CheckSuperseded(ctx):
 				x.member.over.Store(s)
 				return true
 			case !cand.Status().CanWrite(): // else the lease is confirmed: most likely an operator ended the backend

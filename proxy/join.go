@@ -65,7 +65,7 @@ func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing
 	case !fencing.Checking, c.Tables && c.Announced == 0 && st.Epoch == 0:
 		return st, nil
 	case c.Announced != 0:
-		_, refusal := x.register(ctx, []protocol.Told{{Epoch: c.Announced}})
+		_, refusal := x.register(ctx, []protocol.AnnouncedEpoch{{Epoch: c.Announced}})
 		c.Registered = refusal == nil
 	}
 	if c.Registered {

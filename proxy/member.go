@@ -187,14 +187,14 @@ func (b *beside) end() {
 // The session's mu is held.
 func (m *membership) hears() {
 	for _, t := range m.tellings {
-		t.to.Told(t.epoch, t.sent, time.Now())
+		t.to.AnnouncementRead(t.epoch, t.sent, time.Now())
 	}
 	m.tellings = m.tellings[:0]
 }
 
 // endsSuperseded informs the candidacy that the connection ends because it is superseded, before the
 // client can learn that. Only the first call for a candidacy has an effect.
-func (b *belonging) endsSuperseded() { b.ended.Do(b.TellsSuperseded) }
+func (b *belonging) endsSuperseded() { b.ended.Do(b.ConnectionSuperseded) }
 
 // leavesSuperseded is endsSuperseded of a connection that ends for any reason, if the candidacy is superseded.
 // The session may not know that yet, or have gone on. b may be nil.
@@ -219,7 +219,7 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 	x.letGo(ctx)
 	x.StatusChanged() // the candidacy may not have told it yet
 	if former := m.joinedTo.Load(); former.Status().Role == fencing.Superseded {
-		former.TellsSuperseded() // more than once if SET fails
+		former.ConnectionSuperseded() // more than once if SET fails
 	}
 	if !m.standing.CompareAndSwap(joined, outside) {
 		return nil // superseded, which the client is told next

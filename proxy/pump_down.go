@@ -227,7 +227,7 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventSuperseded:
 			x.learnSuperseded(ctx, x.belonging(e.Resource))
 		case protocol.EventDiscarded:
-			x.belonging(e.Resource).TellsSuperseded()
+			x.belonging(e.Resource).ConnectionSuperseded()
 		case protocol.EventAnnounce:
 			announces = true
 		case protocol.EventChosen:
@@ -256,7 +256,7 @@ func (d *downPump) relay(ctx context.Context) error {
 // reply tells the client its role.
 func (x *session) learnSuperseded(ctx context.Context, b *belonging) {
 	if x.member.discards {
-		b.TellsSuperseded() // each time: the client may send again what was discarded
+		b.ConnectionSuperseded() // each time: the client may send again what was discarded
 	} else {
 		b.endsSuperseded()
 	}
@@ -271,7 +271,7 @@ func (x *session) learnSuperseded(ctx context.Context, b *belonging) {
 func (x *session) readRecord(ctx context.Context, b *belonging) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	b.Advanced(ctx)
+	b.CheckSuperseded(ctx)
 }
 
 // after ends the session if an event says so, once the replies before it are sent. It reports

@@ -155,7 +155,7 @@ func (x *session) unregistered(ctx context.Context, resource string, entry int64
 	r, registered := x.registrations[resource]
 	same := registered && r.entry.ID == entry
 	x.mu.Unlock()
-	if !same || x.isSuperseded() || x.belonging(resource).Advanced(ctx) || ctx.Err() != nil {
+	if !same || x.isSuperseded() || x.belonging(resource).CheckSuperseded(ctx) || ctx.Err() != nil {
 		return // in the last case the database has not said who leads, and the next comparison asks again
 	}
 	x.log().Error("session ended: the registry has lost the entry of its backend", zap.Uint32("pid", x.backend.pid))

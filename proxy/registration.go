@@ -40,7 +40,7 @@ func (r registrations) take(resources []string) registrations {
 // register adds the backend to the registry for all of these resources, or for none. After an error, the registry may
 // have an entry nevertheless: a grant then ends the backend, which costs the client a connection.
 // resource is the one for which it was refused.
-func (x *session) register(ctx context.Context, all []protocol.Told) (resource string, refusal *fencing.Refusal) {
+func (x *session) register(ctx context.Context, all []protocol.AnnouncedEpoch) (resource string, refusal *fencing.Refusal) {
 	var made []string
 	for _, one := range all {
 		if refusal := x.registerFor(ctx, one); refusal != nil {
@@ -56,7 +56,7 @@ func (x *session) register(ctx context.Context, all []protocol.Told) (resource s
 }
 
 // registerFor is register for one resource.
-func (x *session) registerFor(ctx context.Context, told protocol.Told) *fencing.Refusal {
+func (x *session) registerFor(ctx context.Context, told protocol.AnnouncedEpoch) *fencing.Refusal {
 	if x.backend.begun == "" {
 		return fencing.UnknownBackendRefusal
 	}

@@ -109,7 +109,7 @@ func (x *session) locate() error {
 	case err != nil:
 		return err
 	case failed != nil:
-		return fencing.UnlocatedRefusal(failed.Code, failed.Message)
+		return fencing.UnidentifiedBackendRefusal(failed.Code, failed.Message)
 	case len(values) != 6:
 		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 	case values[4] != strconv.FormatUint(uint64(x.backend.pid), 10):

@@ -53,16 +53,16 @@ func (w *testEnv) isTold(m *conn) {
 	}
 	knows("before it is told", epoch, later, false)
 	early := now.Add(-time.Hour)
-	m.Told(epoch-1, early, now)
+	m.AnnouncementRead(epoch-1, early, now)
 	knows("after it was told another epoch", epoch, later, false)
-	m.Told(epoch, early, now)
+	m.AnnouncementRead(epoch, early, now)
 	knows("when it is told", epoch, now, false)
 	knows("after that", epoch, later, true)
 	knows("under the next epoch", epoch+1, later, true)
 	knows("after somebody else's epoch", epoch+2, later, false)
-	m.Told(epoch, later, later.Add(time.Hour))
+	m.AnnouncementRead(epoch, later, later.Add(time.Hour))
 	knows("after it was told again", epoch, later, true)
-	m.TellsSuperseded()
+	m.ConnectionSuperseded()
 	knows("after a superseded connection has ended", epoch, later.Add(2*time.Hour), false)
 }
 
@@ -277,7 +277,7 @@ var candidacyCases = []testCase{
 		b := q.join("b")
 		b.eventuallyLeads(w.service.Death + soon)
 		eventually(w.T, "the old one is superseded", soon, a.superseded)
-		if !a.Advanced(within(w.T, patience)) {
+		if !a.CheckSuperseded(within(w.T, patience)) {
 			w.Error("the database does not say so")
 		}
 		w.mustRefuse(a.AwaitLeader(within(w.T, patience)), fencing.StateSuperseded)

@@ -81,7 +81,7 @@ type Need struct {
 	Settings sqltext.Settings // of NeedAnalysis: how the server reads the text
 	Join     JoinNeed         // of NeedJoin
 	// Register are the resources of NeedRegister, with the epochs that were announced.
-	Register []Told
+	Register []AnnouncedEpoch
 	// Resource is that of the candidacy of NeedCampaign and NeedConfirm, "" for that of the startup.
 	Resource string
 }
@@ -96,8 +96,8 @@ type JoinNeed struct {
 	Local     bool
 }
 
-// Told is a resource, and an epoch of it that was announced to the client. Resource is "" for that of the startup.
-type Told struct {
+// AnnouncedEpoch is a resource, and an epoch of it that was announced to the client. Resource is "" for that of the startup.
+type AnnouncedEpoch struct {
 	Resource string
 	Epoch    fencing.Epoch
 }
@@ -426,14 +426,14 @@ func (s *Session) Is(c Condition) bool {
 
 // Announced says that what an EventAnnounce announced has reached a client of which nothing was
 // pending, and returns the epochs. There are none if something is pending again.
-func (s *Session) Announced() (told []Told) {
+func (s *Session) Announced() (told []AnnouncedEpoch) {
 	if !s.Is(Quiet) {
 		return nil
 	}
 	for _, st := range append([]*standing{&s.own}, s.choices.known...) {
 		if st.epochs.hasPending {
 			st.epochs.current, st.epochs.hasPending = st.epochs.pending, false
-			told = append(told, Told{st.name(), st.epochs.current})
+			told = append(told, AnnouncedEpoch{st.name(), st.epochs.current})
 		}
 	}
 	return told

@@ -117,10 +117,10 @@ func (s *Session) joining() *choice {
 }
 
 // registering is what NeedRegister asks for.
-func (s *Session) registering() (all []Told) {
+func (s *Session) registering() (all []AnnouncedEpoch) {
 	for _, st := range s.joining().all {
 		if !slices.Contains(s.registered, st) {
-			all = append(all, Told{st.name(), st.epochs.current})
+			all = append(all, AnnouncedEpoch{st.name(), st.epochs.current})
 		}
 	}
 	return all
@@ -266,7 +266,7 @@ func (s *Session) judgeChoice(st *sqltext.Statement, alone bool) *fencing.Refusa
 			return r
 		}
 		if !alone || s.txn != 'I' {
-			return fencing.TokenInsideRefusal
+			return fencing.TokenInTransactionRefusal
 		}
 		if s.choices.base != nil {
 			return fencing.ChosenParameterRefusal(st.Name)
@@ -278,7 +278,7 @@ func (s *Session) judgeChoice(st *sqltext.Statement, alone bool) *fencing.Refusa
 	case local && s.txn != 'T' && !s.inBlockOfBatch():
 		return fencing.ChooseLateRefusal
 	case !local && (!alone || s.txn != 'I'):
-		return fencing.ChooseInsideRefusal
+		return fencing.ChooseInTransactionRefusal
 	}
 	return nil
 }

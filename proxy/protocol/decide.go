@@ -156,7 +156,7 @@ func (s *Session) refuseWrite(unproven string) (*fencing.Refusal, NeedKind) {
 func (s *Session) denied() *fencing.Refusal {
 	r := cmp.Or(s.inHand.denied, s.exchange.denied, s.choices.denied)
 	if r == nil && (s.inHand.stays || s.exchange.stays) && s.choices.local == nil && s.leads() {
-		return fencing.ChosenBesideRefusal
+		return fencing.WriteWithChoiceRefusal
 	}
 	return r
 }
@@ -178,7 +178,7 @@ func (s *Session) notLeader(unproven string) *fencing.Refusal {
 		return s.supersededRefusal()
 	}
 	if told := one.epochs.current; st.CanWrite() && told > st.Epoch {
-		return fencing.AheadRefusal(one.Resource, s.config.Worker, one.Incarnation, told, st)
+		return fencing.EpochTooHighRefusal(one.Resource, s.config.Worker, one.Incarnation, told, st)
 	}
 	r := fencing.ReadOnlyRefusal(one.Resource, s.config.Worker, one.Incarnation, st)
 	if r.SQLState != fencing.StateNotLeader {
@@ -187,9 +187,9 @@ func (s *Session) notLeader(unproven string) *fencing.Refusal {
 	if unproven != "" {
 		r.Hint = fencing.UnprovenHint(unproven, r.Hint)
 	}
-	standing := fencing.Standing{Resource: one.Resource, Worker: s.config.Worker, Nameless: s.config.Nameless, Status: st}
+	standing := fencing.RefusedWorker{Resource: one.Resource, Worker: s.config.Worker, Nameless: s.config.Nameless, Status: st}
 	if one.Trouble != nil {
 		standing.Trouble = one.Trouble()
 	}
-	return r.Explained(standing)
+	return r.WithCause(standing)
 }

@@ -65,7 +65,7 @@ type harness struct {
 
 	mu       sync.Mutex
 	rejected []fencing.Rejection
-	told     []protocol.Told
+	told     []protocol.AnnouncedEpoch
 	stale    int    // how often the client was told that it is superseded
 	sent     []byte // to the server
 	needs    []protocol.NeedKind

@@ -81,7 +81,7 @@ func TestBecomingLeader(t *testing.T) {
 				expect(t, c, []string{""}, Q("select * from c"))
 				h.status.Store(leader(9))
 				expect(t, c, []string{"ZF003"}, first)
-				if !slices.Equal(h.told, []protocol.Told{{Epoch: 9}}) || len(h.rejected) != 1 || h.rejected[0].Kind != fencing.KindStartOver || !h.rejected[0].Write {
+				if !slices.Equal(h.told, []protocol.AnnouncedEpoch{{Epoch: 9}}) || len(h.rejected) != 1 || h.rejected[0].Kind != fencing.KindStartOver || !h.rejected[0].Write {
 					t.Errorf("told %v, rejected %+v", h.told, h.rejected)
 				}
 				expect(t, c, []string{""}, Q("rollback"))

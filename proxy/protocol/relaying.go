@@ -239,7 +239,7 @@ func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int,
 		case sqltext.PreparesTransaction(sql):
 			return s.relayRefusal(f, name, sql, false, fencing.TwoPhaseRefusal, p)
 		case sqltext.MayChoose(sql):
-			return s.relayRefusal(f, name, sql, false, fencing.UnseenChoiceRefusal, p)
+			return s.relayRefusal(f, name, sql, false, fencing.UnreadableChoiceRefusal, p)
 		default:
 			return 0, NeedNothing, false
 		}
@@ -326,9 +326,9 @@ func (s *Session) changesChoice(st *sqltext.Statement) bool {
 // insideRefusal is the refusal of a statement that chooses for the session, or sets a token, inside a transaction.
 func insideRefusal(st *sqltext.Statement) *fencing.Refusal {
 	if st.Name == "token" {
-		return fencing.TokenInsideRefusal
+		return fencing.TokenInTransactionRefusal
 	}
-	return fencing.ChooseInsideRefusal
+	return fencing.ChooseInTransactionRefusal
 }
 
 // relayOwn sends something of Fencepost's own, once all that was relayed is answered.

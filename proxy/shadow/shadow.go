@@ -235,8 +235,8 @@ func (w *Watch) refusal(st *fencing.Status) *fencing.Refusal {
 	case st.Role == fencing.Superseded:
 		return w.superseded(st)
 	}
-	standing := fencing.Standing{Resource: c.Resource, Worker: c.Worker, Nameless: c.Nameless, Status: st, Trouble: c.Trouble()}
-	return fencing.ReadOnlyRefusal(c.Resource, c.Worker, c.Incarnation, st).Explained(standing)
+	standing := fencing.RefusedWorker{Resource: c.Resource, Worker: c.Worker, Nameless: c.Nameless, Status: st, Trouble: c.Trouble()}
+	return fencing.ReadOnlyRefusal(c.Resource, c.Worker, c.Incarnation, st).WithCause(standing)
 }
 
 func (w *Watch) superseded(st *fencing.Status) *fencing.Refusal {

@@ -152,7 +152,7 @@ var table = []mutation{
 	{name: "a connection joins a shared token unexamined", file: "election/resource.go", in: ofSystem, tests: "^TestSafetyASharedTokenStartsOverOnEachConnection$",
 		old: "	if err := c.examineShared(ctx); err != nil {", text: "	if err := error(nil); err != nil {"},
 	{name: "who leaves a superseded candidacy for another token does not say so", file: "proxy/member.go", in: ofSystem, tests: "^TestSafetyADiscardingConnectionStartsOver$",
-		old: "		former.TellsSuperseded() // more than once if SET fails\n", text: ""},
+		old: "		former.ConnectionSuperseded() // more than once if SET fails\n", text: ""},
 	{name: "a connection that is cut says nothing of the resources that it chose", file: "proxy/seat.go", in: ofSystem, tests: "^TestSafetyAPoolIsToldAgainOfAResourceThatItChose$",
 		old: "			s.joinedTo.Load().leavesSuperseded()\n", text: ""},
 	{name: "a token is taken to be decided upon when it is set", file: theUpPump, in: ofSystem, tests: "^TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver$",

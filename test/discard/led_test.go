@@ -63,7 +63,7 @@ func TestALapsedLeaseIsNoReasonToDiscard(t *testing.T) {
 			fixture.MustFail(c.T, conn, "ZF002", piece)
 		}
 		c.Supersede()
-		led.Advanced(c.T.Context())
+		led.CheckSuperseded(c.T.Context())
 		for _, piece := range [][]byte{Q(insert), Batch(Run(insert))} {
 			if got := answers(fixture.MustPass(c.T, conn, piece)); !strings.Contains(got, "INSERT 0 0") {
 				c.T.Errorf("%q: %s", piece, got)

@@ -215,7 +215,7 @@ func TestWithoutAGuardNothingIsLeftToGuards(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence || !strings.Contains(refused.Hint, "fencepost guard add --resource r") {
 		t.Fatalf("a connection without any guard: %v, want ZF004 and how to guard a table", err)
 	}
-	c.Candidacy(c.DB, "r", "f").Advanced(t.Context()) // as its election does when it sees the change
+	c.Candidacy(c.DB, "r", "f").CheckSuperseded(t.Context()) // as its election does when it sees the change
 	if err := exec(t.Context(), conn, "insert into queue (v) values ('f')", true); pgtest.StateOf(err) != fencing.StateNotLeader {
 		t.Errorf("a write of the follower: %v, want ZF002", err)
 	}

@@ -137,7 +137,7 @@ func TestEndedByAGrantOnItsWay(t *testing.T) {
 	candidacy.SetStatus(&lapsed)
 	s.Connect("successor")
 	successor, looks := s.Candidacy(s.DB, "r", "successor"), 0
-	candidacy.OnAdvanced(func() {
+	candidacy.OnCheckSuperseded(func() {
 		if looks++; looks == 2 {
 			if _, err := successor.TryGrant(); err != nil {
 				t.Error(err)

@@ -128,7 +128,7 @@ func takeOver(t *testing.T, c *fixture.Cluster, n int, worker string) fencing.Ep
 		return 0
 	}
 	cand := c.Candidacy(c.DB, shard(n), worker)
-	if cand.Advanced(t.Context()) || cand.Status().Epoch != 0 {
+	if cand.CheckSuperseded(t.Context()) || cand.Status().Epoch != 0 {
 		return 0
 	}
 	epoch, err := cand.TryGrant()

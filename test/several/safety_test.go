@@ -159,7 +159,7 @@ func TestSafetyAResourceIsAnnounced(t *testing.T) {
 		for _, resource := range []string{"b", "c"} {
 			s.GrantOn(resource, "w")
 			s.SupersedeOn(resource)
-			if !s.Candidacy(s.DB, resource, "w").Advanced(t.Context()) {
+			if !s.Candidacy(s.DB, resource, "w").CheckSuperseded(t.Context()) {
 				t.Fatal("w does not learn that it is superseded")
 			}
 			s.Connect("w", "fencepost.resource", resource)
@@ -306,7 +306,7 @@ func TestAChosenResourceIsTakenOver(t *testing.T) {
 	worker := another(s)
 	takeOver := func(resource string) {
 		s.SupersedeOn(resource)
-		s.Candidacy(s.DB, resource, worker).Advanced(t.Context())
+		s.Candidacy(s.DB, resource, worker).CheckSuperseded(t.Context())
 	}
 	c := chooserAs(s, worker, "r", "a", "b")
 	fixture.MustPass(t, c, Q("set fencepost.resource = 'a'"))

@@ -142,7 +142,7 @@ func TestGuardedTablesOfTwoResources(t *testing.T) {
 	c := chooser(s, "a", "b", "r")
 	for _, resource := range []string{"a", "b"} {
 		s.Guard(guard.Options{Resource: resource, Table: "public.of_" + resource, Stamp: "fence_epoch"})
-		s.Candidacy(s.DB, resource, "w").Advanced(t.Context()) // it learns of the guard
+		s.Candidacy(s.DB, resource, "w").CheckSuperseded(t.Context()) // it learns of the guard
 	}
 	const a, b = "insert into of_a values ('x')", "insert into of_b values ('x')"
 	for _, w := range []struct{ chosen, sql, state string }{

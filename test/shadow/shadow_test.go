@@ -31,7 +31,7 @@ func supersede(t *testing.T, c *fixture.Cluster) {
 	t.Helper()
 	w := c.Candidacy(c.DB, "r", "w")
 	c.Supersede()
-	if !w.Advanced(t.Context()) {
+	if !w.CheckSuperseded(t.Context()) {
 		t.Fatal("the worker is not superseded")
 	}
 }
