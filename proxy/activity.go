@@ -22,10 +22,10 @@ type activity struct {
 	// busy: the proxy itself does something for the client, for a bounded time (the startup,
 	// for example), or the up pump waits because the server accepts no more bytes or has too
 	// many replies pending.
-	busy    atomic.Bool
-	writing atomic.Bool // a write to the client is under way
-	awaits  atomic.Bool // the session waits for the lead in its startup, or for its server just after that
-	stuck   atomic.Bool // when its crew was last polled, the server waited for the worker itself
+	busy          atomic.Bool
+	writing       atomic.Bool // a write to the client is under way
+	waitingToLead atomic.Bool // the session waits for the lead in its startup, or for its server just after that
+	stuck         atomic.Bool // when its crew was last polled, the server waited for the worker itself
 	// auditing: a refused statement is being recorded, and what the server has sent behind it is not read meanwhile. That
 	// may last for as long as a disk is full, while nobody works for the client.
 	auditing atomic.Bool
@@ -40,11 +40,11 @@ type activity struct {
 	taken, takenByCrew atomic.Uint64
 }
 
-// works reports whether the server, or the proxy, is working for the client. It reports
+// isWorking reports whether the server, or the proxy, is working for the client. It reports
 // false while a write to the client is under way and the client has accepted no bytes since
 // the last call: the client is the one that does not continue then. It also reports false while a
 // refusal is being recorded. last holds how many bytes the client had accepted at the last call.
-func (a *activity) works(client link, last *atomic.Uint64) bool {
+func (a *activity) isWorking(client link, last *atomic.Uint64) bool {
 	if taken := socketBelow(client).Written(); a.writing.Load() && last.Swap(taken) == taken {
 		return false
 	}
@@ -59,11 +59,11 @@ func (x *session) Activity() (received uint64, owed bool) {
 // activitySince is Activity for the candidacy whose last call has left last, as works needs it.
 func (x *session) activitySince(last *atomic.Uint64) (received uint64, owed bool) {
 	received = socketBelow(x.client).Received()
-	if !x.active.works(x.client, last) {
+	if !x.active.isWorking(x.client, last) {
 		x.active.stuck.Store(false)
 		return received, false
 	}
-	x.srv.crews.ask(x)
+	x.srv.crews.requestPoll(x)
 	return received, !x.active.stuck.Load()
 }
 
@@ -120,7 +120,7 @@ func (s *Server) endHanging(ctx context.Context) {
 		}
 		var due []*session
 		waits, due = s.hanging(waits, time.Now())
-		endMoved(ctx, due)
+		endIfMoved(ctx, due)
 	}
 }
 
@@ -130,7 +130,7 @@ func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*se
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for x := range s.mu.sessions {
-		awaits := x.active.awaits.Load()
+		awaits := x.active.waitingToLead.Load()
 		if !awaits && !x.canBePolled() || x.isSuperseded() || x.member.shadow != nil || !x.active.busy.Load() && !x.active.pending.Load() {
 			continue
 		}
@@ -149,8 +149,8 @@ func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*se
 	return waits, due
 }
 
-// endMoved ends those of the sessions to whose servers the address does not lead any more.
-func endMoved(ctx context.Context, due []*session) {
+// endIfMoved ends those of the sessions to whose servers the address does not lead any more.
+func endIfMoved(ctx context.Context, due []*session) {
 	at := make(map[string][]*session) // by when their servers were started
 	for _, x := range due {
 		if started := x.backend.started; started != "" {

@@ -73,9 +73,9 @@ func (x *session) auditShadow() {
 	}
 }
 
-// postpones reports whether r, which ends the session, is audited when both pumps have ended: nothing
+// postponeAudit reports whether r, which ends the session, is audited when both pumps have ended: nothing
 // that is known of may write, and the up pump holds more of the client's. The session's mu is held.
-func (x *session) postpones(r *fencing.Rejection) bool {
+func (x *session) postponeAudit(r *fencing.Rejection) bool {
 	if r.Write || !x.m.Is(protocol.Holding) {
 		return false
 	}

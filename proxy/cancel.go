@@ -77,7 +77,7 @@ func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
 // gone, or when the server does not answer in time.
 func (s *Server) cancel(ctx context.Context, client link, r *cancelRequest) {
 	t, ok := s.keys.find(r)
-	if !ok || !t.session.cancelsWait() {
+	if !ok || !t.session.cancelWait() {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, s.cfg.StartupTimeout)

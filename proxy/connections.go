@@ -60,7 +60,7 @@ func (s *Server) Connections() []Connection {
 		}
 		if a.console != nil {
 			c.Database, c.User, c.ApplicationName = a.console.database, a.console.user, a.console.applicationName()
-			c.Role, c.State, c.Since = "console", "idle", stamp(a.asked)
+			c.Role, c.State, c.Since = "console", "idle", stamp(a.lastSent)
 		}
 		all = append(all, c)
 	}
@@ -84,8 +84,8 @@ func (x *session) connection() Connection {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.m != nil || x.member.standing.Load() != outside {
-		c.Resource, c.Worker = x.member.claim.Resource, x.member.claim.Worker
+	if x.m != nil || x.member.state.Load() != outside {
+		c.Resource, c.Worker = x.member.request.Resource, x.member.request.Worker
 		c.Chosen = slices.Sorted(maps.Keys(x.member.seats))
 		c.Role, c.Fence = x.role(), x.fence()
 	}
@@ -101,7 +101,7 @@ func (x *session) role() string {
 		return "unfenced"
 	case x.isSuperseded():
 		return fencing.Superseded.String()
-	case x.member.claim.Campaign == fencing.CampaignOff:
+	case x.member.request.Campaign == fencing.CampaignOff:
 		return "observer"
 	}
 	st := cand.Status()
@@ -116,9 +116,9 @@ func (x *session) fence() string {
 	switch {
 	case x.member.shadow != nil:
 		return "shadow"
-	case x.member.claim.Resource != "" && x.member.tables:
+	case x.member.request.Resource != "" && x.member.tables:
 		return "tables"
-	case x.member.claim.Resource != "":
+	case x.member.request.Resource != "":
 		return "session"
 	case x.unfenced == UnfencedAllow:
 		return "allow"
@@ -131,7 +131,7 @@ func (x *session) stateLocked() string {
 	switch phase := x.life.phase(); {
 	case phase == phaseEnding:
 		return "ending"
-	case phase == phaseStarting && x.active.awaits.Load():
+	case phase == phaseStarting && x.active.waitingToLead.Load():
 		return "waiting for the lead"
 	case phase == phaseStarting:
 		return "connecting"
@@ -186,8 +186,8 @@ func (s *Server) Traffic() map[string]Traffic {
 	return all
 }
 
-// greeted says that Postgres has let a client in.
-func (s *Server) greeted(x *session) {
+// countGreeted says that Postgres has let a client in.
+func (s *Server) countGreeted(x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.mu.traffic[x.start.database]
@@ -199,8 +199,8 @@ func (s *Server) greeted(x *session) {
 	x.greeted.Store(true)
 }
 
-// leftLocked says that a session has ended.
-func (s *Server) leftLocked(x *session) {
+// countEndedLocked says that a session has ended.
+func (s *Server) countEndedLocked(x *session) {
 	if !x.greeted.Load() {
 		return
 	}
@@ -211,8 +211,8 @@ func (s *Server) leftLocked(x *session) {
 	}
 }
 
-// logs writes a line about the client, if that is configured and the client was greeted.
-func (x *session) logs(what string) {
+// logConnection writes a line about the client, if that is configured and the client was greeted.
+func (x *session) logConnection(what string) {
 	if !x.greeted.Load() || !x.srv.cfg.LogConnections() {
 		return
 	}

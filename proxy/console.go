@@ -16,12 +16,12 @@ func (s *Server) console(ctx context.Context, client link, start *startup, until
 	x := s.cfg.Console.Open(client, console.Client{
 		User: start.user, Application: start.applicationName(), Version: start.version, Options: start.protocolOptions(),
 	})
-	err := s.waitFor(client, until)
+	err := s.allowReadsUntil(client, until)
 	if err == nil {
-		err = s.unlessLate(x.Login(), shuttingDown, protocolError("the answer to the authentication request did not arrive in time"))
+		err = s.explainTimeout(x.Login(), shuttingDown, protocolError("the answer to the authentication request did not arrive in time"))
 	}
 	if err == nil {
-		err = s.waitFor(client, time.Time{})
+		err = s.allowReadsUntil(client, time.Time{})
 	}
 	if err != nil {
 		s.turnAway(client, start, err)
@@ -32,7 +32,7 @@ func (s *Server) console(ctx context.Context, client link, start *startup, until
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		a := s.mu.conns[socketBelow(client)]
-		a.console, a.asked = start, time.Now()
+		a.console, a.lastSent = start, time.Now()
 		s.mu.conns[socketBelow(client)] = a
 	}
 	asked()
@@ -44,14 +44,14 @@ func (s *Server) console(ctx context.Context, client link, start *startup, until
 	}
 	logs("client connected")
 	err = x.Serve(ctx, asked)
-	refuse(client, s.unlessLate(err, adminShutdown, nil))
+	refuse(client, s.explainTimeout(err, adminShutdown, nil))
 	linger(client)
 	logs("client disconnected", zap.Duration("duration", time.Since(start.began)), zap.NamedError("error", err))
 }
 
-// waitFor lets reads from a client that has no session last until then, or without end if that is zero. It returns
+// allowReadsUntil lets reads from a client that has no session last until then, or without end if that is zero. It returns
 // shuttingDown if the proxy drains, which ends such reads.
-func (s *Server) waitFor(client link, then time.Time) error {
+func (s *Server) allowReadsUntil(client link, then time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.draining {
@@ -60,8 +60,8 @@ func (s *Server) waitFor(client link, then time.Time) error {
 	return client.SetReadDeadline(then)
 }
 
-// unlessLate returns err; if it is a timeout, draining if the proxy drains, which ends reads that way, and late otherwise.
-func (s *Server) unlessLate(err, draining, late error) error {
+// explainTimeout returns err; if it is a timeout, draining if the proxy drains, which ends reads that way, and late otherwise.
+func (s *Server) explainTimeout(err, draining, late error) error {
 	var timeout net.Error
 	switch {
 	case !errors.As(err, &timeout) || !timeout.Timeout():

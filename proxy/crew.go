@@ -129,10 +129,10 @@ func (cs *crews) leave(x *session) {
 	}
 }
 
-// ask has x's crew polled soon, if that can tell whether x is at work. It does not wait.
-func (cs *crews) ask(x *session) {
-	judged := x.start.own.workerTimeout != 0 || x.member.crew.beats.Load()
-	if !x.canBePolled() || !judged || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
+// requestPoll has x's crew polled soon, if that can tell whether x is at work. It does not wait.
+func (cs *crews) requestPoll(x *session) {
+	watched := x.start.own.workerTimeout != 0 || x.member.crew.beats.Load()
+	if !x.canBePolled() || !watched || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
 		return
 	}
 	select {
@@ -145,7 +145,7 @@ func (cs *crews) ask(x *session) {
 // canBePolled reports whether the session's startup is over and its candidacy is set. A
 // shutdown can end the startup before the session has joined.
 func (x *session) canBePolled() bool {
-	return x.life.phase() != phaseStarting && x.member.standing.Load() != outside
+	return x.life.phase() != phaseStarting && x.member.state.Load() != outside
 }
 
 // poll finds out which sessions of the crew wait for the worker itself, and records that in
@@ -157,7 +157,7 @@ func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 	for x := range w.sessions {
 		switch {
 		case !x.canBePolled(), x.backend.pid == 0:
-		case x.active.works(x.client, &x.active.takenByCrew):
+		case x.active.isWorking(x.client, &x.active.takenByCrew):
 			waiting, byPID[x.backend.pid] = append(waiting, x.backend.pid), x
 		default:
 			holding = append(holding, x.backend.pid)

@@ -79,9 +79,9 @@ func startupRefusal(err error) *fencing.Refusal {
 // cannot reach Postgres.
 const stateNotNow = "57P03"
 
-// unreachable returns the refusal of a client for which dialPrimary failed. The log has the
+// unreachableRefusal returns the refusal of a client for which dialPrimary failed. The log has the
 // whole error.
-func unreachable(err error) *fencing.Refusal {
+func unreachableRefusal(err error) *fencing.Refusal {
 	var unknown *upstream.NoPrimaryError
 	if errors.As(err, &unknown) {
 		return unknown.Refusal()

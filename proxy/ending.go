@@ -40,9 +40,9 @@ func (x *session) endStartup() bool {
 	return starting
 }
 
-// endWith ends the session when the tenure of its server ends, until stop is called. A
+// endWithTenure ends the session when the tenure of its server ends, until stop is called. A
 // superseded session has no server any more; its client is told at its next use.
-func (x *session) endWith(tenure context.Context) (stop func()) {
+func (x *session) endWithTenure(tenure context.Context) (stop func()) {
 	done := make(chan struct{})
 	unset := context.AfterFunc(tenure, func() {
 		defer close(done)
@@ -57,7 +57,7 @@ func (x *session) endWith(tenure context.Context) (stop func()) {
 	}
 }
 
-// endMoved ends the session because its server is not the one to which its address leads.
+// endIfMoved ends the session because its server is not the one to which its address leads.
 func (x *session) endMoved(why *fencing.Refusal) {
 	x.active.moved.Store(why)
 	if !x.endStartup() && !x.isSuperseded() {
@@ -87,9 +87,9 @@ func (x *session) abort() {
 func (x *session) endAtOnce(why *fencing.Refusal) {
 	if x.sending.TryLock() {
 		x.mu.Lock()
-		tells := x.m != nil && x.life.claimTelling() && !x.m.Is(protocol.InsideReply)
+		notify := x.m != nil && x.life.markNotified() && !x.m.Is(protocol.InsideReply)
 		x.mu.Unlock()
-		if tells {
+		if notify {
 			refuse(x.client, why)
 		}
 		x.sending.Unlock()
@@ -121,7 +121,7 @@ func (x *session) end(reason error) {
 	x.sending.Lock()
 	defer x.sending.Unlock()
 	x.mu.Lock()
-	first := x.life.claimTelling() && !(x.m != nil && x.m.Is(protocol.InsideReply))
+	first := x.life.markNotified() && !(x.m != nil && x.m.Is(protocol.InsideReply))
 	x.mu.Unlock()
 	if first {
 		refuse(x.client, reason)
@@ -131,20 +131,20 @@ func (x *session) end(reason error) {
 // endSuperseded ends the session because its candidacy is over, and audits what the client
 // has tried.
 func (x *session) endSuperseded(tried protocol.Attempt) {
-	r := x.overRefusal()
+	r := x.endedRefusal()
 	x.mu.Lock()
-	audit := tried.Sent && r != fencing.RetiredRefusal && x.life.claimAudit()
+	audit := tried.Sent && r != fencing.RetiredRefusal && x.life.markAudited()
 	var rejection fencing.Rejection
 	if audit {
 		rejection = x.m.Rejection(r, tried)
 		rejection.Time = time.Now()
-		if s := x.member.over.Load(); s != nil {
+		if s := x.member.supersededSeat.Load(); s != nil {
 			rejection.Resource, rejection.Incarnation, rejection.Held = s.resource, s.candidacy().Incarnation(), s.candidacy().Status().Epoch
 		}
-		audit = !x.postpones(&rejection)
+		audit = !x.postponeAudit(&rejection)
 	}
 	x.mu.Unlock()
-	x.member.ended().endsSuperseded()
+	x.member.supersededCandidacy().noteSuperseded()
 	x.end(r)
 	if audit {
 		x.audit(rejection)
@@ -171,13 +171,13 @@ func (x *session) hangUp() {
 // because another worker was granted an epoch, the client is told that instead.
 func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
 	_ = x.server.Close()
-	if fencing.Checking && x.member.candidacy() != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.advanced(ctx) {
-		x.member.standing.Store(superseded)
+	if fencing.Checking && x.member.candidacy() != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.checkSuperseded(ctx) {
+		x.member.state.Store(superseded)
 		x.serverEnded()
 		return
 	}
 	x.mu.Lock()
-	first := x.life.claimTelling()
+	first := x.life.markNotified()
 	x.mu.Unlock()
 	if first {
 		_ = x.toClient(e.Message)
@@ -185,18 +185,18 @@ func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
 	x.hangUp()
 }
 
-// advancedAgain is how long advanced waits before it asks again.
-const advancedAgain = 50 * time.Millisecond
+// checkSupersededPause is how long advanced waits before it asks again.
+const checkSupersededPause = 50 * time.Millisecond
 
-// advanced reports whether the backend was ended because another worker was granted an
+// checkSuperseded reports whether the backend was ended because another worker was granted an
 // epoch of a resource that the transaction is fenced for, or of that of the startup. While the
 // worker has an epoch and its lease is not confirmed, such a grant may
 // not have returned yet: it ends the backend in order to get its lock. A worker without an
 // epoch has nothing that another worker could take over.
-func (x *session) advanced(ctx context.Context) bool {
+func (x *session) checkSuperseded(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	seats := append(x.checkedSeats(), nil) // nil is the candidacy of the startup, which may have been superseded before
+	seats := append(x.fencedSeats(), nil) // nil is the candidacy of the startup, which may have been superseded before
 	for {
 		waits := false
 		for _, s := range seats {
@@ -204,7 +204,7 @@ func (x *session) advanced(ctx context.Context) bool {
 			switch {
 			case cand.Status().Epoch == 0:
 			case cand.CheckSuperseded(ctx):
-				x.member.over.Store(s)
+				x.member.supersededSeat.Store(s)
 				return true
 			case !cand.Status().CanWrite(): // else the lease is confirmed: most likely an operator ended the backend
 				waits = true
@@ -214,7 +214,7 @@ func (x *session) advanced(ctx context.Context) bool {
 			return false
 		}
 		select {
-		case <-time.After(advancedAgain):
+		case <-time.After(checkSupersededPause):
 		case <-ctx.Done():
 			return false
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// handover holds what the two pumps of a session wait for from each other. The session's mu
+// pumpSignals holds what the two pumps of a session wait for from each other. The session's mu
 // guards it.
-type handover struct {
+type pumpSignals struct {
 	// reading: the up pump waits for bytes from the client. A read deadline in the past
 	// wakes it.
 	reading bool
@@ -27,27 +27,27 @@ type handover struct {
 }
 
 // takeQuestion returns the question that the up pump must answer now, or nil.
-func (h *handover) takeQuestion() *announcement {
+func (h *pumpSignals) takeQuestion() *announcement {
 	q := h.question
 	h.question = nil
 	return q
 }
 
 // endWait reports whether the client has canceled the message whose need was met.
-func (h *handover) endWait() (canceled bool) {
+func (h *pumpSignals) endWait() (canceled bool) {
 	canceled = h.canceled
 	h.stopWait, h.canceled = nil, false
 	return canceled
 }
 
 // wantRoom returns a channel that is closed when giveRoom is called.
-func (h *handover) wantRoom() <-chan struct{} {
+func (h *pumpSignals) wantRoom() <-chan struct{} {
 	h.room = make(chan struct{})
 	return h.room
 }
 
 // giveRoom wakes the up pump if it waits for room.
-func (h *handover) giveRoom() {
+func (h *pumpSignals) giveRoom() {
 	if h.room != nil {
 		close(h.room)
 		h.room = nil
@@ -96,7 +96,7 @@ func (x *session) announce(out []byte) error {
 	if <-a.quiet {
 		x.mu.Lock()
 		for _, t := range x.m.Announced() {
-			x.member.tells(x.candidacyLocked(t.Resource), t.Epoch)
+			x.member.addUnreadEpoch(x.candidacyForLocked(t.Resource), t.Epoch)
 		}
 		x.mu.Unlock()
 	}
@@ -134,7 +134,7 @@ func (x *session) awaitRoom() error {
 	x.mu.Unlock()
 	defer while(&x.active.busy)()
 	switch {
-	case x.departs(room, x.downGone):
+	case x.awaitUnlessGone(room, x.downGone):
 		return errClientGone
 	case x.downHasEnded():
 		return errServerGone
@@ -143,14 +143,14 @@ func (x *session) awaitRoom() error {
 	}
 }
 
-// departs waits until one of the channels is closed. It reports true, and no longer waits, if
+// awaitUnlessGone waits until one of the channels is closed. It reports true, and no longer waits, if
 // the client has ended its output and nothing has moved for DepartedWait: a worker that has
 // died keeps neither its lease nor its session for as long as the server takes for what it was
 // sent. It is long, because a client may send everything at once, and end. One that is slow to
 // read its replies is not gone.
-func (x *session) departs(done, gone <-chan struct{}) bool {
+func (x *session) awaitUnlessGone(done, gone <-chan struct{}) bool {
 	ended, late := socketBelow(x.client).PeerEnded(), (<-chan time.Time)(nil)
-	moved := x.moved()
+	moved := x.bytesMoved()
 	for {
 		select {
 		case <-done:
@@ -160,16 +160,16 @@ func (x *session) departs(done, gone <-chan struct{}) bool {
 		case <-ended:
 			ended = nil
 		case <-late:
-			if moved == x.moved() && !x.active.writing.Load() {
+			if moved == x.bytesMoved() && !x.active.writing.Load() {
 				return true
 			}
 		}
-		moved, late = x.moved(), time.After(x.srv.cfg.DepartedWait)
+		moved, late = x.bytesMoved(), time.After(x.srv.cfg.DepartedWait)
 	}
 }
 
-// moved grows with each byte that the client or the server takes.
-func (x *session) moved() uint64 {
+// bytesMoved grows with each byte that the client or the server takes.
+func (x *session) bytesMoved() uint64 {
 	return socketBelow(x.client).Written() + socketBelow(x.server).Written()
 }
 

@@ -51,7 +51,7 @@ func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, cl
 	defer guard.stop()
 	server, primary, err := s.dialPrimary(guard, socketBelow(client).Loop())
 	if err != nil {
-		s.refuseUndialled(guard, client, start, err)
+		s.refuseUnreachable(guard, client, start, err)
 		return nil
 	}
 	s.failing.dial.Passed()
@@ -63,7 +63,7 @@ func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, cl
 		x.close()
 		return nil
 	}
-	x.stayed = x.endWith(primary.Tenure)
+	x.stopTenureWatch = x.endWithTenure(primary.Tenure)
 	s.cfg.Metrics.Sessions(1)
 	unwake := guard.wake(server, client)
 	err = x.begin(guard)
@@ -76,13 +76,13 @@ func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, cl
 		return nil
 	}
 	s.failing.answer.Passed()
-	s.greeted(x)
-	x.logs("client connected")
+	s.countGreeted(x)
+	x.logConnection("client connected")
 	return x
 }
 
-// refuseUndialled refuses a client because Postgres could not be reached.
-func (s *Server) refuseUndialled(guard context.Context, client link, start *startup, err error) {
+// refuseUnreachable refuses a client because Postgres could not be reached.
+func (s *Server) refuseUnreachable(guard context.Context, client link, start *startup, err error) {
 	if errors.Is(context.Cause(guard), errClientGone) {
 		return
 	}
@@ -91,7 +91,7 @@ func (s *Server) refuseUndialled(guard context.Context, client link, start *star
 		failing = s.failing.descriptors
 	}
 	failing.Failed(zap.Error(err))
-	s.turnAway(client, start, unreachable(err))
+	s.turnAway(client, start, unreachableRefusal(err))
 }
 
 // refuse ends a session during its startup, and tells the client why unless err is errOver.
@@ -101,7 +101,7 @@ func (x *session) refuse(err error) {
 	}
 	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
 	_ = x.handshake.toClient.Flush() // what was sent before the reason, which is sent if this fails or not
-	x.member.joinedTo.Load().leavesSuperseded()
+	x.member.joinedTo.Load().noteIfSuperseded()
 	x.end(err)
 	linger(x.client)
 	x.srv.refused(err, x.start, x.client.RemoteAddr())
@@ -114,18 +114,18 @@ func (x *session) refuse(err error) {
 
 // begin runs the startup, to the point where the client may send its first statement.
 func (x *session) begin(guard *startupGuard) error {
-	policy, err := x.decide()
+	policy, err := x.applyPolicy()
 	if err != nil {
 		return err
 	}
-	claim, params := x.joinRequest(), x.start.params
+	req, params := x.joinRequest(), x.start.params
 	if x.start.own.resource != "" {
-		x.identify(&claim, policy.Identity)
-		if params = params[:len(params):len(params)]; !x.shadows(policy) {
+		x.identify(&req, policy.Identity)
+		if params = params[:len(params):len(params)]; !x.isShadowed(policy) {
 			params = append(params, placeholders...)
 		}
 		if policy.NameWorker { // the last parameter of a name counts
-			params = append(params, appname.Name, appname.Of(x.start.applicationName(), claim.Resource, claim.Worker))
+			params = append(params, appname.Name, appname.Of(x.start.applicationName(), req.Resource, req.Worker))
 		}
 	}
 	if _, err := x.server.Write(wire.AppendStartup(nil, x.start.version, params)); err != nil {
@@ -134,19 +134,19 @@ func (x *session) begin(guard *startupGuard) error {
 	if err := x.authenticate(); err != nil {
 		return err
 	}
-	if err := x.askAhead(policy); err != nil {
+	if err := x.sendLocate(policy); err != nil {
 		return err
 	}
-	if err := x.settle(); err != nil {
+	if err := x.relayUntilReady(); err != nil {
 		return err
 	}
-	status, announced, err := x.join(guard, claim, policy)
+	status, announced, err := x.join(guard, req, policy)
 	if err != nil {
 		return err
 	}
-	x.start.rest = time.Now()
+	x.start.startupOnlyUntil = time.Now()
 	if x.handshake.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
-		x.start.rest, announced = x.start.began, 0 // the client sent these bytes before it could know the epoch
+		x.start.startupOnlyUntil, announced = x.start.began, 0 // the client sent these bytes before it could know the epoch
 	}
 	return x.greet(status, announced)
 }
@@ -251,9 +251,9 @@ func noAnswer(err error) error {
 	return errNoAnswer
 }
 
-// settle relays what the server sends until its first ReadyForQuery, and records what it
+// relayUntilReady relays what the server sends until its first ReadyForQuery, and records what it
 // says about itself. It does not relay the cancel key and the ReadyForQuery.
-func (x *session) settle() error {
+func (x *session) relayUntilReady() error {
 	for {
 		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
@@ -302,7 +302,7 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 		return shuttingDown
 	}
 	out := x.m.AppendGreeting(nil)
-	x.tellsOwn(announced)
+	x.announceOwn(announced)
 	x.since = time.Now()
 	x.mu.Unlock()
 	if b := &x.backend; b.keyPID != 0 {

@@ -21,7 +21,7 @@ import (
 // the lease as the client requested. claim names the worker, and policy is that of the session.
 // announced is the epoch that the greeting announces, 0
 // for none.
-func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy) (st *fencing.Status, announced fencing.Epoch, err error) {
+func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy) (st *fencing.Status, announced fencing.Epoch, err error) {
 	md, err := x.chooseMode(policy)
 	if err != nil {
 		return nil, 0, err
@@ -41,18 +41,18 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	switch {
 	case md == fenced:
 		c.Mode = protocol.ModeFenced
-		if err = x.enter(ctx, claim, policy, &c); err == nil {
+		if err = x.enter(ctx, req, policy, &c); err == nil {
 			st, err = x.beginFenced(ctx, &c)
 		}
 	case x.start.own.resource != "":
-		if err = x.enterShadow(ctx, claim, policy, &c); c.Status != nil {
+		if err = x.enterShadow(ctx, req, policy, &c); c.Status != nil {
 			st = c.Status()
 		}
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	x.follows(protocol.New(c))
+	x.setCore(protocol.New(c))
 	return st, c.Announced, nil
 }
 
@@ -81,8 +81,8 @@ func (x *session) makeReadOnly(c *protocol.Config) error {
 	return err
 }
 
-// follows makes m the core of the session. drain may look at the session already.
-func (x *session) follows(m *protocol.Session) {
+// setCore makes m the core of the session. drain may look at the session already.
+func (x *session) setCore(m *protocol.Session) {
 	x.mu.Lock()
 	x.m = m
 	x.mu.Unlock()
@@ -103,19 +103,19 @@ func (x *session) beginReading(ctx context.Context) error {
 	if err := x.makeReadOnly(&c); err != nil {
 		return err
 	}
-	x.follows(protocol.New(c))
+	x.setCore(protocol.New(c))
 	return nil
 }
 
 // enter joins the candidacy and waits for the lease, and completes the configuration of the core.
-func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
+func (x *session) enter(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
 	if x.backend.controls { // before it takes a lease
 		return fencing.MemberRefusal(x.start.user)
 	}
-	x.member.discards, x.member.tables, x.member.tellEach = policy.OnStale == DiscardStale, policy.Fence == FenceTables, policy.TellEach
-	cand, err := x.joinCandidacy(ctx, claim)
+	x.member.discards, x.member.tables, x.member.announcePerConnection = policy.OnStale == DiscardStale, policy.Fence == FenceTables, policy.AnnouncePerConnection
+	cand, err := x.joinCandidacy(ctx, req)
 	if err != nil {
-		return policy.Route.explained(startupRefusal(err))
+		return policy.Route.explain(startupRefusal(err))
 	}
 	x.StatusChanged() // an earlier call has done nothing
 	if !x.backend.ordinary {
@@ -123,10 +123,10 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 			return startupRefusal(err)
 		}
 	}
-	if x.member.tables && !x.guards(ctx) {
-		return fencing.UnguardedRefusal(claim.Resource)
+	if x.member.tables && !x.hasGuards(ctx) {
+		return fencing.UnguardedRefusal(req.Resource)
 	}
-	if err := x.awaitLease(ctx, claim.Campaign); err != nil {
+	if err := x.awaitLease(ctx, req.Campaign); err != nil {
 		return err
 	}
 	if fencing.Checking && cand.Status().Role == fencing.Superseded { // its next connection begins another one
@@ -137,13 +137,13 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 		x.awaitCatalog(ctx)
 		c.Catalog = x.member.catalog.Catalog
 	}
-	c.Candidacy, c.Worker, c.Nameless = x.describe(), x.member.claim.Worker, x.member.claim.Nameless
+	c.Candidacy, c.Worker, c.Nameless = x.coreCandidacy(), x.member.request.Worker, x.member.request.Nameless
 	c.Discards, c.Tables = x.member.discards, x.member.tables
 	return nil
 }
 
-// guards reports whether the resource guards a table. If none was known of, it looks again.
-func (x *session) guards(ctx context.Context) bool {
+// hasGuards reports whether the resource guards a table. If none was known of, it looks again.
+func (x *session) hasGuards(ctx context.Context) bool {
 	if x.member.candidacy().Status().Holder.Guards == 0 {
 		x.readRecord(ctx, x.member.joinedTo.Load())
 	}
@@ -151,58 +151,58 @@ func (x *session) guards(ctx context.Context) bool {
 }
 
 // joinCandidacy makes the session a member of the candidacy.
-func (x *session) joinCandidacy(ctx context.Context, claim fencing.JoinRequest) (fencing.Candidacy, error) {
-	x.member.claim, x.member.token = claim, claim.Token
-	x.srv.crews.join(x, claim)
-	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
+func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) (fencing.Candidacy, error) {
+	x.member.request, x.member.token = req, req.Token
+	x.srv.crews.join(x, req)
+	cand, err := x.srv.cfg.Candidates.Join(ctx, req, x)
 	if err == nil {
-		x.member.become(cand)
-		x.member.standing.Store(joined)
+		x.member.setCandidacy(cand)
+		x.member.state.Store(joined)
 	}
 	return cand, err
 }
 
-// describe tells the core about the candidacy.
-func (x *session) describe() protocol.Candidacy {
+// coreCandidacy tells the core about the candidacy.
+func (x *session) coreCandidacy() protocol.Candidacy {
 	cand := x.member.candidacy()
-	return protocol.Candidacy{Resource: x.member.claim.Resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
+	return protocol.Candidacy{Resource: x.member.request.Resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
 }
 
-// shadows reports whether the session names a resource that is in shadow.
-func (x *session) shadows(policy SessionPolicy) bool {
+// isShadowed reports whether the session names a resource that is in shadow.
+func (x *session) isShadowed(policy SessionPolicy) bool {
 	return x.start.own.resource != "" && policy.Shadow && fencing.Checking
 }
 
 // enterShadow is enter for a resource in shadow. Nothing keeps the client from Postgres: what
 // would have refused the connection is recorded.
-func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
-	x.srv.cfg.Metrics.Shadowed(x.start.database, claim.Resource)
-	x.member.shadow = newBeside()
-	cand, err := x.joinCandidacy(ctx, claim)
+func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
+	x.srv.cfg.Metrics.Shadowed(x.start.database, req.Resource)
+	x.member.shadow = newBackground()
+	cand, err := x.joinCandidacy(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errOver
 	case err != nil:
-		x.auditStartup(policy.Route.explained(startupRefusal(err)))
+		x.auditStartup(policy.Route.explain(startupRefusal(err)))
 		return nil
 	}
 	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
 		x.auditStartup(startupRefusal(err))
 	}
-	if policy.Fence == FenceTables && !x.guards(ctx) {
-		x.auditStartup(fencing.UnguardedRefusal(claim.Resource))
+	if policy.Fence == FenceTables && !x.hasGuards(ctx) {
+		x.auditStartup(fencing.UnguardedRefusal(req.Resource))
 	}
 	var refusal *fencing.Refusal
-	if err := x.awaitLease(ctx, claim.Campaign); errors.As(err, &refusal) {
+	if err := x.awaitLease(ctx, req.Campaign); errors.As(err, &refusal) {
 		x.auditStartup(refusal)
 	} else if err != nil {
 		return err
 	}
-	c.Candidacy, c.Worker, c.Nameless = x.describe(), claim.Worker, claim.Nameless
+	c.Candidacy, c.Worker, c.Nameless = x.coreCandidacy(), req.Worker, req.Nameless
 	c.Shadow = shadow.New(shadow.Config{
-		Resource: claim.Resource, Worker: claim.Worker, Incarnation: cand.Incarnation(), Nameless: claim.Nameless,
+		Resource: req.Resource, Worker: req.Worker, Incarnation: cand.Incarnation(), Nameless: req.Nameless,
 		Version: c.Version, Cache: c.Cache, Status: cand.Status, Trouble: cand.Trouble,
-		Campaign:  x.member.shadow.doing(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
+		Campaign:  x.member.shadow.trigger(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
 		Announced: x.knownEpoch(cand.Status(), x.start.began),
 	})
 	return nil
@@ -212,27 +212,27 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 func (x *session) auditStartup(r *fencing.Refusal) {
 	own := x.start.own
 	x.audit(fencing.Rejection{
-		Time: time.Now(), Resource: own.resource, Worker: x.member.claim.Worker, Write: true, Verb: fencing.VerbConnection, Shadow: true,
+		Time: time.Now(), Resource: own.resource, Worker: x.member.request.Worker, Write: true, Verb: fencing.VerbConnection, Shadow: true,
 		Kind: fencing.KindOf(own.resource, r.SQLState, fencing.Finding{}), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
 	})
 }
 
-// knows reports whether the client of a session that has joined its candidacy at the given time
+// knowsEpoch reports whether the client of a session that has joined its candidacy at the given time
 // may be taken to know its worker's epoch as soon as it has read the reply. If the worker was
 // superseded before, a driver may have opened this connection in order to send a statement again
 // that was decided under an earlier epoch.
-func knows(cand fencing.Candidacy, tellEach bool, e fencing.Epoch, at time.Time) bool {
-	return !cand.SupersededBefore() || !tellEach && cand.KnewAt(e, at)
+func knowsEpoch(cand fencing.Candidacy, announcePerConnection bool, e fencing.Epoch, at time.Time) bool {
+	return !cand.SupersededBefore() || !announcePerConnection && cand.KnewAt(e, at)
 }
 
 // knownEpoch is the epoch of st if the client may be taken to know it, as knows says; otherwise 0.
 func (x *session) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
-	return knownEpochOf(x.member.candidacy(), x.member.tellEach, st, at)
+	return knownEpochOf(x.member.candidacy(), x.member.announcePerConnection, st, at)
 }
 
 // knownEpochOf is knownEpoch for any candidacy.
-func knownEpochOf(cand fencing.Candidacy, tellEach bool, st *fencing.Status, at time.Time) fencing.Epoch {
-	if st.CanWrite() && knows(cand, tellEach, st.Epoch, at) {
+func knownEpochOf(cand fencing.Candidacy, announcePerConnection bool, st *fencing.Status, at time.Time) fencing.Epoch {
+	if st.CanWrite() && knowsEpoch(cand, announcePerConnection, st.Epoch, at) {
 		return st.Epoch
 	}
 	return 0
@@ -253,7 +253,7 @@ const (
 // chooseMode returns the mode of the session.
 func (x *session) chooseMode(policy SessionPolicy) (mode, error) {
 	switch {
-	case x.shadows(policy):
+	case x.isShadowed(policy):
 		return passing, nil
 	case x.start.own.resource != "":
 		return fenced, nil
@@ -266,22 +266,22 @@ func (x *session) chooseMode(policy SessionPolicy) (mode, error) {
 	}
 }
 
-// decide returns the policy of the session. From then on, the client counts as having named
+// applyPolicy returns the policy of the session. From then on, the client counts as having named
 // what the policy's route names for it.
-func (x *session) decide() (SessionPolicy, error) {
+func (x *session) applyPolicy() (SessionPolicy, error) {
 	policy := x.srv.cfg.Policy(x.joinRequest())
 	if policy.Refusal != nil {
 		return policy, policy.Refusal
 	}
 	x.unfenced = policy.Unfenced
-	x.start.own.follow(policy.Route)
-	return policy, x.start.own.complete()
+	x.start.own.applyRoute(policy.Route)
+	return policy, x.start.own.validate()
 }
 
-// renamed notes that the client of a connection without a resource has set its application_name. If a route would have
+// checkApplicationName notes that the client of a connection without a resource has set its application_name. If a route would have
 // matched that name at the startup, the connection is not what the operator takes it for: its writes would pass
 // unfenced, so renamed returns why it ends.
-func (x *session) renamed(name string) *fencing.Refusal {
+func (x *session) checkApplicationName(name string) *fencing.Refusal {
 	if x.start.own.resource != "" {
 		return nil
 	}
@@ -307,9 +307,9 @@ func (x *session) renamed(name string) *fencing.Refusal {
 // renamedHint says how a client sends its application_name in time.
 const renamedHint = "Let the driver send application_name when it connects (pgjdbc: assumeMinServerVersion=9.0 in the URL), or name the resource by fencepost.resource."
 
-// explained returns the refusal of a resource. If the client has not named that resource, it
+// explain returns the refusal of a resource. If the client has not named that resource, it
 // says who has.
-func (r Route) explained(refusal *fencing.Refusal) *fencing.Refusal {
+func (r Route) explain(refusal *fencing.Refusal) *fencing.Refusal {
 	if r.Name == "" {
 		return refusal
 	}
@@ -370,14 +370,14 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	if x.member.candidacy().Status().CanWrite() { // mostly of a worker that has other connections, or had some just now
 		return nil
 	}
-	if err := x.timed(timelessSQL); err != nil {
+	if err := x.setIdleTimeout(suspendIdleTimeoutSQL); err != nil {
 		return err
 	}
-	defer while(&x.active.awaits)()
+	defer while(&x.active.waitingToLead)()
 	if err := x.awaitLeader(guard); err != nil {
 		return err
 	}
-	return x.timed(timedSQL)
+	return x.setIdleTimeout(restoreIdleTimeoutSQL)
 }
 
 // awaitLeader waits until the worker leads. It also returns when the client or the server has gone.
@@ -388,15 +388,15 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	defer stop()
 	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)
 	defer stopServer()
-	ctx, leave := x.srv.waiting.enter(ctx, x.member.claim)
+	ctx, leave := x.srv.waiting.enter(ctx, x.member.request)
 	defer leave()
 	led := make(chan error, 1)
 	go func() { led <- x.member.candidacy().AwaitLeader(ctx) }()
-	err := x.tellWaiting(led)
+	err := x.notifyWaiting(led)
 	switch {
 	case errors.Is(err, errOver):
 		x.log().Warn("a client that waits to lead does not read, and is disconnected",
-			zap.String("resource", x.member.claim.Resource), zap.String("worker", x.member.claim.Worker))
+			zap.String("resource", x.member.request.Resource), zap.String("worker", x.member.request.Worker))
 		stop()
 		<-led
 		return err
@@ -412,10 +412,10 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	return nil
 }
 
-// tellWaiting returns what arrives on led. Until then, it tells the client now and then, by a
+// notifyWaiting returns what arrives on led. Until then, it tells the client now and then, by a
 // NOTICE, for whom it waits and why. (Clients accept a NOTICE at any time of the startup.) It returns
 // errOver if the client does not read.
-func (x *session) tellWaiting(led <-chan error) error {
+func (x *session) notifyWaiting(led <-chan error) error {
 	tick := time.NewTicker(x.srv.cfg.WaitNotice)
 	defer tick.Stop()
 	for {
@@ -424,15 +424,15 @@ func (x *session) tellWaiting(led <-chan error) error {
 			return err
 		case <-tick.C:
 		}
-		if err := x.tellInStartup(fencing.WaitNotice(x.start.own.resource, x.member.candidacy().Status(), x.member.candidacy().Trouble())); err != nil {
+		if err := x.sendStartupNotice(fencing.WaitNotice(x.start.own.resource, x.member.candidacy().Status(), x.member.candidacy().Trouble())); err != nil {
 			return err
 		}
 	}
 }
 
-// tellInStartup sends the client a NOTICE, for at most StartupTimeout: a client that is frozen may have its kernel
+// sendStartupNotice sends the client a NOTICE, for at most StartupTimeout: a client that is frozen may have its kernel
 // acknowledge everything for ever, and would be given the lead. It returns errOver then: the stream may end inside a message.
-func (x *session) tellInStartup(notice *fencing.Refusal) error {
+func (x *session) sendStartupNotice(notice *fencing.Refusal) error {
 	x.sending.Lock()
 	defer x.sending.Unlock()
 	if x.life.phase() != phaseStarting {

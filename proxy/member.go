@@ -13,14 +13,14 @@ import (
 // membership is a session's part in the candidacy of its worker. A session without a
 // resource has none: cand and crew are nil.
 type membership struct {
-	// claim is what the session has joined with first, and tellEach the setting of its policy.
+	// request is what the session has joined with first, and announcePerConnection the setting of its policy.
 	// They and crew are set during the startup, before the candidacy knows of the session.
-	claim    fencing.JoinRequest
-	tellEach bool
-	crew     *crew
+	request               fencing.JoinRequest
+	announcePerConnection bool
+	crew                  *crew
 	// joinedTo is set before standing becomes joined. The up pump replaces it, between two
 	// transactions, while standing is outside.
-	joinedTo atomic.Pointer[belonging]
+	joinedTo atomic.Pointer[joinedCandidacy]
 	// token is that of the candidacy. Only the session's own goroutine uses it.
 	token int64
 	// catalog is that of the database, nil if no read of the session has to be proven. Only the
@@ -35,47 +35,47 @@ type membership struct {
 
 	// shadow is set, before standing becomes joined, for a session whose resource is in shadow:
 	// nothing ends it, and it is told nothing.
-	shadow *beside
+	shadow *background
 
-	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
-	left     sync.Once
+	state     atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
+	leaveOnce sync.Once
 
-	// retires is until when the backend is ended once the session is at rest, because a grant waits for it: a time in
+	// retireUntil is until when the backend is ended once the session is at rest, because a grant waits for it: a time in
 	// Unix nanoseconds, 0 if none does.
-	retires atomic.Int64
-	// retiresFor is the seat because of which, nil if that is the candidacy of the startup.
-	retiresFor atomic.Pointer[seat]
-	// away: the session has chosen other resources than that of its startup.
-	away atomic.Bool
-	// over is the seat because of which standing is superseded, nil if that is the candidacy above.
-	over     atomic.Pointer[seat]
-	seats    map[string]*seat // by their resources; guarded by the session's mu
-	tellings []telling        // guarded by the session's mu
+	retireUntil atomic.Int64
+	// retiringSeat is the seat because of which, nil if that is the candidacy of the startup.
+	retiringSeat atomic.Pointer[seat]
+	// choseOthers: the session has chosen other resources than that of its startup.
+	choseOthers atomic.Bool
+	// supersededSeat is the seat because of which standing is superseded, nil if that is the candidacy above.
+	supersededSeat atomic.Pointer[seat]
+	seats          map[string]*seat // by their resources; guarded by the session's mu
+	unreadEpochs   []unreadEpoch    // guarded by the session's mu
 }
 
-// belonging is a candidacy that a session belongs to.
-type belonging struct {
+// joinedCandidacy is a candidacy that a session belongs to.
+type joinedCandidacy struct {
 	fencing.Candidacy
-	ended sync.Once // endsSuperseded has been called
+	noted sync.Once // noteSuperseded has been called
 }
 
-// telling is an epoch of a candidacy that is announced to the client, until the client sends something again.
+// unreadEpoch is an epoch of a candidacy that is announced to the client, until the client sends something again.
 // That is taken to show that it has read the announcement. A Terminate counts too, because a
 // pool that drops a connection at an error sends nothing else; a client that gives up without
 // reading sends the same.
-type telling struct {
-	to    fencing.Candidacy
-	epoch fencing.Epoch
-	sent  time.Time // just before that
+type unreadEpoch struct {
+	candidacy fencing.Candidacy
+	epoch     fencing.Epoch
+	sent      time.Time // just before that
 }
 
-// standing says what a session knows of its membership. It only increases, except that a
+// memberState says what a session knows of its membership. It only increases, except that a
 // session which leaves its candidacy for another one is outside meanwhile.
-type standing = uint32
+type memberState = uint32
 
 const (
 	// outside: the session has not joined a candidacy.
-	outside standing = iota
+	outside memberState = iota
 	// joined: cand is set.
 	joined
 	// superseded: the candidacy is over, because another worker was granted an epoch.
@@ -89,7 +89,7 @@ var _ fencing.Member = (*session)(nil)
 // that its connection pool sees an error, and does not silently replace the connection. A
 // session whose stale writes are discarded goes on.
 func (x *session) StatusChanged() {
-	if !x.member.away.Load() {
+	if !x.member.choseOthers.Load() {
 		x.endIfOwnSuperseded()
 	}
 }
@@ -97,11 +97,11 @@ func (x *session) StatusChanged() {
 // endIfOwnSuperseded ends the session if the candidacy of its startup is superseded.
 func (x *session) endIfOwnSuperseded() {
 	m := &x.member
-	if !fencing.Checking || m.standing.Load() == outside || m.shadow != nil {
+	if !fencing.Checking || m.state.Load() == outside || m.shadow != nil {
 		return
 	}
 	st := m.candidacy().Status()
-	if goesOn := m.discards && fencing.Discardable(st); st.Role == fencing.Superseded && !goesOn && m.standing.CompareAndSwap(joined, superseded) {
+	if continues := m.discards && fencing.Discardable(st); st.Role == fencing.Superseded && !continues && m.state.CompareAndSwap(joined, superseded) {
 		_ = x.server.Close()
 	}
 }
@@ -114,53 +114,55 @@ func (m *membership) candidacy() fencing.Candidacy {
 	return nil
 }
 
-// become makes the session a member of c, which Join has returned.
-func (m *membership) become(c fencing.Candidacy) { m.joinedTo.Store(&belonging{Candidacy: c}) }
+// setCandidacy makes the session a member of c, which Join has returned.
+func (m *membership) setCandidacy(c fencing.Candidacy) {
+	m.joinedTo.Store(&joinedCandidacy{Candidacy: c})
+}
 
-func (x *session) isSuperseded() bool { return x.member.standing.Load() == superseded }
+func (x *session) isSuperseded() bool { return x.member.state.Load() == superseded }
 
 // supersededRefusal is what the client of a superseded session is told.
 func (x *session) supersededRefusal() *fencing.Refusal {
 	m := &x.member
-	cand, resource := m.ended().Candidacy, x.start.own.resource
-	if s := m.over.Load(); s != nil {
+	cand, resource := m.supersededCandidacy().Candidacy, x.start.own.resource
+	if s := m.supersededSeat.Load(); s != nil {
 		resource = s.resource
 	}
-	return fencing.SupersededRefusal(resource, m.claim.Worker, cand.Incarnation(), cand.Status())
+	return fencing.SupersededRefusal(resource, m.request.Worker, cand.Incarnation(), cand.Status())
 }
 
-// ended returns the candidacy because of which the session is superseded, if it is.
-func (m *membership) ended() *belonging {
-	if s := m.over.Load(); s != nil {
+// supersededCandidacy returns the candidacy because of which the session is superseded, if it is.
+func (m *membership) supersededCandidacy() *joinedCandidacy {
+	if s := m.supersededSeat.Load(); s != nil {
 		return s.joinedTo.Load()
 	}
 	return m.joinedTo.Load()
 }
 
-// tells records that e, an epoch of c, is about to be announced to the client; 0 is none. The
+// addUnreadEpoch records that e, an epoch of c, is about to be announced to the client; 0 is none. The
 // session's mu is held.
-func (m *membership) tells(c fencing.Candidacy, e fencing.Epoch) {
+func (m *membership) addUnreadEpoch(c fencing.Candidacy, e fencing.Epoch) {
 	if e != 0 && m.shadow == nil {
-		m.tellings = append(m.tellings, telling{c, e, time.Now()})
+		m.unreadEpochs = append(m.unreadEpochs, unreadEpoch{c, e, time.Now()})
 	}
 }
 
-// beside is what a session in shadow has done for it while its client does not wait.
-type beside struct {
+// background is what a session in shadow has done for it while its client does not wait.
+type background struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	all    sync.WaitGroup
 }
 
-func newBeside() *beside {
-	b := &beside{}
+func newBackground() *background {
+	b := &background{}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
 
-// doing returns a function that has f done in the background, unless it is being done. It must
+// trigger returns a function that has f done in the background, unless it is being done. It must
 // not be called after end.
-func (b *beside) doing(limit time.Duration, f func(context.Context)) func() {
+func (b *background) trigger(limit time.Duration, f func(context.Context)) func() {
 	var busy atomic.Bool
 	return func() {
 		if !busy.CompareAndSwap(false, true) {
@@ -176,31 +178,31 @@ func (b *beside) doing(limit time.Duration, f func(context.Context)) func() {
 }
 
 // end waits until nothing is done any more. b may be nil.
-func (b *beside) end() {
+func (b *background) end() {
 	if b != nil {
 		b.cancel()
 		b.all.Wait()
 	}
 }
 
-// hears informs the candidacies of what the client has read, when bytes have arrived from it.
+// markEpochsRead informs the candidacies of what the client has read, when bytes have arrived from it.
 // The session's mu is held.
-func (m *membership) hears() {
-	for _, t := range m.tellings {
-		t.to.AnnouncementRead(t.epoch, t.sent, time.Now())
+func (m *membership) markEpochsRead() {
+	for _, t := range m.unreadEpochs {
+		t.candidacy.AnnouncementRead(t.epoch, t.sent, time.Now())
 	}
-	m.tellings = m.tellings[:0]
+	m.unreadEpochs = m.unreadEpochs[:0]
 }
 
-// endsSuperseded informs the candidacy that the connection ends because it is superseded, before the
+// noteSuperseded informs the candidacy that the connection ends because it is superseded, before the
 // client can learn that. Only the first call for a candidacy has an effect.
-func (b *belonging) endsSuperseded() { b.ended.Do(b.ConnectionSuperseded) }
+func (b *joinedCandidacy) noteSuperseded() { b.noted.Do(b.ConnectionSuperseded) }
 
-// leavesSuperseded is endsSuperseded of a connection that ends for any reason, if the candidacy is superseded.
+// noteIfSuperseded is noteSuperseded of a connection that ends for any reason, if the candidacy is superseded.
 // The session may not know that yet, or have gone on. b may be nil.
-func (b *belonging) leavesSuperseded() {
+func (b *joinedCandidacy) noteIfSuperseded() {
 	if b != nil && b.Status().Role == fencing.Superseded {
-		b.endsSuperseded()
+		b.noteSuperseded()
 	}
 }
 
@@ -210,39 +212,39 @@ func (b *belonging) leavesSuperseded() {
 // the session must end then. The client has sent what it decided to send by began.
 func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (lower *fencing.Refusal) {
 	defer while(&x.active.busy)()
-	m, claim := &x.member, x.member.claim
-	claim.Token = token
-	if claim.Campaign == fencing.CampaignOff || token == m.token && m.candidacy().Status().Role != fencing.Superseded {
+	m, req := &x.member, x.member.request
+	req.Token = token
+	if req.Campaign == fencing.CampaignOff || token == m.token && m.candidacy().Status().Role != fencing.Superseded {
 		x.answer(protocol.Answer{Need: protocol.NeedJoin})
 		return nil
 	}
-	x.letGo(ctx)
+	x.unregisterAll(ctx)
 	x.StatusChanged() // the candidacy may not have told it yet
 	if former := m.joinedTo.Load(); former.Status().Role == fencing.Superseded {
 		former.ConnectionSuperseded() // more than once if SET fails
 	}
-	if !m.standing.CompareAndSwap(joined, outside) {
+	if !m.state.CompareAndSwap(joined, outside) {
 		return nil // superseded, which the client is told next
 	}
 	ctx, stopClient := untilGone(ctx, x.client, goneWait, errClientGone)
 	defer stopClient()
 	// The grant for a higher token supersedes the candidacy that this session is about to leave.
 	joining, stop := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
-	cand, err := x.srv.cfg.Candidates.Join(joining, claim, x)
+	cand, err := x.srv.cfg.Candidates.Join(joining, req, x)
 	stop()
 	if err == nil {
 		if before := m.candidacy(); before != cand {
 			before.Leave(x, true)
 		}
-		m.become(cand)
-		m.catalog, m.token = cand.Fence(), claim.Token
+		m.setCandidacy(cand)
+		m.catalog, m.token = cand.Fence(), req.Token
 	}
-	m.standing.CompareAndSwap(outside, joined)
+	m.state.CompareAndSwap(outside, joined)
 	x.StatusChanged() // an earlier call has done nothing
 	if err != nil {
 		r := startupRefusal(err)
 		if r.SQLState == fencing.StateSuperseded {
-			m.joinedTo.Load().leavesSuperseded()
+			m.joinedTo.Load().noteIfSuperseded()
 			return r
 		}
 		x.answer(protocol.Answer{Need: protocol.NeedJoin, Refusal: r})
@@ -255,11 +257,11 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 
 // rejoined tells the core about the candidacy that the session has joined at the given time.
 func (x *session) rejoined(began time.Time) {
-	c := x.describe()
+	c := x.coreCandidacy()
 	c.Announced = x.knownEpoch(c.Status(), began)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.member.tellings = x.member.tellings[:0] // of the candidacy before
+	x.member.unreadEpochs = x.member.unreadEpochs[:0] // of the candidacy before
 	x.m.Answer(protocol.Answer{Need: protocol.NeedJoin, Joined: &c})
 }
 
@@ -267,9 +269,9 @@ func (x *session) rejoined(began time.Time) {
 // says that the client has sent Terminate.
 func (x *session) leave(orderly bool) {
 	if m := &x.member; m.candidacy() != nil {
-		m.left.Do(func() {
+		m.leaveOnce.Do(func() {
 			if !orderly {
-				m.joinedTo.Load().leavesSuperseded()
+				m.joinedTo.Load().noteIfSuperseded()
 			}
 			m.candidacy().Leave(x, orderly)
 			x.leaveSeats(orderly)

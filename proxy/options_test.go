@@ -131,7 +131,7 @@ func TestParseStartupRefuses(t *testing.T) {
 	} {
 		s, err := parseStartup(3<<16, c.body)
 		if err == nil {
-			err = s.own.complete()
+			err = s.own.validate()
 		}
 		var r *fencing.Refusal
 		if !errors.As(err, &r) || r.SQLState != c.state || !strings.Contains(r.Message, c.says) {
@@ -172,9 +172,9 @@ func TestARouteFillsWhatTheClientLeavesOpen(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		s.own.follow(c.route)
+		s.own.applyRoute(c.route)
 		var r *fencing.Refusal
-		if err = s.own.complete(); (err != nil) != (c.state != "") || err != nil && (!errors.As(err, &r) || r.SQLState != c.state) {
+		if err = s.own.validate(); (err != nil) != (c.state != "") || err != nil && (!errors.As(err, &r) || r.SQLState != c.state) {
 			t.Errorf("%s: %v, want %q", name, err, c.state)
 		}
 		if s.own != c.want {

@@ -50,10 +50,10 @@ type lifecycle struct {
 	current atomic.Uint32 // a phase
 	// reason is what the client will be told after the server's last reply, or nil.
 	reason *fencing.Refusal
-	// told: a caller of claimTelling has told the client why the session ends, is about to,
+	// notified: a caller of markNotified has told the client why the session ends, is about to,
 	// or has given it up because a reply was sent only in part. Nothing else is sent to the
 	// client.
-	told bool
+	notified bool
 	// audited: the statement that a superseded client tried is in the audit log, or will
 	// be as soon as the client has the error.
 	audited bool
@@ -76,17 +76,17 @@ func (l *lifecycle) advance(to phase) bool {
 	return false
 }
 
-// claimTelling reports whether the caller is the one that tells the client why the session
+// markNotified reports whether the caller is the one that tells the client why the session
 // ends: only the first caller does.
-func (l *lifecycle) claimTelling() bool {
-	first := !l.told
-	l.told = true
+func (l *lifecycle) markNotified() bool {
+	first := !l.notified
+	l.notified = true
 	return first
 }
 
-// claimAudit reports whether the caller is the one that audits the statement that a superseded
+// markAudited reports whether the caller is the one that audits the statement that a superseded
 // client tried: only the first caller does, because both pumps may find the server gone.
-func (l *lifecycle) claimAudit() bool {
+func (l *lifecycle) markAudited() bool {
 	first := !l.audited
 	l.audited = true
 	return first

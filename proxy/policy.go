@@ -9,10 +9,10 @@ type SessionPolicy struct {
 	Unfenced UnfencedMode
 	// Identity says which worker the connection belongs to if it names none.
 	Identity Identity
-	// TellEach: if the worker was superseded before, its epoch is announced to each of its
+	// AnnouncePerConnection: if the worker was superseded before, its epoch is announced to each of its
 	// connections separately, and to none of them at startup. Otherwise connections that begin
 	// after it was announced to one of them are told at startup.
-	TellEach bool
+	AnnouncePerConnection bool
 	// OnStale says what becomes of the writes of a worker that was superseded.
 	OnStale OnStale
 	// Fence says what refuses the writes of workers that have not led.

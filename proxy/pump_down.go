@@ -117,7 +117,7 @@ func (d *downPump) serve() (stay bool) {
 			return false
 		}
 	}
-	d.keep()
+	d.endStep()
 	if !x.mu.TryLock() {
 		return false // this pump wakes the up pump instead
 	}
@@ -150,7 +150,7 @@ func (d *downPump) process(ctx context.Context) bool {
 		case errors.As(err, &refusal):
 			d.x.endAtOnce(refusal)
 		case errors.Is(err, protocol.ErrSurprise):
-			d.x.endAtOnce(surpriseRefusal)
+			d.x.endAtOnce(unexpectedReplyRefusal)
 		case errors.Is(err, protocol.ErrBug):
 			d.x.endAtOnce(bugRefusal)
 		default:
@@ -172,15 +172,15 @@ func (d *downPump) take() {
 // takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
 func (d *downPump) takeAndUnlock() {
 	x := d.x
-	told := x.life.told
+	notified := x.life.notified
 	d.plan.Reset(d.in.bytes())
 	d.step.n, d.events, d.step.err = x.m.FromServer(d.in.bytes(), &d.plan)
 	for i := range d.events {
 		switch d.events[i].Kind {
 		case protocol.EventSuperseded:
-			x.life.claimTelling() // the plan tells the client
+			x.life.markNotified() // the plan tells the client
 			d.events[i].Rejection.Time = time.Now()
-			if !x.life.claimAudit() || x.postpones(d.events[i].Rejection) {
+			if !x.life.markAudited() || x.postponeAudit(d.events[i].Rejection) {
 				d.events[i].Rejection = nil
 			}
 		case protocol.EventUnregister:
@@ -194,15 +194,15 @@ func (d *downPump) takeAndUnlock() {
 	}
 	x.mu.Unlock()
 	d.step.out, d.scratch = d.plan.Bytes(d.scratch)
-	if told {
+	if notified {
 		d.step.out = nil
 	}
 	d.step.unsent, d.taken = false, true
 }
 
-// keep ends the step that take began: it moves the bytes that the core has left to the
+// endStep ends the step that take began: it moves the bytes that the core has left to the
 // start of the buffer, and unlocks x.sending.
-func (d *downPump) keep() {
+func (d *downPump) endStep() {
 	d.in.finish(d.step.n)
 	d.taken = false
 	d.x.sending.Unlock()
@@ -215,7 +215,7 @@ func (d *downPump) relay(ctx context.Context) error {
 		x.sending.Lock()
 		d.take()
 	}
-	defer d.keep()
+	defer d.endStep()
 	announces := false
 	for i := range d.events {
 		switch e := &d.events[i]; e.Kind {
@@ -225,15 +225,15 @@ func (d *downPump) relay(ctx context.Context) error {
 			x.unregister(ctx, d.deleted[0])
 			d.deleted = d.deleted[1:]
 		case protocol.EventSuperseded:
-			x.learnSuperseded(ctx, x.belonging(e.Resource))
+			x.learnSuperseded(ctx, x.candidacyFor(e.Resource))
 		case protocol.EventDiscarded:
-			x.belonging(e.Resource).ConnectionSuperseded()
+			x.candidacyFor(e.Resource).ConnectionSuperseded()
 		case protocol.EventAnnounce:
 			announces = true
 		case protocol.EventChosen:
-			x.chosen(e.Resources)
+			x.setChosen(e.Resources)
 		case protocol.EventRenamed:
-			if refusal := x.renamed(e.Name); refusal != nil { // what is sent behind the new name is dropped
+			if refusal := x.checkApplicationName(e.Name); refusal != nil { // what is sent behind the new name is dropped
 				return refusal
 			}
 		}
@@ -254,11 +254,11 @@ func (d *downPump) relay(ctx context.Context) error {
 // learnSuperseded makes sure that the candidacy knows that it is superseded, before the client
 // learns that: the client's next connection must not join it. If the session goes on, its next
 // reply tells the client its role.
-func (x *session) learnSuperseded(ctx context.Context, b *belonging) {
+func (x *session) learnSuperseded(ctx context.Context, b *joinedCandidacy) {
 	if x.member.discards {
 		b.ConnectionSuperseded() // each time: the client may send again what was discarded
 	} else {
-		b.endsSuperseded()
+		b.noteSuperseded()
 	}
 	if b.Status().Role != fencing.Superseded {
 		x.readRecord(ctx, b)
@@ -268,7 +268,7 @@ func (x *session) learnSuperseded(ctx context.Context, b *belonging) {
 // readRecord learns whether the resource guards tables, or another worker was granted an
 // epoch, since the candidacy has last read its fence. The client is told why it was refused
 // afterwards, so that its next transaction has a claim.
-func (x *session) readRecord(ctx context.Context, b *belonging) {
+func (x *session) readRecord(ctx context.Context, b *joinedCandidacy) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
 	b.CheckSuperseded(ctx)

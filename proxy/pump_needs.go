@@ -15,10 +15,10 @@ import (
 // fail after ten seconds each.
 const catalogWait = 25 * time.Second
 
-// meet does what the core needs before it can take more from the client. A cancel request
+// meetNeed does what the core needs before it can take more from the client. A cancel request
 // of the client ends the wait for that, or is answered after it. It reports false if ctx ended first, so that nothing
 // more can be taken.
-func (x *session) meet(ctx context.Context, n protocol.Need) bool {
+func (x *session) meetNeed(ctx context.Context, n protocol.Need) bool {
 	defer while(&x.active.busy)()
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -31,7 +31,7 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 		// That is not cut short: nobody would know then whether the backend is registered.
 		answer.Resource, answer.Refusal = x.register(ctx, n.Register)
 	case protocol.NeedLetGo:
-		x.letGo(ctx) // nor is that
+		x.unregisterAll(ctx) // nor is that
 	case protocol.NeedCatalog:
 		wait, cancel := context.WithTimeout(waiting, catalogWait)
 		x.member.catalog.RefreshCatalog(wait)
@@ -44,11 +44,11 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 		answer.Text = text
 	case protocol.NeedCampaign:
 		wait, cancel := context.WithTimeout(waiting, x.srv.cfg.StartupWait)
-		x.belonging(n.Resource).CampaignOnDemand(wait)
+		x.candidacyFor(n.Resource).CampaignOnDemand(wait)
 		cancel()
 	case protocol.NeedConfirm:
 		wait, cancel := context.WithTimeout(waiting, x.srv.cfg.StartupWait)
-		_ = x.belonging(n.Resource).AwaitConfirmed(wait) // the status says how it went
+		_ = x.candidacyFor(n.Resource).AwaitConfirmed(wait) // the status says how it went
 		cancel()
 	}
 	x.answer(answer)
@@ -63,12 +63,12 @@ func (x *session) answer(a protocol.Answer) {
 	x.m.Answer(a)
 }
 
-// cancelsWait takes a cancel request of the client, and reports whether it is one for the server
+// cancelWait takes a cancel request of the client, and reports whether it is one for the server
 // too. If the client's message waits for something that the proxy does, and the server works on
 // nothing that was sent before, the message is answered as canceled. While earlier messages are
 // unanswered because nobody has asked for an answer, the server may still be running one of them,
 // or not: the request is for both then. In shadow nothing is answered in the server's place.
-func (x *session) cancelsWait() (deliver bool) {
+func (x *session) cancelWait() (deliver bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.pumps.stopWait == nil || x.member.shadow != nil || x.m.Is(protocol.Working) {

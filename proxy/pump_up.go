@@ -33,9 +33,9 @@ type upPump struct {
 	waiting time.Time
 }
 
-// since is a time at or before which the client has not read anything that was sent to it after what is in
+// startWaiting is a time at or before which the client has not read anything that was sent to it after what is in
 // the buffer had arrived: that may have arrived as early as then.
-func (u *upPump) since() time.Time {
+func (u *upPump) startWaiting() time.Time {
 	if u.waiting.IsZero() {
 		u.waiting = u.arrived
 	}
@@ -45,16 +45,16 @@ func (u *upPump) since() time.Time {
 	return u.waiting
 }
 
-// waited follows a wait for something else than the client. What the client has sent since may have arrived when the
+// noteWait follows a wait for something else than the client. What the client has sent since may have arrived when the
 // wait began.
-func (u *upPump) waited(began time.Time) {
+func (u *upPump) noteWait(began time.Time) {
 	if u.waiting.IsZero() && time.Since(began) > briefWait {
 		u.waiting = began
 	}
 }
 
-// settle ends the wait if all that the client has sent is read and processed.
-func (u *upPump) settle() {
+// clearWaiting ends the wait if all that the client has sent is read and processed.
+func (u *upPump) clearWaiting() {
 	if u.in.have > 0 {
 		return
 	}
@@ -80,18 +80,18 @@ type upStep struct {
 // that the startup has read ahead. orderly says that the client has sent Terminate.
 // held is what it has not taken.
 func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool, held []byte) {
-	u := &upPump{x: x, waiting: x.start.rest}
+	u := &upPump{x: x, waiting: x.start.startupOnlyUntil}
 	u.in.have = rest(early, u.in.room())
-	if u.settle(); u.in.have == 0 && u.read() != nil { // a superseded client is not told before it has sent anything
-		return false, u.left()
+	if u.clearWaiting(); u.in.have == 0 && u.read() != nil { // a superseded client is not told before it has sent anything
+		return false, u.unfinished()
 	}
 	for {
 		done, orderly := u.process(ctx)
 		if done {
-			return orderly, u.left()
+			return orderly, u.unfinished()
 		}
 		if err := u.read(); err != nil {
-			return false, u.left()
+			return false, u.unfinished()
 		}
 	}
 }
@@ -145,8 +145,8 @@ func (u *upPump) answer(question *announcement, quiet bool) {
 	began := time.Now()
 	question.answer(quiet)
 	if quiet {
-		u.waited(began)
-		u.settle()
+		u.noteWait(began)
+		u.clearWaiting()
 	}
 }
 
@@ -191,13 +191,13 @@ func (u *upPump) serve() (stay bool) {
 	}
 	u.taken = false
 	u.off += u.step.n
-	u.keep()
+	u.compact()
 	u.in.idle()
 	return true
 }
 
-// left is what is in the buffer and not finished.
-func (u *upPump) left() []byte { return u.in.bytes()[u.off:] }
+// unfinished is what is in the buffer and not finished.
+func (u *upPump) unfinished() []byte { return u.in.bytes()[u.off:] }
 
 // take gives the core what is in the buffer, and records the step. It reports false, and
 // does nothing, if the session is superseded.
@@ -208,7 +208,7 @@ func (u *upPump) take() bool {
 
 // takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
 func (u *upPump) takeAndUnlock() bool {
-	x, in := u.x, u.left()
+	x, in := u.x, u.unfinished()
 	if x.retireAtRest(); x.isSuperseded() {
 		x.mu.Unlock()
 		return false
@@ -217,7 +217,7 @@ func (u *upPump) takeAndUnlock() bool {
 		q.answer(false)
 	}
 	if len(in) > 0 {
-		x.member.hears()
+		x.member.markEpochsRead()
 		if !u.arrived.IsZero() {
 			x.since = u.arrived
 		}
@@ -247,11 +247,11 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		u.taken = false
 		need, err := u.step.need, u.step.err
 		if need.Kind != protocol.NeedNothing && need.Kind != protocol.NeedMore {
-			u.since()
+			u.startWaiting()
 		}
 		u.off += u.step.n
 		if err := u.toServer(); err != nil {
-			return u.ends(err)
+			return u.endAfter(err)
 		}
 		switch {
 		case err != nil:
@@ -265,22 +265,22 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		case need.Kind == protocol.NeedTerminal:
 			return true, true
 		case need.Kind == protocol.NeedMore, need.Kind == protocol.NeedNothing:
-			u.keep()
+			u.compact()
 			return false, false
 		case need.Kind == protocol.NeedRoom:
 			if err := x.awaitRoom(); err != nil {
-				return u.ends(err)
+				return u.endAfter(err)
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
-			x.choose(ctx, need.Join, u.since())
+			x.choose(ctx, need.Join, u.startWaiting())
 		case need.Kind == protocol.NeedJoin:
-			if lower := x.rejoin(ctx, need.Join.Token, u.since()); lower != nil {
+			if lower := x.rejoin(ctx, need.Join.Token, u.startWaiting()); lower != nil {
 				x.log().Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()
 				return u.serverGone()
 			}
-		case !x.meet(ctx, need): // the session is being closed
+		case !x.meetNeed(ctx, need): // the session is being closed
 			return u.serverGone()
 		}
 	}
@@ -306,7 +306,7 @@ func (u *upPump) toServer() error {
 	for i := 0; i < len(rest) && err == nil; i++ {
 		_, err = x.server.Write(rest[i])
 	}
-	u.waited(began)
+	u.noteWait(began)
 	if ends() {
 		return errClientGone
 	}
@@ -325,11 +325,11 @@ const longWrite = 100 * time.Millisecond
 func (x *session) watchWrite() (ends func() (departed bool)) {
 	written, departed := make(chan struct{}), make(chan bool, 1)
 	timer := time.AfterFunc(longWrite, func() {
-		departs := x.departs(written, nil)
-		if departs {
+		gone := x.awaitUnlessGone(written, nil)
+		if gone {
 			_ = x.server.SetWriteDeadline(aLongTimeAgo)
 		}
-		departed <- departs
+		departed <- gone
 	})
 	return func() bool {
 		close(written)
@@ -337,17 +337,17 @@ func (x *session) watchWrite() (ends func() (departed bool)) {
 	}
 }
 
-// keep moves the bytes that are not finished to the start of the buffer, and makes room for
+// compact moves the bytes that are not finished to the start of the buffer, and makes room for
 // the rest of an incomplete message. A client cannot make the proxy allocate memory by
 // claiming a length: the buffer grows with what has arrived, and gets the size of the whole
 // message only when a quarter of it has arrived.
-func (u *upPump) keep() {
+func (u *upPump) compact() {
 	u.in.finish(u.off)
 	u.off = 0
 	if u.in.have > 0 {
-		u.since()
+		u.startWaiting()
 	}
-	u.settle()
+	u.clearWaiting()
 	switch {
 	case u.in.full():
 		u.in.grow(min(4*len(u.in.memory), max(u.step.need.Bytes, bufferSize)))
@@ -356,8 +356,8 @@ func (u *upPump) keep() {
 	}
 }
 
-// ends ends the pump because nothing more can be sent to the server.
-func (u *upPump) ends(err error) (done, orderly bool) {
+// endAfter ends the pump because nothing more can be sent to the server.
+func (u *upPump) endAfter(err error) (done, orderly bool) {
 	if err != errClientGone {
 		return u.serverGone()
 	}
@@ -381,7 +381,7 @@ func (u *upPump) serverGone() (done, orderly bool) {
 // refuseSuperseded tells the client that its candidacy is over, when it uses the connection
 // again. A Terminate gets no answer.
 func (u *upPump) refuseSuperseded() {
-	left := u.left()
+	left := u.unfinished()
 	u.x.mu.Lock()
 	tried := u.x.m.Attempt(left)
 	u.x.mu.Unlock()

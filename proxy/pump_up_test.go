@@ -20,13 +20,13 @@ func waitingPump(t *testing.T) (u *upPump, client, server io.ReadWriter) {
 func TestWhatArrivedDuringAWaitMayBeFromItsBeginning(t *testing.T) {
 	t.Parallel()
 	u, client, _ := waitingPump(t)
-	began := u.since()
+	began := u.startWaiting()
 	if _, err := client.Write([]byte("sent during the wait")); err != nil {
 		t.Fatal(err)
 	}
 	awaitUnread(t, u)
-	u.keep()
-	if at := u.since(); at != began {
+	u.compact()
+	if at := u.startWaiting(); at != began {
 		t.Errorf("it counts as sent %v after the wait began", at.Sub(began))
 	}
 	n, err := u.x.client.Read(u.in.room())
@@ -35,8 +35,8 @@ func TestWhatArrivedDuringAWaitMayBeFromItsBeginning(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.off = n
-	u.keep()
-	if at := u.since(); at == began {
+	u.compact()
+	if at := u.startWaiting(); at == began {
 		t.Error("what comes after all has been read counts as sent when the wait began")
 	}
 }
@@ -77,12 +77,12 @@ func TestWhatWasReadIsAsOldAsTheRead(t *testing.T) {
 	}
 	ended := time.Now()
 	time.Sleep(time.Millisecond) // what is measured
-	if at := u.since(); at.Before(began) || at.After(ended) {
+	if at := u.startWaiting(); at.Before(began) || at.After(ended) {
 		t.Errorf("it counts as read at %v, want a time between %v and %v", at, began, ended)
 	}
 	u.off = u.in.have
-	u.keep()
-	if at := u.since(); !at.After(ended) {
+	u.compact()
+	if at := u.startWaiting(); !at.After(ended) {
 		t.Errorf("what comes later counts as read at %v, and serve ended at %v", at, ended)
 	}
 }
@@ -108,7 +108,7 @@ func TestAnAnnouncementIsAWait(t *testing.T) {
 	sent := time.Now()
 	close(a.sent)
 	<-done
-	if at := u.since(); at.Before(began) || !at.Before(sent) {
+	if at := u.startWaiting(); at.Before(began) || !at.Before(sent) {
 		t.Errorf("it counts as sent at %v, want a time between %v and %v", at, began, sent)
 	}
 }

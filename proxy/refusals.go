@@ -8,8 +8,8 @@ import (
 // bugRefusal is what the client is told after protocol.ErrBug; the log has the rest.
 var bugRefusal = &fencing.Refusal{SQLState: "XX000", Message: "Fencepost ran into a bug, see its log"}
 
-// surpriseRefusal is what the client is told after protocol.ErrSurprise; the log has the rest.
-var surpriseRefusal = &fencing.Refusal{
+// unexpectedReplyRefusal is what the client is told after protocol.ErrSurprise; the log has the rest.
+var unexpectedReplyRefusal = &fencing.Refusal{
 	SQLState: "08P01",
 	Message:  "the server's reply does not fit what was sent, so Fencepost ends the session",
 	Hint:     "Whether the last statements were run is not known. The log of Fencepost says what was expected. A COPY that a function executes is not supported.",

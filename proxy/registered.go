@@ -20,11 +20,11 @@ func (x *session) epochEnds(resource string, s *seat, e fencing.Epoch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	r, registered := x.registrations[resource]
-	if x.m == nil || !registered || r.epoch > e || s != nil && !s.base.Load() {
+	if x.m == nil || !registered || r.epoch > e || s != nil && !s.forSession.Load() {
 		return // what was chosen for one transaction is let go of behind that
 	}
-	x.member.retiresFor.Store(s)
-	x.member.retires.Store(time.Now().Add(retireWithin).UnixNano())
+	x.member.retiringSeat.Store(s)
+	x.member.retireUntil.Store(time.Now().Add(retireWithin).UnixNano())
 	x.retireAtRest()
 }
 
@@ -33,14 +33,14 @@ func (x *session) epochEnds(resource string, s *seat, e fencing.Epoch) {
 func (x *session) retireAtRest() {
 	m := &x.member
 	switch {
-	case !x.retires() || !x.m.Is(protocol.AtRest):
-	case m.discards && m.retiresFor.Load() == nil:
-		m.retires.Store(0)
-		deleted := x.letsGo()
+	case !x.isRetiring() || !x.m.Is(protocol.AtRest):
+	case m.discards && m.retiringSeat.Load() == nil:
+		m.retireUntil.Store(0)
+		deleted := x.takeRegistrations()
 		x.deletions.Go(func() { x.unregister(context.Background(), deleted) })
-	case m.standing.Load() == joined:
-		m.over.CompareAndSwap(nil, m.retiresFor.Load())
-		if m.standing.CompareAndSwap(joined, superseded) {
+	case m.state.Load() == joined:
+		m.supersededSeat.CompareAndSwap(nil, m.retiringSeat.Load())
+		if m.state.CompareAndSwap(joined, superseded) {
 			_ = x.server.Close()
 		}
 	}
@@ -49,18 +49,18 @@ func (x *session) retireAtRest() {
 // retireWithin is how long a session is to end at rest for one grant, which has ended its backend or was given up by then.
 const retireWithin = 30 * time.Second
 
-// retires reports whether the session ends at rest.
-func (x *session) retires() bool {
-	until := x.member.retires.Load()
+// isRetiring reports whether the session ends at rest.
+func (x *session) isRetiring() bool {
+	until := x.member.retireUntil.Load()
 	return until != 0 && time.Now().UnixNano() < until
 }
 
-// overRefusal is what the client of a session is told whose candidacy is over, or that has retired for a grant. That
+// endedRefusal is what the client of a session is told whose candidacy is over, or that has retired for a grant. That
 // grant may have been given up.
-func (x *session) overRefusal() *fencing.Refusal {
-	if x.member.retires.Load() != 0 && x.member.ended().Status().Role != fencing.Superseded {
+func (x *session) endedRefusal() *fencing.Refusal {
+	if x.member.retireUntil.Load() != 0 && x.member.supersededCandidacy().Status().Role != fencing.Superseded {
 		defer while(&x.active.busy)()
-		if !x.advanced(context.Background()) {
+		if !x.checkSuperseded(context.Background()) {
 			return fencing.RetiredRefusal
 		}
 	}
@@ -155,7 +155,7 @@ func (x *session) unregistered(ctx context.Context, resource string, entry int64
 	r, registered := x.registrations[resource]
 	same := registered && r.entry.ID == entry
 	x.mu.Unlock()
-	if !same || x.isSuperseded() || x.belonging(resource).CheckSuperseded(ctx) || ctx.Err() != nil {
+	if !same || x.isSuperseded() || x.candidacyFor(resource).CheckSuperseded(ctx) || ctx.Err() != nil {
 		return // in the last case the database has not said who leads, and the next comparison asks again
 	}
 	x.log().Error("session ended: the registry has lost the entry of its backend", zap.Uint32("pid", x.backend.pid))

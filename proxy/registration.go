@@ -56,14 +56,14 @@ func (x *session) register(ctx context.Context, all []protocol.AnnouncedEpoch) (
 }
 
 // registerFor is register for one resource.
-func (x *session) registerFor(ctx context.Context, told protocol.AnnouncedEpoch) *fencing.Refusal {
+func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedEpoch) *fencing.Refusal {
 	if x.backend.begun == "" {
 		return fencing.UnknownBackendRefusal
 	}
-	cand := x.belonging(told.Resource)
+	cand := x.candidacyFor(announced.Resource)
 	request := fencing.RegisterRequest{
 		PID: x.backend.pid, Started: x.backend.started, Begun: x.backend.begun,
-		Worker: x.member.claim.Worker, Incarnation: cand.Incarnation(), Announced: told.Epoch, Held: cand.Status().Epoch,
+		Worker: x.member.request.Worker, Incarnation: cand.Incarnation(), Announced: announced.Epoch, Held: cand.Status().Epoch,
 	}
 	adding, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
 	entry, err := cand.Fence().RegisterBackend(adding, request)
@@ -76,7 +76,7 @@ func (x *session) registerFor(ctx context.Context, told protocol.AnnouncedEpoch)
 		}
 		x.readRecord(ctx, cand) // the status says so, before the client is told
 		if st := cand.Status(); st.Role == fencing.Superseded {
-			return fencing.SupersededRefusal(cmp.Or(told.Resource, x.member.claim.Resource), request.Worker, request.Incarnation, st)
+			return fencing.SupersededRefusal(cmp.Or(announced.Resource, x.member.request.Resource), request.Worker, request.Incarnation, st)
 		}
 		return refusal
 	}
@@ -85,20 +85,20 @@ func (x *session) registerFor(ctx context.Context, told protocol.AnnouncedEpoch)
 	if x.registrations == nil {
 		x.registrations = make(registrations, 1)
 	}
-	x.registrations[told.Resource] = registration{entry, request.Held}
+	x.registrations[announced.Resource] = registration{entry, request.Held}
 	return nil
 }
 
-// letGo deletes all entries. Nothing may be under way that rests on them.
-func (x *session) letGo(ctx context.Context) {
+// unregisterAll deletes all entries. Nothing may be under way that rests on them.
+func (x *session) unregisterAll(ctx context.Context) {
 	x.mu.Lock()
-	deleted := x.letsGo()
+	deleted := x.takeRegistrations()
 	x.mu.Unlock()
 	x.unregister(ctx, deleted)
 }
 
-// letsGo takes out all entries, for unregister. The session's mu is held.
-func (x *session) letsGo() registrations {
+// takeRegistrations takes out all entries, for unregister. The session's mu is held.
+func (x *session) takeRegistrations() registrations {
 	x.m.LetGo()
 	all := x.registrations
 	x.registrations = nil
@@ -110,7 +110,7 @@ func (x *session) unregister(ctx context.Context, deleted registrations) {
 	ctx, cancel := context.WithTimeout(ctx, unregisterTimeout)
 	defer cancel()
 	for resource, r := range deleted {
-		if err := x.belonging(resource).Fence().UnregisterBackend(ctx, r.entry); err != nil {
+		if err := x.candidacyFor(resource).Fence().UnregisterBackend(ctx, r.entry); err != nil {
 			x.log().Warn("registry entry not deleted", zap.Error(err))
 		}
 	}

@@ -15,15 +15,15 @@ import (
 // seat is a session's part in the candidacy of a resource that its client has named besides that
 // of the startup. It lasts as long as the session.
 type seat struct {
-	x        *session
-	resource string
-	tellEach bool // as in membership
-	joinedTo atomic.Pointer[belonging]
-	// base: the session has chosen the resource, so that it ends when the candidacy is superseded.
+	x                     *session
+	resource              string
+	announcePerConnection bool // as in membership
+	joinedTo              atomic.Pointer[joinedCandidacy]
+	// forSession: the session has chosen the resource, so that it ends when the candidacy is superseded.
 	// A transaction that has chosen it for itself is ended by the grant.
-	base  atomic.Bool
-	taken atomic.Uint64 // as in activity
-	named bool          // the core knows it; only the session's own goroutine uses it
+	forSession  atomic.Bool
+	taken       atomic.Uint64 // as in activity
+	knownToCore bool          // the core knows it; only the session's own goroutine uses it
 }
 
 var _ fencing.Member = (*seat)(nil)
@@ -33,7 +33,7 @@ func (s *seat) Activity() (received uint64, owed bool) { return s.x.activitySinc
 
 // StatusChanged implements fencing.Member.
 func (s *seat) StatusChanged() {
-	if s.base.Load() {
+	if s.forSession.Load() {
 		s.endIfSuperseded()
 	}
 }
@@ -44,11 +44,11 @@ func (s *seat) EpochEnds(e fencing.Epoch) { s.x.epochEnds(s.resource, s, e) }
 // endIfSuperseded ends the session if the seat's candidacy is superseded.
 func (s *seat) endIfSuperseded() {
 	m, b := &s.x.member, s.joinedTo.Load()
-	if !fencing.Checking || b == nil || b.Status().Role != fencing.Superseded || m.standing.Load() != joined {
+	if !fencing.Checking || b == nil || b.Status().Role != fencing.Superseded || m.state.Load() != joined {
 		return
 	}
-	m.over.CompareAndSwap(nil, s)
-	if m.standing.CompareAndSwap(joined, superseded) {
+	m.supersededSeat.CompareAndSwap(nil, s)
+	if m.state.CompareAndSwap(joined, superseded) {
 		_ = s.x.server.Close()
 	}
 }
@@ -63,9 +63,9 @@ func (x *session) candidacyOf(s *seat) fencing.Candidacy {
 	return s.candidacy()
 }
 
-// belonging returns the candidacy of a resource that the client has named, or that of the startup
+// candidacyFor returns the candidacy of a resource that the client has named, or that of the startup
 // for "".
-func (x *session) belonging(resource string) *belonging {
+func (x *session) candidacyFor(resource string) *joinedCandidacy {
 	if resource == "" {
 		return x.member.joinedTo.Load()
 	}
@@ -74,20 +74,20 @@ func (x *session) belonging(resource string) *belonging {
 	return x.member.seats[resource].joinedTo.Load()
 }
 
-// candidacyLocked is belonging for a caller that holds x.mu.
-func (x *session) candidacyLocked(resource string) fencing.Candidacy {
+// candidacyForLocked is belonging for a caller that holds x.mu.
+func (x *session) candidacyForLocked(resource string) fencing.Candidacy {
 	if resource == "" {
 		return x.member.candidacy()
 	}
 	return x.member.seats[resource].candidacy()
 }
 
-// tellsOwn records that the greeting announces e, an epoch of the candidacy of the startup. The
+// announceOwn records that the greeting announces e, an epoch of the candidacy of the startup. The
 // session's mu is held.
-func (x *session) tellsOwn(e fencing.Epoch) { x.member.tells(x.member.candidacy(), e) }
+func (x *session) announceOwn(e fencing.Epoch) { x.member.addUnreadEpoch(x.member.candidacy(), e) }
 
-// checkedSeats returns the seats of what the client has chosen for the transaction in hand.
-func (x *session) checkedSeats() (seats []*seat) {
+// fencedSeats returns the seats of what the client has chosen for the transaction in hand.
+func (x *session) fencedSeats() (seats []*seat) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, resource := range x.m.Aim() {
@@ -105,7 +105,7 @@ func (x *session) leaveSeats(orderly bool) {
 	x.mu.Unlock()
 	for _, s := range seats {
 		if !orderly {
-			s.joinedTo.Load().leavesSuperseded()
+			s.joinedTo.Load().noteIfSuperseded()
 		}
 		s.candidacy().Leave(s, orderly)
 	}
@@ -118,7 +118,7 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 	ctx, stop := untilGone(ctx, x.client, goneWait, errClientGone)
 	defer stop()
 	answer := protocol.Answer{Need: protocol.NeedJoin}
-	seats, refusal := x.takeSeats(ctx, need.Resources)
+	seats, refusal := x.seatsFor(ctx, need.Resources)
 	if refusal != nil {
 		answer.Refusal = refusal
 		x.answer(answer)
@@ -126,7 +126,7 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 	}
 	x.awaitFirst(ctx, seats)
 	for i, s := range seats {
-		answer.Chosen = append(answer.Chosen, x.described(need.Resources[i], s, at))
+		answer.Chosen = append(answer.Chosen, x.chosenCandidacy(need.Resources[i], s, at))
 	}
 	if !need.Local {
 		x.endIfSuperseded(seats)
@@ -134,13 +134,13 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 	x.answer(answer)
 }
 
-// takeSeats returns the seats of these resources, nil for that of the startup. Those that there are
+// seatsFor returns the seats of these resources, nil for that of the startup. Those that there are
 // none of yet join the candidacy, once it is known that no limit and no policy refuses one of them.
-func (x *session) takeSeats(ctx context.Context, resources []string) (seats []*seat, _ *fencing.Refusal) {
+func (x *session) seatsFor(ctx context.Context, resources []string) (seats []*seat, _ *fencing.Refusal) {
 	var missing []*seat
 	for _, resource := range resources {
 		var s *seat
-		if resource != x.member.claim.Resource {
+		if resource != x.member.request.Resource {
 			x.mu.Lock()
 			s = x.member.seats[resource]
 			others := len(x.member.seats) + len(missing)
@@ -171,7 +171,7 @@ func (x *session) joinAll(ctx context.Context, seats []*seat) (first *fencing.Re
 	refusals := make([]*fencing.Refusal, len(seats))
 	var joins sync.WaitGroup
 	for i, s := range seats {
-		joins.Go(func() { refusals[i] = x.takeSeat(ctx, s) })
+		joins.Go(func() { refusals[i] = x.joinSeat(ctx, s) })
 	}
 	joins.Wait()
 	i := slices.IndexFunc(refusals, func(r *fencing.Refusal) bool { return r != nil })
@@ -202,18 +202,18 @@ func (x *session) newSeat(resource string) (*seat, *fencing.Refusal) {
 	case policy.OnStale == DiscardStale:
 		return nil, fencing.ChooseRefusal(resource, "its stale writes are discarded")
 	}
-	return &seat{x: x, resource: resource, tellEach: policy.TellEach}, nil
+	return &seat{x: x, resource: resource, announcePerConnection: policy.AnnouncePerConnection}, nil
 }
 
-// takeSeat joins the candidacy of the seat's resource.
-func (x *session) takeSeat(ctx context.Context, s *seat) *fencing.Refusal {
-	claim := x.member.claim
-	claim.Resource, claim.Token = s.resource, 0
-	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, s)
+// joinSeat joins the candidacy of the seat's resource.
+func (x *session) joinSeat(ctx context.Context, s *seat) *fencing.Refusal {
+	req := x.member.request
+	req.Resource, req.Token = s.resource, 0
+	cand, err := x.srv.cfg.Candidates.Join(ctx, req, s)
 	if err != nil {
 		return startupRefusal(err)
 	}
-	s.joinedTo.Store(&belonging{Candidacy: cand})
+	s.joinedTo.Store(&joinedCandidacy{Candidacy: cand})
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.member.seats == nil {
@@ -229,23 +229,23 @@ func (x *session) awaitFirst(ctx context.Context, seats []*seat) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
 	for _, s := range seats {
-		if s != nil && !s.named {
+		if s != nil && !s.knownToCore {
 			_ = s.candidacy().AwaitFirst(ctx, x.srv.cfg.StartupWait) // the status says how it went
 		}
 	}
 }
 
-// described is what the core has to know of a resource that the client has chosen. The first
+// chosenCandidacy is what the core has to know of a resource that the client has chosen. The first
 // time, it takes the client to know its epoch as it does at startup.
-func (x *session) described(resource string, s *seat, at time.Time) *protocol.Candidacy {
+func (x *session) chosenCandidacy(resource string, s *seat, at time.Time) *protocol.Candidacy {
 	if s == nil {
 		return nil
 	}
 	cand := s.candidacy()
 	c := &protocol.Candidacy{Resource: resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
-	if !s.named {
-		c.Announced = knownEpochOf(cand, s.tellEach, cand.Status(), at)
-		s.named = true
+	if !s.knownToCore {
+		c.Announced = knownEpochOf(cand, s.announcePerConnection, cand.Status(), at)
+		s.knownToCore = true
 	}
 	return c
 }
@@ -263,15 +263,15 @@ func (x *session) endIfSuperseded(seats []*seat) {
 	}
 }
 
-// chosen has the session end when one of these resources is superseded, and for no other; none is
+// setChosen has the session end when one of these resources is superseded, and for no other; none is
 // that of the startup.
-func (x *session) chosen(resources []string) {
+func (x *session) setChosen(resources []string) {
 	x.mu.Lock()
 	seats := slices.Collect(maps.Values(x.member.seats))
 	x.mu.Unlock()
-	x.member.away.Store(len(resources) > 0 && !slices.Contains(resources, x.member.claim.Resource))
+	x.member.choseOthers.Store(len(resources) > 0 && !slices.Contains(resources, x.member.request.Resource))
 	for _, s := range seats {
-		s.base.Store(slices.Contains(resources, s.resource))
+		s.forSession.Store(slices.Contains(resources, s.resource))
 	}
 	x.StatusChanged() // an earlier call has done nothing
 	for _, s := range seats {

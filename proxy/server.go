@@ -50,8 +50,8 @@ type Server struct {
 		draining bool
 		closed   bool
 	}
-	wg    sync.WaitGroup // of the connections
-	looks sync.WaitGroup // of endHanging and verifyRegistrations
+	wg     sync.WaitGroup // of the connections
+	checks sync.WaitGroup // of endHanging and verifyRegistrations
 }
 
 // accepted is what is known of a client that has no session.
@@ -59,8 +59,8 @@ type accepted struct {
 	from net.Addr
 	at   time.Time
 	// console is the startup of a client of the console, which has last sent something at asked; nil for others.
-	console *startup
-	asked   time.Time
+	console  *startup
+	lastSent time.Time
 }
 
 // failures are those that may concern many clients at once.
@@ -97,8 +97,8 @@ func NewServer(cfg Config) (*Server, error) {
 	s.mu.conns = map[netloop.Conn]accepted{}
 	s.mu.sessions = map[*session]struct{}{}
 	s.mu.traffic = map[string]*traffic{}
-	s.looks.Go(func() { s.endHanging(ctx) })
-	s.looks.Go(func() { s.verifyRegistrations(ctx) })
+	s.checks.Go(func() { s.endHanging(ctx) })
+	s.checks.Go(func() { s.verifyRegistrations(ctx) })
 	return s, nil
 }
 
@@ -267,7 +267,7 @@ func (s *Server) Close() {
 		x.endAtOnce(adminShutdown)
 	}
 	s.wg.Wait()
-	s.looks.Wait()
+	s.checks.Wait()
 	if !closed {
 		s.audit.close()
 		s.crews.close()
@@ -287,7 +287,7 @@ func (s *Server) unregister(x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.sessions, x)
-	s.leftLocked(x)
+	s.countEndedLocked(x)
 }
 
 // handle serves one connection from its first byte to its last.

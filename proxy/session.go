@@ -28,13 +28,13 @@ import (
 //     without it. mu is never held while blocking.
 //   - sending is taken before mu, never while mu is held.
 type session struct {
-	srv    *Server
-	id     string
-	start  *startup
-	client link
-	server link
-	cancel context.CancelFunc // ends the context of the startup and of the pumps
-	stayed func()             // ends endWith; nil if that was not called
+	srv             *Server
+	id              string
+	start           *startup
+	client          link
+	server          link
+	cancel          context.CancelFunc // ends the context of the startup and of the pumps
+	stopTenureWatch func()             // ends endWithTenure; nil if that was not called
 	// handshake is what is needed to read messages during the startup. It is nil after
 	// that.
 	handshake *handshake
@@ -53,7 +53,7 @@ type session struct {
 	mu            sync.Mutex
 	m             *protocol.Session // nil until the session has joined
 	life          lifecycle
-	pumps         handover
+	pumps         pumpSignals
 	since         time.Time // when the client last sent something, or its last reply ended, if that is later
 	registrations registrations
 	// deletions delete entries while nobody waits for that.
@@ -89,9 +89,9 @@ func (x *session) log() *zap.Logger {
 
 // close frees the session's resources, in whatever phase it is. Its context ends after that.
 func (x *session) close() {
-	if x.stayed != nil {
+	if x.stopTenureWatch != nil {
 		x.srv.cfg.Metrics.Sessions(-1)
-		x.stayed()
+		x.stopTenureWatch()
 	}
 	x.srv.unregister(x)
 	_ = x.server.Close()
@@ -115,7 +115,7 @@ func (x *session) run(ctx context.Context) {
 	}()
 	orderly, held := x.up(ctx, read.fromClient)
 	x.stopReading(nil)
-	x.logs("client disconnected") // while it has its role
+	x.logConnection("client disconnected") // while it has its role
 	x.leave(orderly)
 	x.endInput(orderly)
 	<-x.downGone

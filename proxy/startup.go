@@ -28,8 +28,8 @@ type startup struct {
 	// began is when the client's first byte was read. That is later than the connection was
 	// accepted, so that what the client had sent on another connection before is read by then.
 	began time.Time
-	// rest is a time before which the client has sent nothing but its startup.
-	rest time.Time
+	// startupOnlyUntil is a time before which the client has sent nothing but its startup.
+	startupOnlyUntil time.Time
 }
 
 // ownParams are the fencepost.* parameters, which are not sent to the server.

@@ -83,9 +83,9 @@ const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL role = none; SET L
 	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid(),` +
 	` coalesce((SELECT pg_catalog.pg_has_role(SESSION_USER, n.nspowner, 'MEMBER') FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'fencepost'), false)`
 
-// askAhead sends what locate reads the answer to, as soon as the server has accepted the client: the server answers
+// sendLocate sends what locate reads the answer to, as soon as the server has accepted the client: the server answers
 // that right behind its first ReadyForQuery, so that it costs no round trip.
-func (x *session) askAhead(policy SessionPolicy) error {
+func (x *session) sendLocate(policy SessionPolicy) error {
 	md, err := x.chooseMode(policy)
 	if err != nil || md == passing { // join says what is wrong
 		return nil
@@ -96,11 +96,11 @@ func (x *session) askAhead(policy SessionPolicy) error {
 	return nil
 }
 
-// locate reads what the backend says to askAhead: when its server and the backend itself were started, and whether its
+// locate reads what the backend says to sendLocate: when its server and the backend itself were started, and whether its
 // role is a superuser. A very short timeout of the client may end even the statement that lifts it, so it is asked a
 // few times. A backend that cannot tell could be that of a pooler, so its session is refused.
 func (x *session) locate() error {
-	values, failed, err := x.answerOf()
+	values, failed, err := x.readAnswer()
 	for try := 1; try < locateTries && err == nil && failed != nil; try++ {
 		x.log().Debug("the backend did not say which it is", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
 		values, failed, err = x.ask(locateSQL)
@@ -129,11 +129,11 @@ func (x *session) ask(sql string) (values []string, failed *wire.ServerError, er
 	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
 		return nil, nil, errOver
 	}
-	return x.answerOf()
+	return x.readAnswer()
 }
 
-// answerOf reads the answer to a text of Fencepost's own, as ask returns it.
-func (x *session) answerOf() (values []string, failed *wire.ServerError, err error) {
+// readAnswer reads the answer to a text of Fencepost's own, as ask returns it.
+func (x *session) readAnswer() (values []string, failed *wire.ServerError, err error) {
 	for {
 		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
@@ -165,13 +165,13 @@ func (x *session) answerOf() (values []string, failed *wire.ServerError, err err
 // While its worker waits to lead, the backend is idle, and idle_session_timeout would end it. It is any that the
 // client, the role, the database or the server has set, and counts again when the wait is over.
 const (
-	timelessSQL = "SET idle_session_timeout = 0"
-	timedSQL    = "RESET idle_session_timeout"
+	suspendIdleTimeoutSQL = "SET idle_session_timeout = 0"
+	restoreIdleTimeoutSQL = "RESET idle_session_timeout"
 )
 
-// timed runs one of these two. A statement_timeout of the client that is very short may hit it, so it is tried more
+// setIdleTimeout runs one of these two. A statement_timeout of the client that is very short may hit it, so it is tried more
 // than once.
-func (x *session) timed(sql string) error {
+func (x *session) setIdleTimeout(sql string) error {
 	for range 3 {
 		switch _, failed, err := x.ask(sql); {
 		case err != nil:

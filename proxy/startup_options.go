@@ -100,8 +100,8 @@ func parseDuration(value string) (d time.Duration, ok bool) {
 	return d, err == nil && d >= 0
 }
 
-// follow takes from the route what the client has not named.
-func (o *ownParams) follow(r Route) {
+// applyRoute takes from the route what the client has not named.
+func (o *ownParams) applyRoute(r Route) {
 	if r.Name == "" || o.resource != "" {
 		return
 	}
@@ -114,9 +114,9 @@ func (o *ownParams) follow(r Route) {
 	}
 }
 
-// complete returns the refusal of parameters that mean nothing without a resource: their
+// validate returns the refusal of parameters that mean nothing without a resource: their
 // client believes that it is fenced.
-func (o *ownParams) complete() error {
+func (o *ownParams) validate() error {
 	name := ""
 	switch {
 	case o.resource != "":

@@ -23,15 +23,15 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 		r.Resource = route.Resource
 	}
 	return proxy.SessionPolicy{
-		Unfenced:   unfencedModes[cfg.UnfencedFor(r.User)],
-		Identity:   identities[identity],
-		NameWorker: cfg.Upstream.ApplicationName == "worker",
-		TellEach:   cfg.Resources[r.Resource].AnnouncePerConnection(),
-		Route:      route,
-		Refusal:    refusal,
-		Shadow:     cfg.Resources[r.Resource].EnforceMode() == "shadow",
-		Fence:      fenceModes[cfg.Resources[r.Resource].FenceMode()],
-		OnStale:    staleModes[cfg.Resources[r.Resource].StaleMode()],
+		Unfenced:              unfencedModes[cfg.UnfencedFor(r.User)],
+		Identity:              identities[identity],
+		NameWorker:            cfg.Upstream.ApplicationName == "worker",
+		AnnouncePerConnection: cfg.Resources[r.Resource].AnnouncePerConnection(),
+		Route:                 route,
+		Refusal:               refusal,
+		Shadow:                cfg.Resources[r.Resource].EnforceMode() == "shadow",
+		Fence:                 fenceModes[cfg.Resources[r.Resource].FenceMode()],
+		OnStale:               staleModes[cfg.Resources[r.Resource].StaleMode()],
 	}
 }
 

@@ -34,7 +34,7 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 		{fencing.JoinRequest{User: "app", Resource: "new"},
 			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, Shadow: true}},
 		{fencing.JoinRequest{User: "app", Resource: "billing"},
-			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, TellEach: true}},
+			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, AnnouncePerConnection: true}},
 	} {
 		if got := p.session(c.request); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.request, got, c.want)
@@ -70,7 +70,7 @@ func TestRoutesDecideWhatAConnectionLeavesOpen(t *testing.T) {
 		{fencing.JoinRequest{User: "other"}, proxy.Route{}, proxy.IdentityProxy, false},
 	} {
 		got := p.session(c.request)
-		if got.Route != c.route || got.Identity != c.identity || got.TellEach != c.tells || got.Refusal != nil {
+		if got.Route != c.route || got.Identity != c.identity || got.AnnouncePerConnection != c.tells || got.Refusal != nil {
 			t.Errorf("%+v: %+v, want %+v, identity %d, tells each %t", c.request, got, c.route, c.identity, c.tells)
 		}
 	}

@@ -96,12 +96,12 @@ func TestSafetyToldInFrontOfAClose(t *testing.T) {
 	})
 }
 
-// TestSafetyEachConnectionIsTold: with TellEach, no connection of a worker that was
+// TestSafetyEachConnectionIsTold: with AnnouncePerConnection, no connection of a worker that was
 // superseded is told at startup.
 func TestSafetyEachConnectionIsTold(t *testing.T) {
 	t.Parallel()
 	p := fixture.NewProxy(t, pgtest.Shared(t), func(c *proxy.Config) {
-		c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{TellEach: true} }
+		c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{AnnouncePerConnection: true} }
 	})
 	s := fixture.NewClusterOn(t, p)
 	c := comesBack(t, s, "w")
