@@ -149,7 +149,7 @@ func (d *downPump) process(ctx context.Context) bool {
 		switch {
 		case errors.As(err, &refusal):
 			d.x.endAtOnce(refusal)
-		case errors.Is(err, protocol.ErrSurprise):
+		case errors.Is(err, protocol.ErrUnexpectedReply):
 			d.x.endAtOnce(unexpectedReplyRefusal)
 		case errors.Is(err, protocol.ErrBug):
 			d.x.endAtOnce(bugRefusal)

@@ -30,7 +30,7 @@ func (x *session) meetNeed(ctx context.Context, n protocol.Need) bool {
 	case protocol.NeedRegister:
 		// That is not cut short: nobody would know then whether the backend is registered.
 		answer.Resource, answer.Refusal = x.register(ctx, n.Register)
-	case protocol.NeedLetGo:
+	case protocol.NeedUnregister:
 		x.unregisterAll(ctx) // nor is that
 	case protocol.NeedCatalog:
 		wait, cancel := context.WithTimeout(waiting, catalogWait)
@@ -76,7 +76,7 @@ func (x *session) cancelWait() (deliver bool) {
 	}
 	x.pumps.canceled = true
 	x.pumps.stopWait()
-	return x.m.Is(protocol.Owed)
+	return x.m.Is(protocol.ReplyPending)
 }
 
 // analyze analyzes the text that the core waits for. It does not hold the session's lock,

@@ -73,7 +73,7 @@ func (s *Server) refused(err error, start *startup, client net.Addr) {
 		s.refusedFor(reasonOfRefusal(r), start, client, wire.ServerError{Code: r.SQLState, Message: r.Message, Hint: r.Hint})
 	case errors.Is(err, pgtls.ErrClientHandshake), errors.Is(err, errPacketLength):
 		s.refusedFor(refusedStartup, start, client, wire.ServerError{Message: err.Error()})
-	case errors.Is(err, protocol.ErrSurprise):
+	case errors.Is(err, protocol.ErrUnexpectedReply):
 		s.refusedFor(refusedUpstream, start, client, wire.ServerError{Message: err.Error()})
 	}
 }

@@ -99,7 +99,7 @@ func (x *session) unregisterAll(ctx context.Context) {
 
 // takeRegistrations takes out all entries, for unregister. The session's mu is held.
 func (x *session) takeRegistrations() registrations {
-	x.m.LetGo()
+	x.m.Unregistered()
 	all := x.registrations
 	x.registrations = nil
 	return all

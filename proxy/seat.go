@@ -90,7 +90,7 @@ func (x *session) announceOwn(e fencing.Epoch) { x.member.addUnreadEpoch(x.membe
 func (x *session) fencedSeats() (seats []*seat) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, resource := range x.m.Aim() {
+	for _, resource := range x.m.FencedResources() {
 		if s := x.member.seats[resource]; s != nil && !slices.Contains(seats, s) {
 			seats = append(seats, s)
 		}

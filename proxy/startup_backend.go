@@ -111,7 +111,7 @@ func (x *session) locate() error {
 	case failed != nil:
 		return fencing.UnidentifiedBackendRefusal(failed.Code, failed.Message)
 	case len(values) != 6:
-		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+		return fmt.Errorf("%w in its startup", protocol.ErrUnexpectedReply)
 	case values[4] != strconv.FormatUint(uint64(x.backend.pid), 10):
 		return fencing.PoolerRefusal
 	}
@@ -146,7 +146,7 @@ func (x *session) readAnswer() (values []string, failed *wire.ServerError, err e
 		case 'D':
 			var ok bool
 			if values, ok = wire.DecodeColumns(msg[wire.HeaderLen:]); !ok {
-				return nil, nil, fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+				return nil, nil, fmt.Errorf("%w in its startup", protocol.ErrUnexpectedReply)
 			}
 		case 'E':
 			e, _ := wire.DecodeError(msg[wire.HeaderLen:])
@@ -222,7 +222,7 @@ func (h *handshake) serverMessage() (typ byte, msg []byte, err error) {
 	}
 	f, _, err := wire.PeekFrame(head)
 	if err != nil || f.Size > maxStartupReply {
-		return 0, nil, fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+		return 0, nil, fmt.Errorf("%w in its startup", protocol.ErrUnexpectedReply)
 	}
 	if cap(h.message) < f.Size {
 		h.message = make([]byte, f.Size)

@@ -18,12 +18,12 @@ type announced struct {
 
 func (a *announced) expect(e fencing.Epoch) { a.pending, a.hasPending = e, true }
 
-// tells follows a statement whose reply may tell the client an epoch, or by which the client says which
+// followAnnouncing follows a statement whose reply may tell the client an epoch, or by which the client says which
 // one it knows. It has succeeded.
-func (s *Session) tells(st *sqltext.Statement) {
+func (s *Session) followAnnouncing(st *sqltext.Statement) {
 	switch {
 	case st.Kind == sqltext.ShowFence && s.shows(st):
-		for _, one := range s.aim().all {
+		for _, one := range s.currentChoice().all {
 			one.epochs.expect(one.shown)
 		}
 	case st.Kind == sqltext.SetFence && s.config.Mode == ModeFenced:
@@ -52,7 +52,7 @@ func (s *Session) report(dst []byte) []byte {
 	if s.config.Mode != ModeFenced {
 		return dst
 	}
-	was, c, now := &s.reported, s.aim(), s.own.Status()
+	was, c, now := &s.reported, s.currentChoice(), s.own.Status()
 	if c == &s.choices.startup && was.choice == c && was.status == now {
 		return dst
 	}

@@ -106,17 +106,17 @@ type AnnouncedEpoch struct {
 type NeedKind uint8
 
 const (
-	NeedNothing  NeedKind = iota
-	NeedRegister          // register the backend for each of Register, or for none
-	NeedCampaign          // tell the candidacy that a write is about to be refused
-	NeedConfirm           // wait until the lease is confirmed
-	NeedMore              // the message is not whole: read at least Bytes; there is no Answer
-	NeedTerminal          // the client has sent Terminate; there is no Answer
-	NeedRoom              // wait for replies until the session is Ready; there is no Answer
-	NeedCatalog           // read the database's catalog again
-	NeedAnalysis          // analyze Text
-	NeedJoin              // join the candidacies of Join
-	NeedLetGo             // call LetGo, and delete the registrations of the backend, which is at rest
+	NeedNothing    NeedKind = iota
+	NeedRegister            // register the backend for each of Register, or for none
+	NeedCampaign            // tell the candidacy that a write is about to be refused
+	NeedConfirm             // wait until the lease is confirmed
+	NeedMore                // the message is not whole: read at least Bytes; there is no Answer
+	NeedTerminal            // the client has sent Terminate; there is no Answer
+	NeedRoom                // wait for replies until the session is Ready; there is no Answer
+	NeedCatalog             // read the database's catalog again
+	NeedAnalysis            // analyze Text
+	NeedJoin                // join the candidacies of Join
+	NeedUnregister          // call Unregistered, and delete the registrations of the backend, which is at rest
 )
 
 // Answer says what has come of a Need.
@@ -176,8 +176,8 @@ const (
 	Ready Condition = iota
 	// Quiet: no reply is pending, and all that the client has sent was taken.
 	Quiet
-	// Owed: a reply is pending, whether or not the client has asked for it.
-	Owed
+	// ReplyPending: a reply is pending, whether or not the client has asked for it.
+	ReplyPending
 	// AtRest: the session can end, or leave, without losing anything: Quiet, and no block is open.
 	AtRest
 	// Holding: FromClient has not taken all that the client has sent.
@@ -192,8 +192,8 @@ const (
 	Registered
 )
 
-// ErrSurprise says that the server sent what cannot be a reply to what was sent.
-var ErrSurprise = errors.New("unexpected reply of the server")
+// ErrUnexpectedReply says that the server sent what cannot be a reply to what was sent.
+var ErrUnexpectedReply = errors.New("unexpected reply of the server")
 
 // ErrBug says that the session panicked over what a peer sent.
 var ErrBug = errors.New("bug in the proxy")
@@ -210,18 +210,18 @@ var errLost = errors.New("a statement for Fencepost follows messages in an order
 
 // Session is the protocol state of one session. New makes one.
 type Session struct {
-	config   Config
-	settings settings
-	own      standing // in the candidacy of the startup
-	choices  choices
-	names    names
-	asks     bool // what was prepared before is asked for before the next exchange
-	// relayed: there may be an unnamed statement of which nothing is known.
-	relayed bool
-	fences  map[string]*entry // prepared statements that show or set parameters of Fencepost's
+	config     Config
+	settings   settings
+	own        membership // in the candidacy of the startup
+	choices    choices
+	names      names
+	needsNames bool // what was prepared before is asked for before the next exchange
+	// unknownUnnamed: there may be an unnamed statement of which nothing is known.
+	unknownUnnamed  bool
+	fenceStatements map[string]*entry // prepared statements that show or set parameters of Fencepost's
 
 	// registered is what the backend is registered for.
-	registered []*standing
+	registered []*membership
 	relay      relay
 
 	// The client's side.
@@ -237,19 +237,19 @@ type Session struct {
 
 	// The exchange.
 
-	txn      byte // of the last ReadyForQuery
-	ended    uint64
-	exchange exchange
-	leaving  leaving
+	txn        byte // of the last ReadyForQuery
+	ended      uint64
+	exchange   exchange
+	relayEntry relayEntry
 
 	// The server's side.
 
-	reply    passthrough
-	over     bool // the client was told that the session ends, and gets nothing more
-	events   []Event
-	made     []byte
-	reported reported
-	ahead    []byte // the error of an own exchange that has failed the client's block
+	reply      passthrough
+	closed     bool // the client was told that the session ends, and gets nothing more
+	events     []Event
+	made       []byte
+	reported   reported
+	blockError []byte // the error of an own exchange that has failed the client's block
 }
 
 // passthrough follows the rest of a message of which only the start had come when it was dealt with.
@@ -260,35 +260,35 @@ type passthrough struct {
 
 // inHand is what is known of the message in hand, and was done for it.
 type inHand struct {
-	sql       string // of the analysis
-	settings  sqltext.Settings
-	text      *sqltext.Text
-	done      NeedKind // NeedCampaign or NeedConfirm, if that was met
-	refreshed bool     // the catalog was read again
-	joined    bool
-	refusal   *fencing.Refusal // of NeedJoin, or because the client has canceled
-	asked     bool             // NeedRegister was answered
-	denied    *fencing.Refusal // by that: what a write gets
-	join      JoinNeed
-	value     string  // of the SET fencepost.resource that needs it
-	chosen    *choice // by that
-	begun     bool    // the block was found to have run nothing
-	stays     bool    // the session has left the relay for this message
-	wants     int     // with NeedMore: the length of the message
-	waits     bool    // for the replies to the Executes of a batch
-	drains    bool    // for all replies of a batch
+	sql              string // of the analysis
+	settings         sqltext.Settings
+	text             *sqltext.Text
+	done             NeedKind // NeedCampaign or NeedConfirm, if that was met
+	refreshed        bool     // the catalog was read again
+	joined           bool
+	refusal          *fencing.Refusal // of NeedJoin, or because the client has canceled
+	registerAnswered bool             // NeedRegister was answered
+	denied           *fencing.Refusal // by that: what a write gets
+	join             JoinNeed
+	value            string  // of the SET fencepost.resource that needs it
+	chosen           *choice // by that
+	blockUnused      bool    // the block was found to have run nothing
+	settled          bool    // the session has left the relay for this message
+	messageLen       int     // with NeedMore: the length of the message
+	awaitsRuns       bool    // for the replies to the Executes of a batch
+	awaitsBatch      bool    // for all replies of a batch
 }
 
 // New returns a session that is between two exchanges, behind its startup.
 func New(c Config) *Session {
-	s := &Session{config: c, txn: 'I', own: standing{Candidacy: c.Candidacy, own: true}}
+	s := &Session{config: c, txn: 'I', own: membership{Candidacy: c.Candidacy, own: true}}
 	s.own.epochs.current = c.Announced
-	s.choices.startup.all = []*standing{&s.own}
+	s.choices.startup.all = []*membership{&s.own}
 	s.settings.begin(c.Parameters)
 	s.settings.readOnly = s.settings.readOnly || c.SetUp
-	s.settings.told = s.settings.readOnly
+	s.settings.reportedReadOnly = s.settings.readOnly
 	if c.Registered {
-		s.registered = []*standing{&s.own}
+		s.registered = []*membership{&s.own}
 	}
 	if s.mayRelay() {
 		s.startRelay()
@@ -301,7 +301,7 @@ func New(c Config) *Session {
 // server. It stops at n when it needs something: send the plan, meet the need, and call it
 // again with what follows n. An error ends the session.
 func (s *Session) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
-	defer caught(p, &err)
+	defer recoverPanic(p, &err)
 	s.parsed = 0
 	for n < len(in) && need.Kind == NeedNothing && s.err == nil {
 		var taken int
@@ -320,15 +320,15 @@ func (s *Session) FromClient(in []byte, p *gate.Plan) (n int, need Need, err err
 	s.partial = n < len(in)
 	switch need.Kind {
 	case NeedMore:
-		need.Bytes = s.inHand.wants
+		need.Bytes = s.inHand.messageLen
 	case NeedAnalysis:
 		need.Text, need.Settings = s.inHand.sql, s.inHand.settings
 	case NeedJoin:
 		need.Join = s.inHand.join
 	case NeedRegister:
-		need.Register = s.registering()
+		need.Register = s.unregisteredEpochs()
 	case NeedCampaign, NeedConfirm:
-		need.Resource = s.lagging().name()
+		need.Resource = s.refusedMembership().name()
 	}
 	return n, need, s.err
 }
@@ -336,19 +336,19 @@ func (s *Session) FromClient(in []byte, p *gate.Plan) (n int, need Need, err err
 // FromServer takes bytes of the server, as many as it can, and plans what to send to the
 // client. The events are good until the next call. An error ends the session.
 func (s *Session) FromServer(in []byte, p *gate.Segments) (n int, events []Event, err error) {
-	defer caught(p, &err)
+	defer recoverPanic(p, &err)
 	s.events, s.made = s.events[:0], s.made[:0]
 	for _, r := range s.Shadowed() {
-		s.happens(Event{Kind: EventRefused, Rejection: &r})
+		s.emit(Event{Kind: EventRefused, Rejection: &r})
 	}
-	for n < len(in) && !s.over {
-		taken, err := s.take(in, n, p)
+	for n < len(in) && !s.closed {
+		taken, err := s.takeReply(in, n, p)
 		if taken == 0 || err != nil {
 			return n, s.events, err
 		}
 		n += taken
 	}
-	if s.over {
+	if s.closed {
 		n = len(in)
 	}
 	return n, s.events, nil
@@ -365,32 +365,32 @@ func (s *Session) Answer(a Answer) {
 	case NeedCatalog:
 		s.inHand.refreshed = true
 	case NeedRegister:
-		s.inHand.asked = true
-		s.deny(a.Refusal, a.Resource)
+		s.inHand.registerAnswered = true
+		s.registrationAnswered(a.Refusal, a.Resource)
 	case NeedJoin:
 		switch s.inHand.joined = true; {
 		case a.Refusal != nil:
 			s.inHand.refusal = a.Refusal
 		case a.Joined != nil:
-			s.rejoins(a.Joined)
+			s.setCandidacy(a.Joined)
 		case s.inHand.join.Token == 0:
 			s.inHand.chosen = s.choice(a.Chosen)
 		}
 	case NeedCampaign, NeedConfirm:
 		s.inHand.done = max(s.inHand.done, a.Need)
-	default: // LetGo has said so
+	default: // Unregistered has said so
 	}
 }
 
-// rejoins follows the begin of another candidacy of the same resource.
-func (s *Session) rejoins(c *Candidacy) {
-	s.own = standing{Candidacy: *c, own: true}
+// setCandidacy follows the begin of another candidacy of the same resource.
+func (s *Session) setCandidacy(c *Candidacy) {
+	s.own = membership{Candidacy: *c, own: true}
 	s.own.epochs.current = c.Announced
 }
 
-// LetGo says that the backend is not registered any more, or is about to be, which the shell may begin
+// Unregistered says that the backend is not registered any more, or is about to be, which the shell may begin
 // whenever the session is AtRest.
-func (s *Session) LetGo() { s.registered = nil }
+func (s *Session) Unregistered() { s.registered = nil }
 
 // Is reports whether c is so now.
 func (s *Session) Is(c Condition) bool {
@@ -410,12 +410,12 @@ func (s *Session) Is(c Condition) bool {
 	x := &s.exchange
 	switch c {
 	case Ready:
-		return x.kind == noExchange || x.copyIn || s.inHand.waits && !s.awaitsRuns() || s.inHand.drains && x.inner == nil && (x.owed == 0 || x.failed)
+		return x.kind == noExchange || x.copyIn || s.inHand.awaitsRuns && !s.awaitsRuns() || s.inHand.awaitsBatch && x.inner == nil && (x.unanswered == 0 || x.failed)
 	case Quiet:
 		return x.kind == noExchange && (!s.partial || s.parts.failed && s.parts.alone) && !s.muted && s.body.left == 0
 	case AtRest:
 		return x.kind == noExchange && !s.partial && s.body.left == 0 && s.txn == 'I'
-	case Owed:
+	case ReplyPending:
 		return x.kind != noExchange
 	case Working:
 		return x.kind != noExchange && !x.copyIn && (x.kind != batchExchange || x.synced || x.flushed)
@@ -426,27 +426,27 @@ func (s *Session) Is(c Condition) bool {
 
 // Announced says that what an EventAnnounce announced has reached a client of which nothing was
 // pending, and returns the epochs. There are none if something is pending again.
-func (s *Session) Announced() (told []AnnouncedEpoch) {
+func (s *Session) Announced() (all []AnnouncedEpoch) {
 	if !s.Is(Quiet) {
 		return nil
 	}
-	for _, st := range append([]*standing{&s.own}, s.choices.known...) {
+	for _, st := range append([]*membership{&s.own}, s.choices.known...) {
 		if st.epochs.hasPending {
 			st.epochs.current, st.epochs.hasPending = st.epochs.pending, false
-			told = append(told, AnnouncedEpoch{st.name(), st.epochs.current})
+			all = append(all, AnnouncedEpoch{st.name(), st.epochs.current})
 		}
 	}
-	return told
+	return all
 }
 
 // Transactions returns how many of the client's transactions have ended, whether or not they were committed. A
 // statement outside a block is one.
 func (s *Session) Transactions() uint64 { return s.ended }
 
-// Aim returns the resources that the transaction in hand is fenced for; "" is that of the startup.
-func (s *Session) Aim() (resources []string) {
+// FencedResources returns the resources that the transaction in hand is fenced for; "" is that of the startup.
+func (s *Session) FencedResources() (resources []string) {
 	if s.config.Mode == ModeFenced {
-		for _, st := range s.aim().all {
+		for _, st := range s.currentChoice().all {
 			resources = append(resources, st.name())
 		}
 	}
@@ -461,8 +461,8 @@ func (s *Session) Shadowed() []fencing.Rejection {
 	return s.config.Shadow.Found()
 }
 
-// caught turns a panic into an error, deferred by those who enter a session.
-func caught(p interface{ Reset([]byte) }, err *error) {
+// recoverPanic turns a panic into an error, deferred by those who enter a session.
+func recoverPanic(p interface{ Reset([]byte) }, err *error) {
 	if r := recover(); r != nil {
 		p.Reset(nil) // it may be half made
 		*err = fmt.Errorf("%w: %v: %s", ErrBug, r, debug.Stack())

@@ -21,7 +21,7 @@ type Attempt struct {
 // Attempt is what the client has tried with b, which FromClient has not taken, and with the exchange
 // that is not answered.
 func (s *Session) Attempt(b []byte) Attempt {
-	a := Attempt{Sent: s.body.left > 0 || len(b) == 0 && s.Is(Owed)}
+	a := Attempt{Sent: s.body.left > 0 || len(b) == 0 && s.Is(ReplyPending)}
 	b = b[min(s.body.left, len(b)):]
 	var made madeBy
 	for len(b) > 0 && b[0] != 'X' && !(a.Write && a.Text != "") {
@@ -34,17 +34,17 @@ func (s *Session) Attempt(b []byte) Attempt {
 			f = wire.Frame{Type: b[0], Size: len(b) + 1}
 		}
 		there := min(f.Size, len(b))
-		s.tries(&a, &made, f.Type, b[min(wire.HeaderLen, there):there])
+		s.attemptMessage(&a, &made, f.Type, b[min(wire.HeaderLen, there):there])
 		b = b[there:]
 	}
-	s.triesExchange(&a)
+	s.attemptExchange(&a)
 	return a
 }
 
 // InFlight is what the server was running, or was about to run, when its connection ended.
 func (s *Session) InFlight() Attempt {
 	a := Attempt{Sent: true}
-	s.triesExchange(&a)
+	s.attemptExchange(&a)
 	return a
 }
 
@@ -57,7 +57,7 @@ func (s *Session) Rejection(r *fencing.Refusal, what Attempt) fencing.Rejection 
 	if s.config.Mode != ModeFenced {
 		return out
 	}
-	one := s.lagging()
+	one := s.refusedMembership()
 	st := one.Status()
 	out.Resource, out.Worker, out.Incarnation = one.Resource, s.config.Worker, one.Incarnation
 	out.Announced, out.Held = one.epochs.current, st.Epoch
@@ -69,25 +69,25 @@ func (s *Session) Rejection(r *fencing.Refusal, what Attempt) fencing.Rejection 
 // madeBy is what messages that were not taken make: prepared statements and portals, whose texts were noted.
 type madeBy struct{ statements, portals []string }
 
-// tries takes a message into account, of which body is there.
-func (s *Session) tries(a *Attempt, made *madeBy, typ byte, body []byte) {
+// attemptMessage takes a message into account, of which body is there.
+func (s *Session) attemptMessage(a *Attempt, made *madeBy, typ byte, body []byte) {
 	first, rest := textOf(body)
 	switch typ {
 	case 'Q':
-		s.triesText(a, first)
+		s.attemptText(a, first)
 	case 'P':
 		sql, _ := textOf(rest)
-		s.triesText(a, sql)
+		s.attemptText(a, sql)
 		made.statements = append(made.statements, string(first))
 	case 'B':
 		name, _ := textOf(rest)
 		if !slices.Contains(made.statements, string(name)) {
-			s.triesEntry(a, s.statement(name))
+			s.attemptEntry(a, s.statement(name))
 		}
 		made.portals = append(made.portals, string(first))
 	case 'E':
 		if !slices.Contains(made.portals, string(first)) {
-			s.triesEntry(a, s.exchange.portals[string(first)])
+			s.attemptEntry(a, s.exchange.portals[string(first)])
 		}
 	case 'F':
 		a.note(sqltext.FunctionCall, true)
@@ -102,7 +102,7 @@ func textOf(b []byte) (text, rest []byte) {
 	return b, nil
 }
 
-func (s *Session) triesText(a *Attempt, sql []byte) {
+func (s *Session) attemptText(a *Attempt, sql []byte) {
 	write := true
 	if len(sql) > 0 && len(sql) <= inlineText {
 		t := s.config.Cache.AnalyzeBytes(sql, s.settings.reading)
@@ -114,24 +114,24 @@ func (s *Session) triesText(a *Attempt, sql []byte) {
 	a.note(auditText(sql), write)
 }
 
-func (s *Session) triesEntry(a *Attempt, e *entry) {
+func (s *Session) attemptEntry(a *Attempt, e *entry) {
 	if e == nil {
 		a.note("", true)
 		return
 	}
 	if e.statement == nil { // of a relay
-		s.triesText(a, []byte(e.text))
+		s.attemptText(a, []byte(e.text))
 		return
 	}
 	a.note(e.text, !e.statement.Read)
 }
 
-// triesExchange takes what the client has sent into account that is not answered.
-func (s *Session) triesExchange(a *Attempt) {
+// attemptExchange takes what the client has sent into account that is not answered.
+func (s *Session) attemptExchange(a *Attempt) {
 	x := &s.exchange
 	if s.relay.on {
-		if s.Is(Owed) {
-			s.triesText(a, []byte(s.relayedText()))
+		if s.Is(ReplyPending) {
+			s.attemptText(a, []byte(s.relayedText()))
 		}
 		return
 	}
@@ -144,7 +144,7 @@ func (s *Session) triesExchange(a *Attempt) {
 		a.note(x.text, write)
 	case batchExchange:
 		for _, e := range x.runs[x.answered:] {
-			s.triesEntry(a, e)
+			s.attemptEntry(a, e)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // extended takes Parse, Bind, Describe, Execute or Close, of which avail bytes are there.
 func (s *Session) extended(in []byte, n int, f wire.Frame, avail int, p *gate.Plan) (taken int, need NeedKind) {
-	if need := s.rest(); need != NeedNothing {
+	if need := s.needRegister(); need != NeedNothing {
 		return 0, need
 	}
 	m := extendedMessage{typ: f.Type}
@@ -23,11 +23,11 @@ func (s *Session) extended(in []byte, n int, f wire.Frame, avail int, p *gate.Pl
 			s.exchange.flushed = true
 			p.Own(flush)
 		}
-		s.inHand.waits = true
+		s.inHand.awaitsRuns = true
 		return 0, NeedRoom
 	}
 	if m.typ == 'B' && m.refusal == nil && m.entry != nil && joinsForBlock(m.entry.statement) {
-		if need := s.bindsChoice(&m, p); need != NeedNothing {
+		if need := s.bindChoice(&m, p); need != NeedNothing {
 			return 0, need
 		}
 	}
@@ -56,27 +56,27 @@ func (s *Session) extended(in []byte, n int, f wire.Frame, avail int, p *gate.Pl
 	return avail, NeedNothing
 }
 
-// bindsChoice does what has to precede the Bind of a SET LOCAL fencepost.resource, which counts as its execution.
-func (s *Session) bindsChoice(m *extendedMessage, p *gate.Plan) (need NeedKind) {
+// bindChoice does what has to precede the Bind of a SET LOCAL fencepost.resource, which counts as its execution.
+func (s *Session) bindChoice(m *extendedMessage, p *gate.Plan) (need NeedKind) {
 	if s.txn == 'E' && !s.exchange.resumed || s.exchange.failed {
 		return NeedNothing
 	}
-	if need := s.drain(p); need != NeedNothing {
+	if need := s.awaitBatch(p); need != NeedNothing {
 		return need
 	}
 	if m.refusal, need = s.join(m.entry.statement, false); m.refusal != nil || need != NeedNothing {
 		m.audit = m.entry.text
 		return need
 	}
-	switch opens := s.opens(); {
+	switch opens := s.blockNeed(); {
 	case opens == NeedRegister:
 		return NeedRegister
 	case opens == NeedRoom && s.exchange.kind == noExchange:
 		return s.begins(p)
 	case opens == NeedRoom:
-		return s.within(p, s.opening())
+		return s.sendWithin(p, s.blockSetup())
 	}
-	s.chooses()
+	s.applyLocalChoice()
 	return NeedNothing
 }
 
@@ -153,10 +153,10 @@ func (s *Session) readParse(m *extendedMessage, body []byte) (need NeedKind) {
 		return NeedNothing
 	case t.Known:
 		m.entry = s.entryOf(&t.Statements[0], sql, namesUserType(types))
-		m.refusal, need = s.judge(&t.Statements[0], namesUserType(types))
+		m.refusal, need = s.decide(&t.Statements[0], namesUserType(types))
 		m.write = !t.Statements[0].Read
 	default:
-		m.refusal, need = s.judge(nil, false)
+		m.refusal, need = s.decide(nil, false)
 		m.write = true
 	}
 	if m.refusal != nil {
@@ -171,10 +171,10 @@ func (s *Session) readParse(m *extendedMessage, body []byte) (need NeedKind) {
 func (s *Session) readUse(m *extendedMessage, name []byte) (need NeedKind) {
 	switch {
 	case m.entry != nil && m.entry != plainRead:
-		m.refusal, need = s.judge(m.entry.statement, !m.entry.proven)
+		m.refusal, need = s.decide(m.entry.statement, !m.entry.proven)
 		m.audit, m.write = m.entry.text, !m.entry.statement.Read
 	case m.entry == nil && s.mayBeAny(name) && s.txn != 'E':
-		m.refusal, need = s.judge(nil, false)
+		m.refusal, need = s.decide(nil, false)
 		m.write = true
 	}
 	return need
@@ -195,10 +195,10 @@ func (s *Session) readExecute(m *extendedMessage) (need NeedKind) {
 // sent follows a message that was sent in a batch.
 func (s *Session) sent(m *extendedMessage) {
 	x := &s.exchange
-	x.owed, x.flushed = x.owed+1, false
+	x.unanswered, x.flushed = x.unanswered+1, false
 	switch m.typ {
 	case 'P':
-		s.fence(wire.CutName(m.name), m.entry)
+		s.trackFenceStatement(wire.CutName(m.name), m.entry)
 		x.ops = append(x.ops, op{reply: '1', name: wire.CutName(m.name), entry: m.entry})
 	case 'C':
 		x.ops = append(x.ops, op{reply: '3', close: true, name: wire.CutName(m.name)})
@@ -220,7 +220,7 @@ func (s *Session) sent(m *extendedMessage) {
 		}
 		if m.entry != nil {
 			s.ran(s.overBy(m.entry.statement))
-			if s.mends(m.entry.statement) {
+			if s.resumesBlock(m.entry.statement) {
 				x.over = max(x.over, mayWrite)
 			}
 		}

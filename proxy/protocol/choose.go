@@ -12,8 +12,8 @@ import (
 // for one transaction, and by SET for the session. Its backend is registered for all of them, and for no other
 // while the session is at rest.
 
-// standing is a session's part in a candidacy, and what its client knows of that.
-type standing struct {
+// membership is a session's part in a candidacy, and what its client knows of that.
+type membership struct {
 	Candidacy
 	own    bool // it is that of the startup
 	epochs announced
@@ -21,7 +21,7 @@ type standing struct {
 }
 
 // name is the resource, "" for that of the startup.
-func (st *standing) name() string {
+func (st *membership) name() string {
 	if st.own {
 		return ""
 	}
@@ -29,27 +29,27 @@ func (st *standing) name() string {
 }
 
 // leads reports whether the worker leads, and the client knows that.
-func (st *standing) leads() bool {
+func (st *membership) leads() bool {
 	now := st.Status()
 	return now.CanWrite() && st.epochs.current == now.Epoch
 }
 
 // choice is what transactions are fenced for.
 type choice struct {
-	value string      // of fencepost.resource
-	all   []*standing // in the order in which the client has named them
-	local bool        // for one transaction
+	value string        // of fencepost.resource
+	all   []*membership // in the order in which the client has named them
+	local bool          // for one transaction
 }
 
 // choices is what a session knows of those that its client has made.
 type choices struct {
-	startup choice
-	base    *choice          // of the session; nil for the startup's
-	local   *choice          // of the block in hand; nil for the session's
-	block   blockMode        // of that block
-	denied  *fencing.Refusal // of that block: what a write gets, because the backend was not registered
-	lost    *standing        // for this one
-	known   []*standing      // besides that of the startup
+	startup   choice
+	session   *choice          // of the session; nil for the startup's
+	local     *choice          // of the block in hand; nil for the session's
+	block     blockMode        // of that block
+	denied    *fencing.Refusal // of that block: what a write gets, because the backend was not registered
+	deniedFor *membership      // for this one
+	known     []*membership    // besides that of the startup
 }
 
 // blockMode is what Fencepost has made of a block that has chosen.
@@ -61,13 +61,13 @@ const (
 	blockWrites           // it is READ WRITE, and the backend is registered for its choice
 )
 
-// aim is what the transaction in hand is fenced for.
-func (s *Session) aim() *choice {
+// currentChoice is what the transaction in hand is fenced for.
+func (s *Session) currentChoice() *choice {
 	switch c := &s.choices; {
 	case c.local != nil:
 		return c.local
-	case c.base != nil:
-		return c.base
+	case c.session != nil:
+		return c.session
 	default:
 		return &c.startup
 	}
@@ -75,7 +75,7 @@ func (s *Session) aim() *choice {
 
 // leads reports whether the worker leads all resources that the transaction in hand is fenced for, and the client
 // knows that.
-func (s *Session) leads() bool { return s.config.Mode == ModeFenced && s.aim().led() }
+func (s *Session) leads() bool { return s.config.Mode == ModeFenced && s.currentChoice().led() }
 
 func (c *choice) led() bool {
 	for _, st := range c.all {
@@ -86,20 +86,20 @@ func (c *choice) led() bool {
 	return true
 }
 
-// lagging is the first of the resources of which a write is refused, because of which it is.
-func (s *Session) lagging() *standing {
-	c := s.aim()
-	if s.choices.lost != nil {
-		return s.choices.lost
+// refusedMembership is the first of the resources of which a write is refused, because of which it is.
+func (s *Session) refusedMembership() *membership {
+	c := s.currentChoice()
+	if s.choices.deniedFor != nil {
+		return s.choices.deniedFor
 	}
-	if i := slices.IndexFunc(c.all, func(st *standing) bool { return !st.leads() }); i >= 0 {
+	if i := slices.IndexFunc(c.all, func(st *membership) bool { return !st.leads() }); i >= 0 {
 		return c.all[i]
 	}
 	return c.all[0]
 }
 
-// covers reports whether the backend is registered for all resources of c.
-func (s *Session) covers(c *choice) bool {
+// isRegisteredFor reports whether the backend is registered for all resources of c.
+func (s *Session) isRegisteredFor(c *choice) bool {
 	for _, st := range c.all {
 		if !slices.Contains(s.registered, st) {
 			return false
@@ -108,17 +108,17 @@ func (s *Session) covers(c *choice) bool {
 	return true
 }
 
-// joining is what the message in hand chooses for its block, or what its transaction is fenced for.
-func (s *Session) joining() *choice {
+// choiceToRegister is what the message in hand chooses for its block, or what its transaction is fenced for.
+func (s *Session) choiceToRegister() *choice {
 	if c := s.inHand.chosen; c != nil && c.local {
 		return c
 	}
-	return s.aim()
+	return s.currentChoice()
 }
 
-// registering is what NeedRegister asks for.
-func (s *Session) registering() (all []AnnouncedEpoch) {
-	for _, st := range s.joining().all {
+// unregisteredEpochs is what NeedRegister asks for.
+func (s *Session) unregisteredEpochs() (all []AnnouncedEpoch) {
+	for _, st := range s.choiceToRegister().all {
 		if !slices.Contains(s.registered, st) {
 			all = append(all, AnnouncedEpoch{st.name(), st.epochs.current})
 		}
@@ -126,25 +126,25 @@ func (s *Session) registering() (all []AnnouncedEpoch) {
 	return all
 }
 
-// deny follows what has come of NeedRegister: r is why the backend is not registered for a resource, or nil.
-func (s *Session) deny(r *fencing.Refusal, resource string) {
+// registrationAnswered follows what has come of NeedRegister: r is why the backend is not registered for a resource, or nil.
+func (s *Session) registrationAnswered(r *fencing.Refusal, resource string) {
 	if r == nil {
-		s.enrol()
+		s.markRegistered()
 		return
 	}
 	if s.superseded() { // what it writes is discarded
 		return
 	}
 	s.inHand.denied = r
-	if c := s.joining(); c.local {
-		i := slices.IndexFunc(c.all, func(st *standing) bool { return st.name() == resource })
-		s.choices.denied, s.choices.lost = r, c.all[max(i, 0)]
+	if c := s.choiceToRegister(); c.local {
+		i := slices.IndexFunc(c.all, func(st *membership) bool { return st.name() == resource })
+		s.choices.denied, s.choices.deniedFor = r, c.all[max(i, 0)]
 	}
 }
 
-// enrol says that the backend is registered for what NeedRegister has asked for.
-func (s *Session) enrol() {
-	for _, st := range s.joining().all {
+// markRegistered says that the backend is registered for what NeedRegister has asked for.
+func (s *Session) markRegistered() {
+	for _, st := range s.choiceToRegister().all {
 		if !slices.Contains(s.registered, st) {
 			s.registered = append(s.registered, st)
 		}
@@ -155,7 +155,7 @@ func (s *Session) enrol() {
 func (s *Session) choice(chosen []*Candidacy) *choice {
 	c := &choice{value: s.inHand.value, local: s.inHand.join.Local}
 	for _, cand := range chosen {
-		c.all = append(c.all, s.standing(cand))
+		c.all = append(c.all, s.membershipOf(cand))
 	}
 	if len(c.all) == 0 {
 		c.all = s.choices.startup.all
@@ -163,8 +163,8 @@ func (s *Session) choice(chosen []*Candidacy) *choice {
 	return c
 }
 
-// standing returns what is known of a candidacy, which is new if nothing is.
-func (s *Session) standing(c *Candidacy) *standing {
+// membershipOf returns what is known of a candidacy, which is new if nothing is.
+func (s *Session) membershipOf(c *Candidacy) *membership {
 	if c == nil {
 		return &s.own
 	}
@@ -174,41 +174,41 @@ func (s *Session) standing(c *Candidacy) *standing {
 			return st
 		}
 	}
-	st := &standing{Candidacy: *c}
+	st := &membership{Candidacy: *c}
 	st.epochs.current = c.Announced
 	*known = append(*known, st)
 	return st
 }
 
-// rebase has the session choose c from now on, nil for the resource of the startup.
-func (s *Session) rebase(c *choice) {
+// setSessionChoice has the session choose c from now on, nil for the resource of the startup.
+func (s *Session) setSessionChoice(c *choice) {
 	if c != nil && len(c.all) == 1 && c.all[0].own && (c.value == "" || c.value == s.own.Resource) {
 		c = nil
 	}
-	if c == nil && s.choices.base == nil {
+	if c == nil && s.choices.session == nil {
 		return
 	}
-	s.choices.base, s.settings.shown = c, shown{}
+	s.choices.session, s.settings.shown = c, shown{}
 	var resources []string
 	if c != nil {
 		for _, st := range c.all {
 			resources = append(resources, st.name())
 		}
 	}
-	s.happens(Event{Kind: EventChosen, Resources: resources})
+	s.emit(Event{Kind: EventChosen, Resources: resources})
 }
 
-// rests follows the end of a transaction: what was chosen for it is over, and the backend keeps no registration
+// transactionEnded follows the end of a transaction: what was chosen for it is over, and the backend keeps no registration
 // for that.
-func (s *Session) rests() {
+func (s *Session) transactionEnded() {
 	c := &s.choices
-	c.local, c.block, c.denied, c.lost = nil, noBlock, nil, nil
-	if len(s.registered) == 0 || c.base == nil && len(c.known) == 0 {
+	c.local, c.block, c.denied, c.deniedFor = nil, noBlock, nil, nil
+	if len(s.registered) == 0 || c.session == nil && len(c.known) == 0 {
 		return
 	}
 	var over []string
-	keep := s.aim()
-	s.registered = slices.DeleteFunc(s.registered, func(st *standing) bool {
+	keep := s.currentChoice()
+	s.registered = slices.DeleteFunc(s.registered, func(st *membership) bool {
 		goes := !slices.Contains(keep.all, st)
 		if goes {
 			over = append(over, st.name())
@@ -216,7 +216,7 @@ func (s *Session) rests() {
 		return goes
 	})
 	if len(over) > 0 {
-		s.happens(Event{Kind: EventUnregister, Resources: over})
+		s.emit(Event{Kind: EventUnregister, Resources: over})
 	}
 }
 
@@ -255,9 +255,9 @@ func (c *choice) names() string {
 	return c.all[0].Resource
 }
 
-// judgeChoice judges a SET of fencepost.resource or fencepost.token by its words and its place. alone says
+// decideChoice judges a SET of fencepost.resource or fencepost.token by its words and its place. alone says
 // that nothing shares its text, or its batch.
-func (s *Session) judgeChoice(st *sqltext.Statement, alone bool) *fencing.Refusal {
+func (s *Session) decideChoice(st *sqltext.Statement, alone bool) *fencing.Refusal {
 	_, valid := fencing.ParseResources(st.Value)
 	local := st.Does(sqltext.SetsLocally)
 	switch {
@@ -268,7 +268,7 @@ func (s *Session) judgeChoice(st *sqltext.Statement, alone bool) *fencing.Refusa
 		if !alone || s.txn != 'I' {
 			return fencing.TokenInTransactionRefusal
 		}
-		if s.choices.base != nil {
+		if s.choices.session != nil {
 			return fencing.ChosenParameterRefusal(st.Name)
 		}
 	case st.Does(sqltext.SetsCurrent):
@@ -297,7 +297,7 @@ func (s *Session) join(st *sqltext.Statement, alone bool) (*fencing.Refusal, Nee
 	case s.inHand.joined:
 		return nil, NeedNothing
 	}
-	if r := s.judgeChoice(st, alone); r != nil {
+	if r := s.decideChoice(st, alone); r != nil {
 		return r, NeedNothing
 	}
 	if st.Name == "token" {
@@ -310,26 +310,26 @@ func (s *Session) join(st *sqltext.Statement, alone bool) (*fencing.Refusal, Nee
 	return nil, NeedJoin
 }
 
-// opens is what has to be done before the message in hand may choose for its block: the backend is registered if the
+// blockNeed is what has to be done before the message in hand may choose for its block: the backend is registered if the
 // worker leads, and the server says whether the block has run anything yet. It returns NeedNothing if that is done.
-func (s *Session) opens() NeedKind {
+func (s *Session) blockNeed() NeedKind {
 	c := s.inHand.chosen
-	if c == nil || !c.local || s.inHand.begun {
+	if c == nil || !c.local || s.inHand.blockUnused {
 		return NeedNothing
 	}
-	if c.led() && !s.covers(c) && !s.inHand.asked && fencing.Checking {
+	if c.led() && !s.isRegisteredFor(c) && !s.inHand.registerAnswered && fencing.Checking {
 		return NeedRegister
 	}
 	return NeedRoom
 }
 
-// opening is the exchange of Fencepost's own that opens does. SET TRANSACTION NOT DEFERRABLE fails with 25001 in a
+// blockSetup is the exchange of Fencepost's own that opens does. SET TRANSACTION NOT DEFERRABLE fails with 25001 in a
 // block that has run a query, and in a savepoint, whatever its value was; its value only matters to a transaction
 // that stays read-only.
-func (s *Session) opening() (o own) {
+func (s *Session) blockSetup() (o own) {
 	c := s.inHand.chosen
 	o.add(opensBlock, "SET TRANSACTION NOT DEFERRABLE")
-	if s.covers(c) && c.led() {
+	if s.isRegisteredFor(c) && c.led() {
 		o.add(0, "SET TRANSACTION READ WRITE")
 	} else {
 		o.add(0, "SET TRANSACTION READ ONLY")
@@ -338,8 +338,8 @@ func (s *Session) opening() (o own) {
 	return o
 }
 
-// chooses follows a statement that chooses for its block, before it is sent.
-func (s *Session) chooses() {
+// applyLocalChoice follows a statement that chooses for its block, before it is sent.
+func (s *Session) applyLocalChoice() {
 	c := s.inHand.chosen
 	if c == nil || !c.local || s.choices.local == c {
 		return
@@ -347,7 +347,7 @@ func (s *Session) chooses() {
 	s.choices.local = c
 	s.settings.shown = shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.names(), inBlock: true}
 	s.settings.unsure, s.choices.block = false, blockReads
-	if c.led() && s.covers(c) {
+	if c.led() && s.isRegisteredFor(c) {
 		s.choices.block = blockWrites
 	}
 }
@@ -355,6 +355,6 @@ func (s *Session) chooses() {
 // executesChoice reports whether a statement is an EXECUTE of one that joins candidacies, which Fencepost would not see
 // run.
 func (s *Session) executesChoice(st *sqltext.Statement) bool {
-	e := s.fences[st.Name]
-	return st.Does(sqltext.Executes) && e != nil && joins(e.statement)
+	e := s.fenceStatements[st.Name]
+	return st.Does(sqltext.Executes) && e != nil && joinsCandidacy(e.statement)
 }

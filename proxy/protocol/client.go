@@ -30,7 +30,7 @@ func (s *Session) message(in []byte, n int, p *gate.Plan) (taken int, need NeedK
 	if s.muted {
 		return len(in) - n, NeedNothing
 	}
-	if !s.relay.on && s.exchange.kind == noExchange && s.enters() && s.restored() {
+	if !s.relay.on && s.exchange.kind == noExchange && s.canBecomeRelay() && s.defaultRestored() {
 		switch taken, need, ok := s.relayRest(in, n, p); {
 		case ok:
 			return taken, need
@@ -47,7 +47,7 @@ func (s *Session) message(in []byte, n int, p *gate.Plan) (taken int, need NeedK
 	known := serverReads(in[n])
 	switch x := &s.exchange; {
 	case known && err == nil && !ok:
-		s.inHand.wants = wire.HeaderLen
+		s.inHand.messageLen = wire.HeaderLen
 		return 0, NeedMore
 	case x.copyIn:
 		return s.copyMessage(in, n, f, p)
@@ -79,12 +79,12 @@ func (s *Session) framed(in []byte, n int, f wire.Frame, p *gate.Plan) (taken in
 		}
 	case 'B':
 		if avail < f.Size && !namesAreThere(in[n+wire.HeaderLen:]) {
-			s.inHand.wants = f.Size
+			s.inHand.messageLen = f.Size
 			return 0, NeedMore
 		}
 	default:
 		if avail < f.Size {
-			s.inHand.wants = f.Size
+			s.inHand.messageLen = f.Size
 			return 0, NeedMore
 		}
 	}
@@ -110,7 +110,7 @@ func (s *Session) framed(in []byte, n int, f wire.Frame, p *gate.Plan) (taken in
 	case f.Type == 'Q':
 		return s.query(in, n, f, p)
 	case f.Type == 'F':
-		return s.call(in, n, f, avail, p)
+		return s.functionCall(in, n, f, avail, p)
 	default:
 		return s.extended(in, n, f, avail, p)
 	}
@@ -131,7 +131,7 @@ func (s *Session) copyMessage(in []byte, n int, f wire.Frame, p *gate.Plan) (tak
 		s.body = passthrough{left: f.Size - avail}
 		return avail, NeedNothing
 	case avail < f.Size:
-		s.inHand.wants = f.Size
+		s.inHand.messageLen = f.Size
 		return 0, NeedMore
 	case f.Type == 'c', f.Type == 'f':
 		s.exchange.copyIn = false
@@ -148,9 +148,9 @@ func (s *Session) copyMessage(in []byte, n int, f wire.Frame, p *gate.Plan) (tak
 	return avail, NeedNothing
 }
 
-// rest asks for the registration, between two exchanges of a leader that knows that it leads.
-func (s *Session) rest() NeedKind {
-	if h := &s.inHand; s.exchange.kind == noExchange && s.txn == 'I' && !h.asked && !h.stays && !s.parts.stays && s.leads() && !s.covers(s.aim()) {
+// needRegister asks for the registration, between two exchanges of a leader that knows that it leads.
+func (s *Session) needRegister() NeedKind {
+	if h := &s.inHand; s.exchange.kind == noExchange && s.txn == 'I' && !h.registerAnswered && !h.settled && !s.parts.settled && s.leads() && !s.isRegisteredFor(s.currentChoice()) {
 		return NeedRegister
 	}
 	return NeedNothing
@@ -158,23 +158,23 @@ func (s *Session) rest() NeedKind {
 
 // parts is a Query that is sent in parts.
 type parts struct {
-	next   int  // the first of its statements that was not sent
-	failed bool // a part has failed, so the others are not sent
-	alone  bool // the client has sent nothing behind it
-	stays  bool // the relay would have to look into it
+	next    int  // the first of its statements that was not sent
+	failed  bool // a part has failed, so the others are not sent
+	alone   bool // the client has sent nothing behind it
+	settled bool // the relay would have to look into it
 }
 
 // query takes a Query.
 func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int, need NeedKind) {
 	if s.exchange.kind == batchExchange {
-		s.refuseBehindBatch(p, Attempt{Write: true})
+		s.refuseAfterBatch(p, Attempt{Write: true})
 		return f.Size, NeedNothing
 	}
 	if s.parts.failed {
 		s.parts = parts{}
 		return f.Size, NeedNothing
 	}
-	if need := s.rest(); need != NeedNothing {
+	if need := s.needRegister(); need != NeedNothing {
 		return 0, need
 	}
 	sql, _, _ := wire.CString(in[n+wire.HeaderLen : n+f.Size]) // the server rejects one without an end, or with more behind it
@@ -184,11 +184,11 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 	}
 	part, last := s.part(t)
 	if len(part) > 0 && joinsForBlock(&part[0]) && s.txn != 'E' {
-		if need := s.queryChooses(t, &part[0], p); need != NeedNothing {
+		if need := s.queryChoice(t, &part[0], p); need != NeedNothing {
 			return 0, need
 		}
 	}
-	refusal, write, need := s.judgeAll(t, part, last && len(t.Statements) == 1)
+	refusal, write, need := s.decideAll(t, part, last && len(t.Statements) == 1)
 	if need != NeedNothing {
 		return 0, need
 	}
@@ -216,8 +216,8 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 		return f.Size, NeedNothing
 	}
 	s.parts.next, s.parts.alone = s.parts.next+len(part), n+f.Size == len(in)
-	s.parts.stays = s.concerns(sql)
-	s.inHand = inHand{sql: s.inHand.sql, settings: s.inHand.settings, text: s.inHand.text, stays: s.inHand.stays, denied: s.inHand.denied}
+	s.parts.settled = s.concerns(sql)
+	s.inHand = inHand{sql: s.inHand.sql, settings: s.inHand.settings, text: s.inHand.text, settled: s.inHand.settled, denied: s.inHand.denied}
 	return 0, NeedRoom
 }
 
@@ -233,7 +233,7 @@ func (s *Session) relayRest(in []byte, n int, p *gate.Plan) (taken int, need Nee
 		return 0, need, true
 	}
 	if s.parts.next >= len(t.Statements) { // it reads otherwise now
-		s.parts.stays = true
+		s.parts.settled = true
 		return 0, NeedNothing, false
 	}
 	first := t.Statements[s.parts.next].Start
@@ -241,23 +241,23 @@ func (s *Session) relayRest(in []byte, n int, p *gate.Plan) (taken int, need Nee
 	s.startRelay()
 	rest := wire.AppendQuery(nil, s.padding(sql[:first]), sql[first:])
 	s.gate.PassText(p, rest, s.relay.reason)
-	s.relay.sees('Q', rest[wire.HeaderLen:])
+	s.relay.clientSent('Q', rest[wire.HeaderLen:])
 	return f.Size, NeedNothing, true
 }
 
-// queryChooses does what has to precede a part of a Query whose first statement, st, chooses for its block.
-func (s *Session) queryChooses(t *sqltext.Text, st *sqltext.Statement, p *gate.Plan) NeedKind {
+// queryChoice does what has to precede a part of a Query whose first statement, st, chooses for its block.
+func (s *Session) queryChoice(t *sqltext.Text, st *sqltext.Statement, p *gate.Plan) NeedKind {
 	refusal, need := s.join(st, len(t.Statements) == 1)
 	if s.inHand.refusal = refusal; refusal != nil || need != NeedNothing {
 		return need
 	}
-	switch s.opens() {
+	switch s.blockNeed() {
 	case NeedRegister:
 		return NeedRegister
 	case NeedRoom:
 		return s.begins(p)
 	}
-	s.chooses()
+	s.applyLocalChoice()
 	return NeedNothing
 }
 
@@ -270,15 +270,15 @@ func (s *Session) part(t *sqltext.Text) (part []sqltext.Statement, last bool) {
 		if i > 0 && joinsForBlock(&part[i]) {
 			return part[:i], false
 		}
-		if (overBy(&part[i]) != notOver && !endsWithDiscard(&part[i]) || s.mends(&part[i])) && i+1 < len(part) {
+		if (overBy(&part[i]) != notOver && !endsWithDiscard(&part[i]) || s.resumesBlock(&part[i])) && i+1 < len(part) {
 			return part[:i+1], false
 		}
 	}
 	return part, true
 }
 
-// mends reports whether a statement makes a failed block go on, so that what follows it runs.
-func (s *Session) mends(st *sqltext.Statement) bool {
+// resumesBlock reports whether a statement makes a failed block go on, so that what follows it runs.
+func (s *Session) resumesBlock(st *sqltext.Statement) bool {
 	return s.txn == 'E' && st.Kind == sqltext.RollbackTo
 }
 
@@ -294,19 +294,19 @@ func (s *Session) padding(start []byte) []byte {
 	return spaces
 }
 
-// call takes a fast path call. It may run any function, and is refused except in a failed block, where the
+// functionCall takes a fast path call. It may run any function, and is refused except in a failed block, where the
 // server refuses it.
-func (s *Session) call(in []byte, n int, f wire.Frame, avail int, p *gate.Plan) (taken int, need NeedKind) {
+func (s *Session) functionCall(in []byte, n int, f wire.Frame, avail int, p *gate.Plan) (taken int, need NeedKind) {
 	if s.exchange.kind == batchExchange {
-		s.refuseBehindBatch(p, Attempt{Text: sqltext.FunctionCall, Write: true})
+		s.refuseAfterBatch(p, Attempt{Text: sqltext.FunctionCall, Write: true})
 		return s.drop(f, avail), NeedNothing
 	}
-	if need := s.rest(); need != NeedNothing {
+	if need := s.needRegister(); need != NeedNothing {
 		return 0, need
 	}
 	var refusal *fencing.Refusal
 	if s.txn != 'E' {
-		if refusal, need = s.judge(nil, false); need != NeedNothing {
+		if refusal, need = s.decide(nil, false); need != NeedNothing {
 			return 0, need
 		}
 	}
@@ -335,7 +335,7 @@ func (s *Session) analyze(sql []byte) (*sqltext.Text, NeedKind) {
 	case s.exchange.maySet:
 		reading = sqltext.Settings{}
 	}
-	if h := &s.inHand; h.text != nil && h.sql == view(sql) && h.settings == reading {
+	if h := &s.inHand; h.text != nil && h.sql == unsafeString(sql) && h.settings == reading {
 		return h.text, NeedNothing
 	}
 	if t := s.config.Cache.Lookup(sql, reading); t != nil {
@@ -368,8 +368,8 @@ func serverReads(typ byte) bool {
 	}
 }
 
-// view returns b as a string that shares its memory.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// unsafeString returns b as a string that shares its memory.
+func unsafeString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // auditText is the start of a text, for the audit.
 func auditText(sql []byte) string { return string(sql[:min(len(sql), maxAuditText)]) }

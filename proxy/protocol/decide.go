@@ -7,15 +7,15 @@ import (
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
-// judgeAll judges the statements of a text. alone says that it is one statement.
-func (s *Session) judgeAll(t *sqltext.Text, all []sqltext.Statement, alone bool) (r *fencing.Refusal, write bool, need NeedKind) {
+// decideAll judges the statements of a text. alone says that it is one statement.
+func (s *Session) decideAll(t *sqltext.Text, all []sqltext.Statement, alone bool) (r *fencing.Refusal, write bool, need NeedKind) {
 	if !t.Known {
-		r, need = s.judge(nil, false)
+		r, need = s.decide(nil, false)
 		return r, true, need
 	}
 	for i := range all {
 		st := &all[i]
-		if r, need = s.judge(st, false); r == nil && need == NeedNothing && joins(st) && s.txn != 'E' {
+		if r, need = s.decide(st, false); r == nil && need == NeedNothing && joinsCandidacy(st) && s.txn != 'E' {
 			r, need = s.join(st, alone)
 		}
 		if r != nil || need != NeedNothing {
@@ -25,9 +25,9 @@ func (s *Session) judgeAll(t *sqltext.Text, all []sqltext.Statement, alone bool)
 	return nil, false, NeedNothing
 }
 
-// judge says whether a statement may be sent, or what is needed before that is known. A nil st is
+// decide says whether a statement may be sent, or what is needed before that is known. A nil st is
 // one of which nothing is known.
-func (s *Session) judge(st *sqltext.Statement, userTypes bool) (*fencing.Refusal, NeedKind) {
+func (s *Session) decide(st *sqltext.Statement, userTypes bool) (*fencing.Refusal, NeedKind) {
 	if s.inHand.refusal != nil {
 		return s.inHand.refusal, NeedNothing
 	}
@@ -38,7 +38,7 @@ func (s *Session) judge(st *sqltext.Statement, userTypes bool) (*fencing.Refusal
 	case st != nil && s.txn == 'E': // nothing runs but the end of the block, which ends the part of a text
 		return nil, NeedNothing
 	case st != nil && st.Kind == sqltext.SetFence:
-		return s.judgeSet(st), NeedNothing
+		return s.decideSet(st), NeedNothing
 	case st != nil && s.executesChoice(st):
 		return fencing.ExecutedChoiceRefusal, NeedNothing
 	case st != nil && st.Kind == sqltext.ShowFence && s.shows(st):
@@ -50,18 +50,18 @@ func (s *Session) judge(st *sqltext.Statement, userTypes bool) (*fencing.Refusal
 	case sqltext.Passes, sqltext.HandledByProxy:
 		return nil, NeedNothing
 	case sqltext.PassesIfProven:
-		return s.judgeProven(st, userTypes)
+		return s.decideProven(st, userTypes)
 	case sqltext.RefusedByServer:
 		if s.discards(st) {
 			return nil, NeedNothing
 		}
-		if r := s.denied(); r != nil {
+		if r := s.deniedRefusal(); r != nil {
 			return r, NeedNothing
 		}
-		return nil, s.chance()
+		return nil, s.campaignForWrite()
 	case sqltext.DependsOnName:
 		if e := s.names[st.Name]; e != nil && e != plainRead && !e.statement.Does(sqltext.Executes) {
-			return s.judge(e.statement, !e.proven)
+			return s.decide(e.statement, !e.proven)
 		}
 		return nil, NeedNothing // SQL PREPARE takes only queries, and what they may write the server refuses
 	default: // RefusedByText
@@ -69,8 +69,8 @@ func (s *Session) judge(st *sqltext.Statement, userTypes bool) (*fencing.Refusal
 	}
 }
 
-// judgeProven is judge for a read before 16.
-func (s *Session) judgeProven(st *sqltext.Statement, userTypes bool) (*fencing.Refusal, NeedKind) {
+// decideProven is decide for a read before 16.
+func (s *Session) decideProven(st *sqltext.Statement, userTypes bool) (*fencing.Refusal, NeedKind) {
 	var c *fencing.Catalog
 	if s.config.Catalog != nil {
 		c = s.config.Catalog()
@@ -92,10 +92,10 @@ func (s *Session) judgeProven(st *sqltext.Statement, userTypes bool) (*fencing.R
 	return s.refuseWrite(why)
 }
 
-// judgeSet judges a SET of a parameter of Fencepost's, but does not join anything.
-func (s *Session) judgeSet(st *sqltext.Statement) *fencing.Refusal {
+// decideSet judges a SET of a parameter of Fencepost's, but does not join anything.
+func (s *Session) decideSet(st *sqltext.Statement) *fencing.Refusal {
 	switch {
-	case st.Name == "epoch" && s.choices.base == nil && s.choices.local == nil, s.config.Mode == ModeFenced && joins(st):
+	case st.Name == "epoch" && s.choices.session == nil && s.choices.local == nil, s.config.Mode == ModeFenced && joinsCandidacy(st):
 		return nil
 	case st.Name == "epoch":
 		return fencing.ChosenParameterRefusal(st.Name)
@@ -104,16 +104,20 @@ func (s *Session) judgeSet(st *sqltext.Statement) *fencing.Refusal {
 	}
 }
 
-// joins reports whether a statement joins candidacies.
-func joins(st *sqltext.Statement) bool {
+// joinsCandidacy reports whether a statement joins candidacies.
+func joinsCandidacy(st *sqltext.Statement) bool {
 	return st.Kind == sqltext.SetFence && (st.Name == "token" || st.Name == "resource")
 }
 
 // joinsForBlock reports whether a statement joins candidacies by SET LOCAL, for the block in which it is.
-func joinsForBlock(st *sqltext.Statement) bool { return joins(st) && st.Does(sqltext.SetsLocally) }
+func joinsForBlock(st *sqltext.Statement) bool {
+	return joinsCandidacy(st) && st.Does(sqltext.SetsLocally)
+}
 
 // joinsForSession reports whether a statement joins candidacies for the rest of the session.
-func joinsForSession(st *sqltext.Statement) bool { return joins(st) && !st.Does(sqltext.SetsLocally) }
+func joinsForSession(st *sqltext.Statement) bool {
+	return joinsCandidacy(st) && !st.Does(sqltext.SetsLocally)
+}
 
 // shows reports whether a SHOW is of the worker's role or epoch.
 func (s *Session) shows(st *sqltext.Statement) bool {
@@ -122,18 +126,18 @@ func (s *Session) shows(st *sqltext.Statement) bool {
 
 // campaign gives the candidacy the chance to lead, if nobody does.
 func (s *Session) campaign() NeedKind {
-	if s.config.Mode == ModeFenced && s.lagging().Status().Vacant && s.inHand.done < NeedCampaign {
+	if s.config.Mode == ModeFenced && s.refusedMembership().Status().Vacant && s.inHand.done < NeedCampaign {
 		return NeedCampaign
 	}
 	return NeedNothing
 }
 
-// chance is campaign for a write, which also waits for a lease that is not confirmed.
-func (s *Session) chance() NeedKind {
+// campaignForWrite is campaign for a write, which also waits for a lease that is not confirmed.
+func (s *Session) campaignForWrite() NeedKind {
 	if need := s.campaign(); need != NeedNothing || s.config.Mode != ModeFenced {
 		return need
 	}
-	one := s.lagging()
+	one := s.refusedMembership()
 	if st := one.Status(); st.Lapsed && one.epochs.current == st.Epoch && s.inHand.done < NeedConfirm {
 		return NeedConfirm
 	}
@@ -142,34 +146,34 @@ func (s *Session) chance() NeedKind {
 
 // refuseWrite gives the candidacy the chance to lead, and refuses. unproven is why a read is not proven.
 func (s *Session) refuseWrite(unproven string) (*fencing.Refusal, NeedKind) {
-	if need := s.chance(); need != NeedNothing {
+	if need := s.campaignForWrite(); need != NeedNothing {
 		return nil, need
 	}
-	if r := s.denied(); r != nil {
+	if r := s.deniedRefusal(); r != nil {
 		return r, NeedNothing
 	}
-	return s.notLeader(unproven), NeedNothing
+	return s.notLeaderRefusal(unproven), NeedNothing
 }
 
-// denied is what a write gets because the backend was not registered, nil if it was not tried, or because of what
+// deniedRefusal is what a write gets because the backend was not registered, nil if it was not tried, or because of what
 // shares its text or batch.
-func (s *Session) denied() *fencing.Refusal {
+func (s *Session) deniedRefusal() *fencing.Refusal {
 	r := cmp.Or(s.inHand.denied, s.exchange.denied, s.choices.denied)
-	if r == nil && (s.inHand.stays || s.exchange.stays) && s.choices.local == nil && s.leads() {
+	if r == nil && (s.inHand.settled || s.exchange.settled) && s.choices.local == nil && s.leads() {
 		return fencing.WriteWithChoiceRefusal
 	}
 	return r
 }
 
-// notLeader is the refusal of a write.
-func (s *Session) notLeader(unproven string) *fencing.Refusal {
+// notLeaderRefusal is the refusal of a write.
+func (s *Session) notLeaderRefusal(unproven string) *fencing.Refusal {
 	if s.config.Mode == ModeReadOnly {
 		if unproven != "" {
 			return fencing.UnprovenRefusal(s.config.Unfenced, unproven)
 		}
 		return s.config.Unfenced
 	}
-	one := s.lagging()
+	one := s.refusedMembership()
 	st := one.Status()
 	if st.Fault != nil {
 		return fencing.FaultRefusal(st.Fault)
@@ -177,8 +181,8 @@ func (s *Session) notLeader(unproven string) *fencing.Refusal {
 	if st.Role == fencing.Superseded {
 		return s.supersededRefusal()
 	}
-	if told := one.epochs.current; st.CanWrite() && told > st.Epoch {
-		return fencing.EpochTooHighRefusal(one.Resource, s.config.Worker, one.Incarnation, told, st)
+	if announced := one.epochs.current; st.CanWrite() && announced > st.Epoch {
+		return fencing.EpochTooHighRefusal(one.Resource, s.config.Worker, one.Incarnation, announced, st)
 	}
 	r := fencing.ReadOnlyRefusal(one.Resource, s.config.Worker, one.Incarnation, st)
 	if r.SQLState != fencing.StateNotLeader {
@@ -187,9 +191,9 @@ func (s *Session) notLeader(unproven string) *fencing.Refusal {
 	if unproven != "" {
 		r.Hint = fencing.UnprovenHint(unproven, r.Hint)
 	}
-	standing := fencing.RefusedWorker{Resource: one.Resource, Worker: s.config.Worker, Nameless: s.config.Nameless, Status: st}
+	worker := fencing.RefusedWorker{Resource: one.Resource, Worker: s.config.Worker, Nameless: s.config.Nameless, Status: st}
 	if one.Trouble != nil {
-		standing.Trouble = one.Trouble()
+		worker.Trouble = one.Trouble()
 	}
-	return r.WithCause(standing)
+	return r.WithCause(worker)
 }

@@ -21,7 +21,7 @@ import (
 
 // superseded reports whether the worker was superseded, and its session goes on.
 func (s *Session) superseded() bool {
-	if !s.config.Discards || s.config.Mode != ModeFenced || s.lagging() != &s.own {
+	if !s.config.Discards || s.config.Mode != ModeFenced || s.refusedMembership() != &s.own {
 		return false
 	}
 	st := s.own.Status()
@@ -67,11 +67,11 @@ func (s *Session) answerDiscarded(st *sqltext.Statement, text string, p *gate.Se
 	s.complete(tag)
 	r := s.Rejection(s.supersededRefusal(), Attempt{Text: text, Write: true})
 	r.Kind = fencing.KindDiscarded
-	s.happens(Event{Kind: EventDiscarded})
-	s.happens(Event{Kind: EventRefused, Rejection: &r})
+	s.emit(Event{Kind: EventDiscarded})
+	s.emit(Event{Kind: EventRefused, Rejection: &r})
 }
 
 func (s *Session) supersededRefusal() *fencing.Refusal {
-	one := s.lagging()
+	one := s.refusedMembership()
 	return fencing.SupersededRefusal(one.Resource, s.config.Worker, one.Incarnation, one.Status())
 }

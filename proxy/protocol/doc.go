@@ -17,7 +17,7 @@
 // after a SET of Fencepost's own if the server does not have the current values. SET of fencepost.resource and
 // fencepost.token make the session a settled one, which deals with them. PREPARE TRANSACTION is refused, because
 // what it prepares outlives the backend. At rest, a message that begins something ends the relay if the worker does not
-// lead any more, or its lease is not confirmed: the registration is deleted first (NeedLetGo).
+// lead any more, or its lease is not confirmed: the registration is deleted first (NeedUnregister).
 //
 // # One exchange at a time
 //

@@ -18,19 +18,19 @@ const (
 
 // exchange is what was sent since the last ReadyForQuery.
 type exchange struct {
-	kind   exchangeKind
-	failed bool // the server has said ERROR
-	unsure bool // its statements may leave a block READ WRITE
-	stays  bool // as in inHand
-	copyIn bool // the server reads COPY data
+	kind    exchangeKind
+	failed  bool // the server has said ERROR
+	unsure  bool // its statements may leave a block READ WRITE
+	settled bool // as in inHand
+	copyIn  bool // the server reads COPY data
 	// refusal is why a text of the exchange was replaced by one that fails; nil if none was.
-	refusal *fencing.Refusal
-	refused Attempt          // what was
-	denied  *fencing.Refusal // what a write gets, because the backend was not registered
-	own     own              // of an ownExchange
-	text    string
-	chosen  *choice // by a statement of it, for the session
-	rebases bool    // that statement has succeeded, or one that resets the choice
+	refusal           *fencing.Refusal
+	refused           Attempt          // what was
+	denied            *fencing.Refusal // what a write gets, because the backend was not registered
+	own               own              // of an ownExchange
+	text              string
+	chosen            *choice // by a statement of it, for the session
+	setsSessionChoice bool    // that statement has succeeded, or one that resets the choice
 	// discarded is the statement of a Query that is discarded.
 	discarded *sqltext.Statement
 	// statements are those of a Query.
@@ -40,24 +40,24 @@ type exchange struct {
 
 // batch is what an exchange is beyond that if it is a batch.
 type batch struct {
-	resumed  bool // its start was relayed
-	synced   bool // a Sync was sent
-	skip     bool // the server skips everything up to the Sync
-	flushed  bool // a Flush was sent behind the last Execute
-	over     over
-	portals  map[string]*entry
-	runs     []*entry // the Executes, each with its statement; nil if nothing is known of that
-	unknown  int      // how many of those of which nothing is known are not answered
-	maySet   bool     // one of them may have changed how the server reads a text
-	answered int      // of them
-	ops      []op     // the Parses and Closes that are not answered
-	owed     int      // how many messages of the client's are not answered
-	inner    *own     // what Fencepost has sent within the batch, and is not answered
+	resumed    bool // its start was relayed
+	synced     bool // a Sync was sent
+	skip       bool // the server skips everything up to the Sync
+	flushed    bool // a Flush was sent behind the last Execute
+	over       over
+	portals    map[string]*entry
+	runs       []*entry // the Executes, each with its statement; nil if nothing is known of that
+	unknown    int      // how many of those of which nothing is known are not answered
+	maySet     bool     // one of them may have changed how the server reads a text
+	answered   int      // of them
+	ops        []op     // the Parses and Closes that are not answered
+	unanswered int      // how many messages of the client's are not answered
+	inner      *own     // what Fencepost has sent within the batch, and is not answered
 }
 
 // newExchange returns an exchange of the client's.
 func (s *Session) newExchange(k exchangeKind) exchange {
-	return exchange{kind: k, denied: s.inHand.denied, chosen: s.inHand.chosen, stays: s.inHand.stays}
+	return exchange{kind: k, denied: s.inHand.denied, chosen: s.inHand.chosen, settled: s.inHand.settled}
 }
 
 // over says that nothing of a batch can run any more, because the transaction in which it
@@ -72,10 +72,10 @@ const (
 
 // own is what Fencepost has sent: an exchange, or some messages of a batch of the client's.
 type own struct {
-	sql  []string
-	does work
-	show shown
-	left int // within a batch: how many replies are due
+	sql        []string
+	does       work
+	show       shown
+	repliesDue int // within a batch: how many replies are due
 }
 
 // work is a set of what an own exchange does.
@@ -106,7 +106,7 @@ func (o *own) appendTo(dst []byte) []byte {
 
 // appendWithin appends the messages within a batch of the client's, all of which is answered.
 func (o *own) appendWithin(dst []byte) []byte {
-	o.left = 5*len(o.sql) + 1
+	o.repliesDue = 5*len(o.sql) + 1
 	return append(o.appendMessages(dst), flush...)
 }
 
@@ -123,14 +123,14 @@ func (o *own) appendMessages(dst []byte) []byte {
 func (o *own) answered(typ byte) bool {
 	switch typ {
 	case '1', '2', '3', 'C':
-		o.left--
+		o.repliesDue--
 	}
-	return o.left == 0
+	return o.repliesDue == 0
 }
 
-// leaving says how far the session is on its way to the relay.
-type leaving struct {
-	left     bool // the client's own settings are restored
+// relayEntry says how far the session is on its way to the relay.
+type relayEntry struct {
+	restored bool // the client's own settings are restored
 	failures int  // of own exchanges, one after another
 }
 
@@ -143,7 +143,7 @@ func (s *Session) begins(p *gate.Plan) NeedKind {
 	if len(o.sql) == 0 {
 		return NeedNothing
 	}
-	if s.leaving.failures >= maxFailures {
+	if s.relayEntry.failures >= maxFailures {
 		s.err = errMode
 		return NeedRoom
 	}
@@ -161,9 +161,9 @@ func (s *Session) due() (o own) {
 	switch {
 	case s.txn == 'E': // nothing runs there
 		return o
-	case s.opens() == NeedRoom:
-		return s.opening()
-	case s.enters() && !s.restored():
+	case s.blockNeed() == NeedRoom:
+		return s.blockSetup()
+	case s.canBecomeRelay() && !s.defaultRestored():
 		o.add(restoresMode, s.settings.restore())
 		s.show(&o)
 		return o
@@ -172,7 +172,7 @@ func (s *Session) due() (o own) {
 	case s.txn == 'T' && s.settings.unsure:
 		o.add(setsBlock, "SET TRANSACTION READ ONLY")
 	}
-	if s.asks {
+	if s.needsNames {
 		o.add(learnsNames, namesSQL)
 	}
 	if s.config.Mode == ModeFenced {
@@ -181,14 +181,14 @@ func (s *Session) due() (o own) {
 	return o
 }
 
-// enters reports whether the session, which is between two exchanges, may become a relay.
-func (s *Session) enters() bool {
-	return s.txn == 'I' && !s.parts.failed && !s.parts.stays && !s.inHand.stays && s.inHand.refusal == nil && s.leads() && s.covers(s.aim())
+// canBecomeRelay reports whether the session, which is between two exchanges, may become a relay.
+func (s *Session) canBecomeRelay() bool {
+	return s.txn == 'I' && !s.parts.failed && !s.parts.settled && !s.inHand.settled && s.inHand.refusal == nil && s.leads() && s.isRegisteredFor(s.currentChoice())
 }
 
-// restored reports whether the client's own default is in force.
-func (s *Session) restored() bool {
-	return s.leaving.left || s.settings.readOnly == s.settings.own.client
+// defaultRestored reports whether the client's own default is in force.
+func (s *Session) defaultRestored() bool {
+	return s.relayEntry.restored || s.settings.readOnly == s.settings.own.client
 }
 
 // restore returns the statement that gives the client its own default back.
@@ -205,7 +205,7 @@ func (c *settings) restore() string {
 
 // show adds the SETs after which SHOW of Fencepost's parameters shows the current values.
 func (s *Session) show(o *own) {
-	c := s.aim()
+	c := s.currentChoice()
 	now, has := shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.names()}, &s.settings.shown
 	if has.valid && has.role == now.role && has.epochs == now.epochs && has.resource == now.resource {
 		return
@@ -225,7 +225,7 @@ func (s *Session) ownDone(status byte) {
 		s.ownFailed(&o)
 		return
 	}
-	s.leaving.failures = 0
+	s.relayEntry.failures = 0
 	s.ownWorked(&o, status != 'I')
 }
 
@@ -235,40 +235,40 @@ func (s *Session) ownFailed(o *own) {
 		s.inHand.refusal = fencing.ChooseLateRefusal
 		return
 	}
-	s.leaving.failures++
+	s.relayEntry.failures++
 }
 
 // ownWorked follows the end of something of Fencepost's own that has not failed.
 func (s *Session) ownWorked(o *own, inBlock bool) {
 	c := &s.settings
-	s.asks = s.asks && o.does&learnsNames == 0
+	s.needsNames = s.needsNames && o.does&learnsNames == 0
 	c.readOnly = c.readOnly || o.does&setsMode != 0
 	c.unsure = c.unsure && o.does&setsBlock == 0
-	s.leaving.left = s.leaving.left || o.does&restoresMode != 0
-	s.inHand.begun = s.inHand.begun || o.does&opensBlock != 0
+	s.relayEntry.restored = s.relayEntry.restored || o.does&restoresMode != 0
+	s.inHand.blockUnused = s.inHand.blockUnused || o.does&opensBlock != 0
 	if o.does&setsShown != 0 {
 		c.shown = o.show
 		c.shown.inBlock = inBlock
 	}
 }
 
-// drain waits until all that was sent in the batch in hand is answered.
-func (s *Session) drain(p *gate.Plan) NeedKind {
+// awaitBatch waits until all that was sent in the batch in hand is answered.
+func (s *Session) awaitBatch(p *gate.Plan) NeedKind {
 	x := &s.exchange
-	if x.kind != batchExchange || x.failed || x.owed == 0 && x.inner == nil {
+	if x.kind != batchExchange || x.failed || x.unanswered == 0 && x.inner == nil {
 		return NeedNothing
 	}
-	if x.owed > 0 && !x.flushed {
+	if x.unanswered > 0 && !x.flushed {
 		x.flushed = true
 		p.Own(flush)
 	}
-	s.inHand.drains = true
+	s.inHand.awaitsBatch = true
 	return NeedRoom
 }
 
-// within sends o within the batch in hand, of which all is answered.
-func (s *Session) within(p *gate.Plan, o own) NeedKind {
-	s.exchange.inner, s.inHand.drains = &o, true
+// sendWithin sends o within the batch in hand, of which all is answered.
+func (s *Session) sendWithin(p *gate.Plan, o own) NeedKind {
+	s.exchange.inner, s.inHand.awaitsBatch = &o, true
 	p.Own(s.exchange.inner.appendWithin(nil))
 	return NeedRoom
 }

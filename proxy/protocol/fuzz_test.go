@@ -38,8 +38,8 @@ func FuzzSession(f *testing.F) {
 			if client = client[n:]; err != nil || need.Kind == protocol.NeedTerminal {
 				return
 			}
-			if need.Kind == protocol.NeedLetGo {
-				s.LetGo()
+			if need.Kind == protocol.NeedUnregister {
+				s.Unregistered()
 				continue
 			}
 			a := protocol.Answer{Need: need.Kind}

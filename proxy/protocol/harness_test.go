@@ -315,9 +315,9 @@ func (r *relay) meet(need protocol.Need) bool {
 			r.cond.Wait()
 		}
 		return !r.over
-	case protocol.NeedLetGo:
+	case protocol.NeedUnregister:
 		r.mu.Lock()
-		r.s.LetGo()
+		r.s.Unregistered()
 		r.mu.Unlock()
 		return true
 	case protocol.NeedRegister:

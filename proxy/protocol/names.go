@@ -38,8 +38,8 @@ type op struct {
 	entry *entry // of a Parse, or of what is discarded
 }
 
-// answers follows the reply to the next Parse or Close. drop says that something else was sent in its place.
-func (s *Session) answers(reply byte, p *gate.Segments) (drop bool) {
+// followParseOrClose follows the reply to the next Parse or Close. drop says that something else was sent in its place.
+func (s *Session) followParseOrClose(reply byte, p *gate.Segments) (drop bool) {
 	x := &s.exchange
 	for len(x.ops) > 0 {
 		o := x.ops[0]
@@ -75,26 +75,26 @@ func (s *Session) apply(o op) {
 func (s *Session) mayBeAny(name []byte) bool {
 	full := len(s.names) >= maxNames
 	before16 := !s.config.Version.KeepsReadOnly()
-	return s.asks || s.relayed && (full || before16 || len(name) == 0) || full && before16
+	return s.needsNames || s.unknownUnnamed && (full || before16 || len(name) == 0) || full && before16
 }
 
 // namesSQL lists what the client has prepared as a leader, except for the unnamed statement. It reads the function behind
 // pg_prepared_statements, because any role can keep others from reading a system view.
 const namesSQL = "SELECT name, statement, from_sql FROM pg_catalog.pg_prepared_statement()"
 
-// fence remembers a prepared statement that shows or sets parameters of Fencepost's.
-func (s *Session) fence(name string, e *entry) {
-	delete(s.fences, name)
-	if e == nil || len(s.fences) >= maxNames {
+// trackFenceStatement remembers a prepared statement that shows or sets parameters of Fencepost's.
+func (s *Session) trackFenceStatement(name string, e *entry) {
+	delete(s.fenceStatements, name)
+	if e == nil || len(s.fenceStatements) >= maxNames {
 		return
 	}
 	if st := e.statement; st.Kind != sqltext.ShowFence && st.Kind != sqltext.SetFence && !st.Does(sqltext.ResetsAll) {
 		return
 	}
-	if s.fences == nil {
-		s.fences = make(map[string]*entry)
+	if s.fenceStatements == nil {
+		s.fenceStatements = make(map[string]*entry)
 	}
-	s.fences[name] = e
+	s.fenceStatements[name] = e
 }
 
 // learnName takes a row of namesSQL.
@@ -113,7 +113,7 @@ func (s *Session) learnName(row []byte) {
 	}
 	e := s.entryOf(st, []byte(v[1]), false)
 	s.apply(op{reply: '1', name: v[0], entry: e})
-	s.fence(v[0], e)
+	s.trackFenceStatement(v[0], e)
 }
 
 // preparedIn returns the PREPARE of a name in a text, of which Postgres keeps the whole.
@@ -153,7 +153,7 @@ func (s *Session) entryOf(st *sqltext.Statement, sql []byte, userTypes bool) *en
 	if st.Read && st.Kind != sqltext.ShowFence && st.Kind != sqltext.SetFence && s.config.Version.KeepsReadOnly() && !matters(st) {
 		return plainRead
 	}
-	return &entry{statement: st, text: strings.Clone(view(sql[:min(len(sql), maxAuditText)])), proven: !userTypes}
+	return &entry{statement: st, text: strings.Clone(unsafeString(sql[:min(len(sql), maxAuditText)])), proven: !userTypes}
 }
 
 // matters reports whether something follows from a statement that has run, beyond its replies.

@@ -11,21 +11,21 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// word is what makes a text one that Postgres cannot parse. It is no keyword, so no statement begins
+// refusedWord is what makes a text one that Postgres cannot parse. It is no keyword, so no statement begins
 // with it. It stands in the server's log.
-const word = "fencepost_refused"
+const refusedWord = "fencepost_refused"
 
-// suffix follows a text whose own syntax errors are to be reported first.
-const suffix = "\n;" + word
+// refusedSuffix follows a text whose own syntax errors are to be reported first.
+const refusedSuffix = "\n;" + refusedWord
 
 // poison returns the text that takes the place of a refused one. Postgres parses all of a text before it
 // runs any of it, so nothing of it can run. A text that the grammar does not know may have a syntax error of
 // its own, which its client wants to see.
 func poison(sql []byte, known bool) string {
 	if known || len(sql) > maxAnalyzed {
-		return word
+		return refusedWord
 	}
-	return string(sql) + suffix
+	return string(sql) + refusedSuffix
 }
 
 // refuseQuery sends what fails in the place of a Query. Its exchange has begun.
@@ -42,14 +42,14 @@ func (s *Session) refuseInBatch(p *gate.Plan, name, text string, r *fencing.Refu
 	x := &s.exchange
 	x.refusal, x.refused, x.skip = r, what, true
 	if text == "" {
-		name, text = word, word
+		name, text = refusedWord, refusedWord
 	}
 	s.gate.PassText(p, wire.AppendParse(nil, name, text), unparsable(text))
 }
 
-// refuseBehindBatch refuses a Query or a fast path call behind extended messages without a Sync, which no driver
+// refuseAfterBatch refuses a Query or a fast path call behind extended messages without a Sync, which no driver
 // sends. It is owed a ReadyForQuery.
-func (s *Session) refuseBehindBatch(p *gate.Plan, what Attempt) {
+func (s *Session) refuseAfterBatch(p *gate.Plan, what Attempt) {
 	s.refuseInBatch(p, "", "", afterBatchRefusal, what)
 	p.Own(wire.AppendSync(nil))
 	s.exchange.synced = true
@@ -57,7 +57,7 @@ func (s *Session) refuseBehindBatch(p *gate.Plan, what Attempt) {
 
 // unparsable is the reason of a poison.
 func unparsable(text string) gate.Reason {
-	r, ok := gate.Unparsable(text, word)
+	r, ok := gate.Unparsable(text, refusedWord)
 	if !ok {
 		panic("protocol: a refused text that may run")
 	}
@@ -88,10 +88,10 @@ var canceledRefusal = &fencing.Refusal{
 	Usage:    true,
 }
 
-// ofWord reports whether an error is that of word. An error about a quote that is not closed quotes
+// isRefusedWord reports whether an error is that of word. An error about a quote that is not closed quotes
 // the suffix, too.
-func ofWord(e *wire.ServerError) bool {
-	return e.Code == "42601" && strings.Contains(e.Message, word) && !strings.Contains(e.Message, suffix)
+func isRefusedWord(e *wire.ServerError) bool {
+	return e.Code == "42601" && strings.Contains(e.Message, refusedWord) && !strings.Contains(e.Message, refusedSuffix)
 }
 
 // ownSyntaxError returns the client's own error in sql, to which the suffix was added, without it.
@@ -109,7 +109,7 @@ func (s *Session) ownSyntaxError(msg []byte, e *wire.ServerError, sql string) []
 		case field == 'P' && end:
 			return strconv.AppendInt(nil, int64(length+1), 10), true
 		case field == 'M':
-			return bytes.ReplaceAll(v, []byte(suffix), nil), true
+			return bytes.ReplaceAll(v, []byte(refusedSuffix), nil), true
 		default:
 			return v, true
 		}

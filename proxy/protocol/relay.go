@@ -33,9 +33,9 @@ type relay struct {
 	endsDue         bool // the last message that was sent is the last of due
 	// lost means that the client has sent messages in an order in which nobody can tell how many
 	// ReadyForQuery are due. The session is never at rest again.
-	lost   bool
-	reason gate.Reason // of what is relayed
-	waits  bool        // a message waits for the replies to everything before it
+	lost          bool
+	reason        gate.Reason // of what is relayed
+	awaitsReplies bool        // a message waits for the replies to everything before it
 	// own is what Fencepost has sent, and is not answered. Nothing of the client's is sent meanwhile.
 	own     *own
 	refusal *fencing.Refusal // of a text that was replaced by one that fails, and is not answered
@@ -101,12 +101,12 @@ func (r *relay) quiet() bool {
 	return r.due.len() == 0 && !r.lost && !r.copying && r.extra == noExtra && (!r.inBatch || r.failed || r.answered >= r.batch)
 }
 
-// skips reports that the server skips what is sent now, up to a Sync.
-func (r *relay) skips() bool { return r.inBatch && r.failed && r.due.len() == 0 }
+// isSkipping reports that the server skips what is sent now, up to a Sync.
+func (r *relay) isSkipping() bool { return r.inBatch && r.failed && r.due.len() == 0 }
 
-// works reports whether the server is known to be working for the client, which has asked for the result. inside says
+// isWorking reports whether the server is known to be working for the client, which has asked for the result. inside says
 // that the server has not been sent the last message to its end.
-func (r *relay) works(inside bool) bool {
+func (r *relay) isWorking(inside bool) bool {
 	n := r.due.len()
 	if inside && r.endsDue {
 		n--
@@ -114,17 +114,17 @@ func (r *relay) works(inside bool) bool {
 	return !r.lost && !r.copying && (n > 0 || r.due.len() == 0 && !r.failed && r.answered < r.flushed)
 }
 
-// sees follows a message of the client's. body is what is there of it.
-func (r *relay) sees(typ byte, body []byte) {
+// clientSent follows a message of the client's. body is what is there of it.
+func (r *relay) clientSent(typ byte, body []byte) {
 	r.endsDue = typ == 'Q' || typ == 'F'
 	switch typ {
 	case 'Q', 'F':
 		r.lost = r.lost || r.inBatch || r.copying // the server may skip it, up to a Sync
 		r.due.push(typ)
 		if typ == 'Q' {
-			r.keep(body)
+			r.keepText(body)
 		} else {
-			r.keep([]byte(sqltext.FunctionCall))
+			r.keepText([]byte(sqltext.FunctionCall))
 		}
 	case 'S':
 		if r.copying {
@@ -150,8 +150,8 @@ func (r *relay) sees(typ byte, body []byte) {
 	}
 }
 
-// keep keeps the start of a text, for the audit.
-func (r *relay) keep(text []byte) {
+// keepText keeps the start of a text, for the audit.
+func (r *relay) keepText(text []byte) {
 	if i := len(text) - 1; i >= 0 && text[i] == 0 {
 		text = text[:i]
 	}
@@ -161,8 +161,8 @@ func (r *relay) keep(text []byte) {
 // maxRelayedText is how much of a text a relay keeps, in bytes.
 const maxRelayedText = 512
 
-// answers follows a message of the server's.
-func (r *relay) answers(typ byte) {
+// serverSent follows a message of the server's.
+func (r *relay) serverSent(typ byte) {
 	if r.extra == extraNow && typ != 'N' && typ != 'A' && typ != 'S' {
 		r.extra = noExtra
 	}

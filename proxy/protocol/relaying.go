@@ -17,16 +17,16 @@ func (s *Session) mayRelay() bool {
 	case s.config.Mode == ModePassing, !fencing.Checking:
 		return true
 	case s.config.Mode == ModeFenced:
-		return s.leads() && s.covers(s.aim()) || s.open()
+		return s.leads() && s.isRegisteredFor(s.currentChoice()) || s.leftToGuards()
 	default:
 		return false
 	}
 }
 
-// open reports whether the writes of a worker that does not lead are left to the guards of the resource's tables. It has
+// leftToGuards reports whether the writes of a worker that does not lead are left to the guards of the resource's tables. It has
 // never had an epoch, so that its client cannot have been told of one.
-func (s *Session) open() bool {
-	if !s.config.Tables || s.aim() != &s.choices.startup || s.own.epochs.current != 0 {
+func (s *Session) leftToGuards() bool {
+	if !s.config.Tables || s.currentChoice() != &s.choices.startup || s.own.epochs.current != 0 {
 		return false
 	}
 	st := s.own.Status()
@@ -38,12 +38,12 @@ func (s *Session) startRelay() {
 	r := &s.relay
 	s.relay = relay{on: true, status: s.txn, due: r.due, text: r.text[:0], stmt: r.stmt[:0], named: r.named[:0]}
 	s.relay.reason = s.relayReason()
-	s.exchange, s.leaving = exchange{}, leaving{}
+	s.exchange, s.relayEntry = exchange{}, relayEntry{}
 	clear(s.names)
 }
 
-// leaves ends the relay. All that was relayed is answered.
-func (s *Session) leaves() {
+// stopRelay ends the relay. All that was relayed is answered.
+func (s *Session) stopRelay() {
 	r := &s.relay
 	r.on = false
 	if r.inBatch {
@@ -51,12 +51,12 @@ func (s *Session) leaves() {
 		s.exchange.resumed, s.exchange.skip, s.exchange.failed = true, r.failed, r.failed
 	}
 	s.settings.unsure = s.txn == 'T' || r.inBatch
-	if s.txn == 'T' && !r.inBatch && s.covers(s.aim()) { // the block began as a leader's
+	if s.txn == 'T' && !r.inBatch && s.isRegisteredFor(s.currentChoice()) { // the block began as a leader's
 		s.settings.unsure, s.choices.block = false, blockWrites
 	}
-	s.asks, s.relayed = true, true
+	s.needsNames, s.unknownUnnamed = true, true
 	clear(s.names)
-	for name, e := range s.fences {
+	for name, e := range s.fenceStatements {
 		s.apply(op{reply: '1', name: name, entry: e})
 	}
 }
@@ -76,7 +76,7 @@ func (s *Session) relayReason() gate.Reason {
 	if r, ok := gate.Unfenced(s.config.Mode == ModePassing); ok {
 		return r
 	}
-	if r, ok := gate.Registered(s.covers(s.aim())); ok {
+	if r, ok := gate.Registered(s.isRegisteredFor(s.currentChoice())); ok {
 		return r
 	}
 	r, _ := gate.Guarded(s.own.Status().Holder.Guards)
@@ -92,7 +92,7 @@ func (s *Session) relayMessage(in []byte, n int, p *gate.Plan) (taken int, need 
 		return s.relayLast(in, n, err, p), NeedNothing
 	}
 	if !ok {
-		s.inHand.wants = wire.HeaderLen
+		s.inHand.messageLen = wire.HeaderLen
 		return 0, NeedMore
 	}
 	if (r.own != nil || r.due.len() >= maxRelayed) && f.Type != 'X' {
@@ -101,17 +101,17 @@ func (s *Session) relayMessage(in []byte, n int, p *gate.Plan) (taken int, need 
 	avail := min(f.Size, len(in)-n)
 	body := in[n+wire.HeaderLen : n+avail]
 	if s.config.Mode == ModeFenced {
-		taken, need, dealt := s.fenced(f, body, p)
-		if dealt || taken > 0 || need != NeedNothing || s.err != nil {
+		taken, need, handled := s.inspectFenced(f, body, p)
+		if handled || taken > 0 || need != NeedNothing || s.err != nil {
 			return taken, need
 		}
 	}
 	if avail < f.Size && f.Type != 'X' && (!gate.Runs(f.Type) || s.config.Shadow != nil && !shadowable(f.Type, body)) {
-		s.inHand.wants = f.Size
+		s.inHand.messageLen = f.Size
 		return 0, NeedMore
 	}
 	if s.config.Shadow != nil {
-		s.config.Shadow.Sees(f.Type, body, s.settings.reading)
+		s.config.Shadow.ClientSent(f.Type, body, s.settings.reading)
 	}
 	s.followRelayed(f.Type, body)
 	switch {
@@ -153,9 +153,9 @@ func (s *Session) relayLast(in []byte, n int, err error, p *gate.Plan) (taken in
 	return len(in) - n
 }
 
-// fenced looks at a message of a worker before it is relayed. taken and need are as for relayMessage. dealt says that
+// inspectFenced looks at a message of a worker before it is relayed. taken and need are as for relayMessage. dealt says that
 // nothing more is to be done with it in this call.
-func (s *Session) fenced(f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, dealt bool) {
+func (s *Session) inspectFenced(f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	r := &s.relay
 	if (begins(f.Type) || f.Type == 'd') && (r.atRest() || r.lost) {
 		switch {
@@ -165,40 +165,40 @@ func (s *Session) fenced(f wire.Frame, body []byte, p *gate.Plan) (taken int, ne
 			s.err = errLost
 			return 0, NeedNothing, true
 		case len(s.registered) > 0:
-			return 0, NeedLetGo, true
+			return 0, NeedUnregister, true
 		default:
-			s.leaves()
+			s.stopRelay()
 			return 0, NeedNothing, true
 		}
 	}
-	if r.skips() {
+	if r.isSkipping() {
 		return 0, NeedNothing, false
 	}
 	switch f.Type {
 	case 'Q', 'P':
 		if len(body) < f.Size-wire.HeaderLen {
-			s.inHand.wants = f.Size
+			s.inHand.messageLen = f.Size
 			return 0, NeedMore, true
 		}
-		if s.vacates(f.Type, body) {
+		if s.mustCampaignFirst(f.Type, body) {
 			return 0, NeedCampaign, true
 		}
 		if s.concerns(body) {
 			return s.relayText(f, body, p)
 		}
 	case 'B':
-		if len(s.fences) == 0 {
+		if len(s.fenceStatements) == 0 {
 			return 0, NeedNothing, false
 		}
 		if len(body) < f.Size-wire.HeaderLen && !namesAreThere(body) {
-			s.inHand.wants = f.Size
+			s.inHand.messageLen = f.Size
 			return 0, NeedMore, true
 		}
 		_, rest, _ := wire.CString(body)
 		name, _, _ := wire.CString(rest)
-		if e := s.fences[string(wire.CutName(name))]; e != nil {
+		if e := s.fenceStatements[string(wire.CutName(name))]; e != nil {
 			if len(body) < f.Size-wire.HeaderLen {
-				s.inHand.wants = f.Size
+				s.inHand.messageLen = f.Size
 				return 0, NeedMore, true
 			}
 			return s.relayStatements([]sqltext.Statement{*e.statement}, f, body, p)
@@ -209,22 +209,22 @@ func (s *Session) fenced(f wire.Frame, body []byte, p *gate.Plan) (taken int, ne
 
 // concerns reports whether a text may be about Fencepost, or may undo what the session has chosen.
 func (s *Session) concerns(text []byte) bool {
-	return sqltext.ConcernsFencepost(text) || s.choices.base != nil && sqltext.MayReset(text) || len(s.fences) > 0 && sqltext.MayExecute(text)
+	return sqltext.ConcernsFencepost(text) || s.choices.session != nil && sqltext.MayReset(text) || len(s.fenceStatements) > 0 && sqltext.MayExecute(text)
 }
 
-// vacates reports whether the candidacy of a worker whose writes are left to guards has to be given the chance to lead
+// mustCampaignFirst reports whether the candidacy of a worker whose writes are left to guards has to be given the chance to lead
 // first: nobody does, and the text may write.
-func (s *Session) vacates(typ byte, body []byte) bool {
-	if fencing.Checking && s.config.Tables && s.own.Status().Vacant && s.relay.atRest() && s.inHand.done < NeedCampaign && s.open() {
+func (s *Session) mustCampaignFirst(typ byte, body []byte) bool {
+	if fencing.Checking && s.config.Tables && s.own.Status().Vacant && s.relay.atRest() && s.inHand.done < NeedCampaign && s.leftToGuards() {
 		a := Attempt{}
-		s.tries(&a, &madeBy{}, typ, body)
+		s.attemptMessage(&a, &madeBy{}, typ, body)
 		return a.Write
 	}
 	return false
 }
 
 // relayText relays a text that may be about Fencepost, or deals with it.
-func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, dealt bool) {
+func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	name, sql := []byte(nil), body
 	if f.Type == 'P' {
 		name, sql, _ = wire.CString(body)
@@ -252,7 +252,7 @@ func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int,
 		case s.executesChoice(st):
 			return s.relayRefusal(f, name, sql, true, fencing.ExecutedChoiceRefusal, p)
 		case st.Kind == sqltext.SetFence:
-			if r := s.judgeSet(st); r != nil {
+			if r := s.decideSet(st); r != nil {
 				return s.relayRefusal(f, name, sql, true, r, p)
 			}
 		}
@@ -262,12 +262,12 @@ func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int,
 			if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 				return 0, need, true
 			}
-			s.inHand.stays = true
-			s.leaves()
+			s.inHand.settled = true
+			s.stopRelay()
 			return 0, NeedNothing, true
 		}
 		if len(t.Statements) == 1 {
-			s.fence(wire.CutName(string(name)), &entry{statement: &t.Statements[0], text: auditText(sql), proven: true})
+			s.trackFenceStatement(wire.CutName(string(name)), &entry{statement: &t.Statements[0], text: auditText(sql), proven: true})
 		}
 		return 0, NeedNothing, false
 	}
@@ -275,7 +275,7 @@ func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int,
 }
 
 // relayStatements relays statements that are about to run and may be about Fencepost, or deals with them.
-func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, dealt bool) {
+func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	r := &s.relay
 	shows := false
 	var sets *sqltext.Statement // of the epoch
@@ -283,15 +283,15 @@ func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, body []
 		st := &all[i]
 		switch {
 		case i == 0 && s.txn == 'E' && r.quiet() && !r.inBatch: // Postgres refuses it
-		case fencing.Checking && joins(st), s.changesChoice(st):
+		case fencing.Checking && joinsCandidacy(st), s.changesChoice(st):
 			if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 				return 0, need, true
 			}
 			if r.inBatch && !joinsForBlock(st) {
 				return s.relayRefusal(f, nil, nil, true, insideRefusal(st), p)
 			}
-			s.inHand.stays = true // the settled session deals with it
-			s.leaves()
+			s.inHand.settled = true // the settled session deals with it
+			s.stopRelay()
 			return 0, NeedNothing, true
 		case st.Kind == sqltext.SetFence:
 			sets = st
@@ -320,7 +320,7 @@ func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, body []
 
 // changesChoice reports whether a statement sets a token, or what the session has chosen.
 func (s *Session) changesChoice(st *sqltext.Statement) bool {
-	return fencing.Checking && (joinsForSession(st) || s.choices.base != nil && st.Does(sqltext.ResetsAll))
+	return fencing.Checking && (joinsForSession(st) || s.choices.session != nil && st.Does(sqltext.ResetsAll))
 }
 
 // insideRefusal is the refusal of a statement that chooses for the session, or sets a token, inside a transaction.
@@ -332,7 +332,7 @@ func insideRefusal(st *sqltext.Statement) *fencing.Refusal {
 }
 
 // relayOwn sends something of Fencepost's own, once all that was relayed is answered.
-func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, dealt bool) {
+func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 		return 0, need, true
 	}
@@ -340,7 +340,7 @@ func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, dealt
 	if r.status == 'E' {
 		return 0, NeedNothing, false
 	}
-	if s.leaving.failures >= maxFailures {
+	if s.relayEntry.failures >= maxFailures {
 		s.err = errMode
 		return 0, NeedNothing, true
 	}
@@ -354,7 +354,7 @@ func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, dealt
 }
 
 // relayRefusal sends what fails in the place of a message, once all that was relayed before is answered.
-func (s *Session) relayRefusal(f wire.Frame, name, sql []byte, known bool, refusal *fencing.Refusal, p *gate.Plan) (taken int, need NeedKind, dealt bool) {
+func (s *Session) relayRefusal(f wire.Frame, name, sql []byte, known bool, refusal *fencing.Refusal, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 		return 0, need, true
 	}
@@ -365,10 +365,10 @@ func (s *Session) relayRefusal(f wire.Frame, name, sql []byte, known bool, refus
 	s.relay.refusal, s.relay.refused = refusal, Attempt{Text: auditText(sql), Write: true}
 	if f.Type == 'Q' {
 		s.gate.PassText(p, wire.AppendQuery(nil, []byte(text)), unparsable(text))
-		s.relay.sees('Q', []byte(text))
+		s.relay.clientSent('Q', []byte(text))
 	} else {
 		s.gate.PassText(p, wire.AppendParse(nil, string(name), text), unparsable(text))
-		s.relay.sees('P', nil)
+		s.relay.clientSent('P', nil)
 	}
 	s.body = passthrough{left: 0}
 	return f.Size, NeedNothing, true
@@ -382,28 +382,28 @@ func (s *Session) awaitRelayed(p *gate.Plan) NeedKind {
 		s.err = errLost
 		return NeedNothing
 	case r.quiet():
-		r.waits = false
+		r.awaitsReplies = false
 		return NeedNothing
 	case r.inBatch && r.flushed < r.batch:
 		p.Own(flush)
 		r.flushed = r.batch
 	}
-	r.waits = true
+	r.awaitsReplies = true
 	return NeedRoom
 }
 
 // followRelayed follows a message that is relayed. body is what is there of it.
 func (s *Session) followRelayed(typ byte, body []byte) {
 	r := &s.relay
-	r.sees(typ, body)
+	r.clientSent(typ, body)
 	switch typ {
 	case 'P':
 		if name, sql, ok := wire.CString(body); ok {
 			sql, _, _ = wire.CString(sql)
-			r.keep(sql)
+			r.keepText(sql)
 			r.named = append(r.named, wire.CutName(name)...)
-			if len(s.fences) > 0 && !sqltext.ConcernsFencepost(sql) {
-				delete(s.fences, string(wire.CutName(name)))
+			if len(s.fenceStatements) > 0 && !sqltext.ConcernsFencepost(sql) {
+				delete(s.fenceStatements, string(wire.CutName(name)))
 			}
 			if len(name) > 0 && s.config.Mode == ModeFenced {
 				s.nameRelayed(wire.CutName(name), sql)
@@ -455,9 +455,9 @@ func (s *Session) relayReply(in []byte, n int, p *gate.Segments) (taken int, err
 	default:
 		if f.Type == 'C' && s.settings.shown.valid {
 			tag, _, _ := wire.CString(in[n+wire.HeaderLen : n+avail])
-			s.settings.tag(view(tag))
+			s.settings.followTag(unsafeString(tag))
 		}
-		r.answers(f.Type)
+		r.serverSent(f.Type)
 	}
 	if !drop {
 		p.Forward(n, n+avail)
@@ -474,7 +474,7 @@ func (s *Session) followReply(f wire.Frame, msg []byte, p *gate.Segments) (drop 
 	case 'E':
 		e, ok := wire.DecodeError(body)
 		if !ok {
-			return false, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
+			return false, fmt.Errorf("%w: an error that cannot be read", ErrUnexpectedReply)
 		}
 		out := s.relayedError(msg, &e)
 		if e.Fatal() {
@@ -482,17 +482,17 @@ func (s *Session) followReply(f wire.Frame, msg []byte, p *gate.Segments) (drop 
 			if out != nil {
 				end.Message = bytes.Clone(out)
 			}
-			s.happens(end)
+			s.emit(end)
 			return true, nil
 		}
-		r.answers('E')
+		r.serverSent('E')
 		p.Insert(out)
 		return out != nil, nil
 	case 'S':
 		return s.parameter(body), nil
 	case 'Z':
 		if len(body) != 1 {
-			return false, fmt.Errorf("%w: a ReadyForQuery of %d bytes", ErrSurprise, f.Size)
+			return false, fmt.Errorf("%w: a ReadyForQuery of %d bytes", ErrUnexpectedReply, f.Size)
 		}
 		s.relayReady(body[0], p)
 	}
@@ -505,7 +505,7 @@ func (s *Session) relayReady(status byte, p *gate.Segments) {
 	failed := r.failed
 	r.ready(status)
 	s.txn = status
-	s.counts(status)
+	s.countTransaction(status)
 	if s.config.Shadow != nil && r.quiet() && !r.inBatch {
 		s.config.Shadow.Ready(status)
 	}
@@ -516,7 +516,7 @@ func (s *Session) relayReady(status byte, p *gate.Segments) {
 		if r.sets && !failed {
 			s.own.epochs.expect(r.epoch)
 		} else if r.shows && !failed {
-			for _, one := range s.aim().all {
+			for _, one := range s.currentChoice().all {
 				one.epochs.expect(one.shown)
 			}
 		}
@@ -526,9 +526,9 @@ func (s *Session) relayReady(status byte, p *gate.Segments) {
 		if s.settings.shown.inBlock {
 			s.settings.shown = shown{}
 		}
-		s.rests()
+		s.transactionEnded()
 	}
-	s.tellsChanges(p)
+	s.reportChanges(p)
 }
 
 // relayOwnReply follows a reply to something of Fencepost's own.
@@ -544,14 +544,14 @@ func (s *Session) relayOwnReply(in []byte, n int, f wire.Frame, p *gate.Segments
 		p.Forward(n, n+f.Size)
 	case 'S':
 		p.Forward(n, n+f.Size)
-		s.settings.learn(body)
+		s.settings.followParameter(body)
 	case 'E':
 		e, ok := wire.DecodeError(body)
 		if !ok {
-			return 0, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
+			return 0, fmt.Errorf("%w: an error that cannot be read", ErrUnexpectedReply)
 		}
 		if e.Fatal() {
-			s.happens(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
+			s.emit(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
 			return f.Size, nil
 		}
 		s.ownFailed(r.own)
@@ -562,12 +562,12 @@ func (s *Session) relayOwnReply(in []byte, n int, f wire.Frame, p *gate.Segments
 			}
 			p.Insert(out)
 			r.failed, r.own = true, nil
-		} else if r.own.left = -1; r.status == 'T' {
-			s.ahead = bytes.Clone(msg)
+		} else if r.own.repliesDue = -1; r.status == 'T' {
+			s.blockError = bytes.Clone(msg)
 		}
 	case 'Z':
-		if r.own.left >= 0 {
-			s.leaving.failures = 0
+		if r.own.repliesDue >= 0 {
+			s.relayEntry.failures = 0
 			s.ownWorked(r.own, body[0] != 'I')
 		}
 		r.status, s.txn, r.own = body[0], body[0], nil
@@ -584,18 +584,18 @@ func (s *Session) relayOwnReply(in []byte, n int, f wire.Frame, p *gate.Segments
 func (s *Session) relayedError(msg []byte, e *wire.ServerError) []byte {
 	r := &s.relay
 	switch {
-	case r.refusal != nil && ofWord(e):
+	case r.refusal != nil && isRefusedWord(e):
 		refusal := r.refusal
 		r.refusal = nil
 		return s.refuse(refusal, e.Severity, r.refused)
 	case r.refusal != nil && e.Code == "42601":
 		r.refusal = nil
 		return s.ownSyntaxError(msg, e, r.refused.Text)
-	case s.ahead != nil && e.Code == "25P02":
-		out := s.ahead
-		s.ahead = nil
+	case s.blockError != nil && e.Code == "25P02":
+		out := s.blockError
+		s.blockError = nil
 		return out
-	case s.config.Mode == ModeFenced && ofGuard(e):
+	case s.config.Mode == ModeFenced && isGuardError(e):
 		return s.guardError(msg, e)
 	default:
 		return nil
@@ -608,8 +608,8 @@ func (s *Session) relayedError(msg []byte, e *wire.ServerError) []byte {
 // stands in front of the name: a function of the client's can have that in its own name only within quotes.
 var guardLines = regexp.MustCompile(`^[^\n"]*\bfencepost\.(?:refuse|guard_[0-9]+)\([^\n]*(?:\n|$)(?:[^\n]*\b(?:fencepost\.refuse|(?:fencepost\.)?guard_[0-9]+)[^\n]*(?:\n|$))*`)
 
-// ofGuard reports whether an error comes from the trigger of a guarded table.
-func ofGuard(e *wire.ServerError) bool {
+// isGuardError reports whether an error comes from the trigger of a guarded table.
+func isGuardError(e *wire.ServerError) bool {
 	switch e.Code {
 	case fencing.StateSuperseded, fencing.StateNotLeader, fencing.StateNoFence:
 		return guardLines.MatchString(e.Where)
@@ -657,14 +657,14 @@ func (s *Session) relayIs(c Condition) bool {
 	r := &s.relay
 	switch c {
 	case Ready:
-		return r.own == nil && (r.quiet() || r.lost || r.copying || r.extra != noExtra && r.due.len() == 0 || r.due.len() > 0 && r.due.len() <= maxRelayed/2 && !r.waits)
+		return r.own == nil && (r.quiet() || r.lost || r.copying || r.extra != noExtra && r.due.len() == 0 || r.due.len() > 0 && r.due.len() <= maxRelayed/2 && !r.awaitsReplies)
 	case Quiet:
 		return r.own == nil && r.quiet() && !s.partial && !s.muted
 	case AtRest:
 		return r.own == nil && r.atRest() && !s.partial
 	case Working:
-		return r.own != nil || r.works(s.body.left > 0)
-	case Owed:
+		return r.own != nil || r.isWorking(s.body.left > 0)
+	case ReplyPending:
 		return r.own != nil || !r.quiet()
 	default:
 		panic("protocol: no condition")

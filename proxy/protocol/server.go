@@ -12,9 +12,9 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// take takes the message of the server's that begins at in[n], or more of one. It takes nothing if that
+// takeReply takes the message of the server's that begins at in[n], or more of one. It takes nothing if that
 // has to be there as a whole, and is not.
-func (s *Session) take(in []byte, n int, p *gate.Segments) (taken int, err error) {
+func (s *Session) takeReply(in []byte, n int, p *gate.Segments) (taken int, err error) {
 	if s.reply.left > 0 {
 		k := min(s.reply.left, len(in)-n)
 		if s.reply.left -= k; !s.reply.drop {
@@ -31,7 +31,7 @@ func (s *Session) take(in []byte, n int, p *gate.Segments) (taken int, err error
 	}
 	avail := min(f.Size, len(in)-n)
 	if s.exchange.inner != nil {
-		return s.takeInner(in, n, f, p)
+		return s.takeInnerReply(in, n, f, p)
 	}
 	if f.Type == 'D' && s.exchange.own.does&learnsNames != 0 {
 		if avail < f.Size {
@@ -45,12 +45,12 @@ func (s *Session) take(in []byte, n int, p *gate.Segments) (taken int, err error
 		if avail < f.Size {
 			return 0, nil
 		}
-		drop, err = s.follow(f.Type, in[n:n+f.Size], p)
+		drop, err = s.followMessage(f.Type, in[n:n+f.Size], p)
 	case 'A', 'N':
 		drop = f.Type == 'N' && s.exchange.kind == ownExchange
 	default:
 		if s.exchange.kind == noExchange {
-			return 0, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
+			return 0, fmt.Errorf("%w: %q while nothing is owed", ErrUnexpectedReply, f.Type)
 		}
 		drop = s.exchange.kind == ownExchange || s.dropsReply(f.Type)
 	}
@@ -62,14 +62,14 @@ func (s *Session) take(in []byte, n int, p *gate.Segments) (taken int, err error
 	}
 	switch f.Type {
 	case '1', '2', '3', 'n', 'T', 'C', 'I', 's':
-		s.exchange.owed--
+		s.exchange.unanswered--
 	}
 	s.reply = passthrough{f.Size - avail, drop}
 	return avail, nil
 }
 
-// takeInner is take for a reply to what Fencepost has sent within a batch.
-func (s *Session) takeInner(in []byte, n int, f wire.Frame, p *gate.Segments) (taken int, err error) {
+// takeInnerReply is take for a reply to what Fencepost has sent within a batch.
+func (s *Session) takeInnerReply(in []byte, n int, f wire.Frame, p *gate.Segments) (taken int, err error) {
 	if len(in)-n < f.Size {
 		return 0, nil
 	}
@@ -79,7 +79,7 @@ func (s *Session) takeInner(in []byte, n int, f wire.Frame, p *gate.Segments) (t
 		p.Forward(n, n+f.Size)
 	case 'S':
 		p.Forward(n, n+f.Size)
-		s.settings.learn(msg[wire.HeaderLen:])
+		s.settings.followParameter(msg[wire.HeaderLen:])
 	case 'N':
 		if e, _ := wire.DecodeError(msg[wire.HeaderLen:]); e.Code == "25P01" { // there is no block
 			s.ownFailed(x.inner)
@@ -87,10 +87,10 @@ func (s *Session) takeInner(in []byte, n int, f wire.Frame, p *gate.Segments) (t
 	case 'E':
 		e, ok := wire.DecodeError(msg[wire.HeaderLen:])
 		if !ok {
-			return 0, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
+			return 0, fmt.Errorf("%w: an error that cannot be read", ErrUnexpectedReply)
 		}
 		if e.Fatal() {
-			s.happens(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
+			s.emit(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
 			return f.Size, nil
 		}
 		s.ownFailed(x.inner)
@@ -105,8 +105,8 @@ func (s *Session) takeInner(in []byte, n int, f wire.Frame, p *gate.Segments) (t
 	return f.Size, nil
 }
 
-// follow follows a whole message. drop says that it is not sent on.
-func (s *Session) follow(typ byte, msg []byte, p *gate.Segments) (drop bool, err error) {
+// followMessage follows a whole message. drop says that it is not sent on.
+func (s *Session) followMessage(typ byte, msg []byte, p *gate.Segments) (drop bool, err error) {
 	x, body := &s.exchange, msg[wire.HeaderLen:]
 	switch {
 	case typ == 'S':
@@ -114,9 +114,9 @@ func (s *Session) follow(typ byte, msg []byte, p *gate.Segments) (drop bool, err
 	case typ == 'E':
 		return s.failure(msg, p)
 	case x.kind == noExchange:
-		return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, typ)
+		return false, fmt.Errorf("%w: %q while nothing is owed", ErrUnexpectedReply, typ)
 	case typ == 'Z' && (len(body) != 1 || !strings.Contains("ITE", string(body)) || x.kind == ownExchange && !x.failed && body[0] != s.txn):
-		return false, fmt.Errorf("%w: ReadyForQuery %q", ErrSurprise, body)
+		return false, fmt.Errorf("%w: ReadyForQuery %q", ErrUnexpectedReply, body)
 	case typ == 'Z' && x.kind == ownExchange:
 		s.ownDone(body[0])
 		return true, nil
@@ -128,11 +128,11 @@ func (s *Session) follow(typ byte, msg []byte, p *gate.Segments) (drop bool, err
 		return s.ready(body[0], p), nil
 	case 'C':
 		tag, _, _ := wire.CString(body)
-		s.complete(view(tag))
+		s.complete(unsafeString(tag))
 	case 'I', 's':
 		s.complete("")
 	case '1', '3':
-		return s.answers(typ, p) || s.dropsReply(typ), nil
+		return s.followParseOrClose(typ, p) || s.dropsReply(typ), nil
 	case 'G':
 		// A Sync that was sent behind the Execute is ignored.
 		x.copyIn, x.synced = true, false
@@ -146,10 +146,10 @@ func (s *Session) follow(typ byte, msg []byte, p *gate.Segments) (drop bool, err
 func (s *Session) parameter(body []byte) (hide bool) {
 	c := &s.settings
 	was := c.readOnly
-	ofMode := c.learn(body)
+	ofMode := c.followParameter(body)
 	if c.renamed != "" {
 		if s.config.Mode != ModeFenced {
-			s.happens(Event{Kind: EventRenamed, Name: c.renamed})
+			s.emit(Event{Kind: EventRenamed, Name: c.renamed})
 		}
 		c.renamed = ""
 	}
@@ -160,8 +160,8 @@ func (s *Session) parameter(body []byte) (hide bool) {
 			c.own.client = c.readOnly
 		}
 	}
-	if hide = ofMode && (c.told == c.readOnly || !own && !s.relay.on); ofMode && !hide {
-		c.told = c.readOnly
+	if hide = ofMode && (c.reportedReadOnly == c.readOnly || !own && !s.relay.on); ofMode && !hide {
+		c.reportedReadOnly = c.readOnly
 	}
 	return hide
 }
@@ -169,7 +169,7 @@ func (s *Session) parameter(body []byte) (hide bool) {
 // complete follows the end of a statement, with its tag, or what else answers an Execute.
 func (s *Session) complete(tag string) {
 	x := &s.exchange
-	s.settings.tag(tag)
+	s.settings.followTag(tag)
 	if x.kind != batchExchange || x.answered >= len(x.runs) {
 		return
 	}
@@ -179,14 +179,14 @@ func (s *Session) complete(tag string) {
 	case e == nil:
 		x.unknown--
 		s.ran(overByTag(tag))
-	case x.rebases && e.statement.Kind == sqltext.Commit: // whatever becomes of what follows it
-		s.rebase(x.chosen)
-		x.rebases = false
-	case x.rebases && e.statement.Kind == sqltext.Rollback:
-		x.rebases = false
+	case x.setsSessionChoice && e.statement.Kind == sqltext.Commit: // whatever becomes of what follows it
+		s.setSessionChoice(x.chosen)
+		x.setsSessionChoice = false
+	case x.setsSessionChoice && e.statement.Kind == sqltext.Rollback:
+		x.setsSessionChoice = false
 	case tag == "SHOW" || tag == "SET" || tag == "RESET" || tag == "DISCARD ALL":
-		s.tells(e.statement)
-		s.changes(e.statement)
+		s.followAnnouncing(e.statement)
+		s.followSuccess(e.statement)
 	}
 }
 
@@ -200,12 +200,12 @@ func (s *Session) ready(status byte, p *gate.Segments) (drop bool) {
 	}
 	if x.kind == queryExchange && !x.failed {
 		for i := range x.statements {
-			s.tells(&x.statements[i])
-			s.changes(&x.statements[i])
+			s.followAnnouncing(&x.statements[i])
+			s.followSuccess(&x.statements[i])
 		}
 	}
-	if x.rebases && !x.failed {
-		s.rebase(x.chosen)
+	if x.setsSessionChoice && !x.failed {
+		s.setSessionChoice(x.chosen)
 	}
 	switch {
 	case status == 'I':
@@ -217,10 +217,10 @@ func (s *Session) ready(status byte, p *gate.Segments) (drop bool) {
 		c.unsure, s.choices.block = true, noBlock
 	}
 	if status == 'I' || !x.failed {
-		s.ahead = nil
+		s.blockError = nil
 	}
 	if s.txn = status; status == 'I' {
-		s.rests()
+		s.transactionEnded()
 	}
 	if s.parts.next > 0 && x.kind == queryExchange {
 		s.parts.failed = x.failed
@@ -230,20 +230,20 @@ func (s *Session) ready(status byte, p *gate.Segments) (drop bool) {
 	if drop {
 		return true
 	}
-	s.counts(status)
-	s.tellsChanges(p)
+	s.countTransaction(status)
+	s.reportChanges(p)
 	return false
 }
 
-// counts counts the transaction that a ReadyForQuery for the client ends.
-func (s *Session) counts(status byte) {
+// countTransaction counts the transaction that a ReadyForQuery for the client ends.
+func (s *Session) countTransaction(status byte) {
 	if status == 'I' {
 		s.ended++
 	}
 }
 
-// tellsChanges tells the client what has changed, in front of ReadyForQuery.
-func (s *Session) tellsChanges(p *gate.Segments) {
+// reportChanges tells the client what has changed, in front of ReadyForQuery.
+func (s *Session) reportChanges(p *gate.Segments) {
 	at := len(s.made)
 	s.made = s.report(s.made)
 	p.Insert(s.made[at:])
@@ -252,47 +252,47 @@ func (s *Session) tellsChanges(p *gate.Segments) {
 		pending = pending || st.epochs.hasPending
 	}
 	if pending {
-		s.happens(Event{Kind: EventAnnounce})
+		s.emit(Event{Kind: EventAnnounce})
 	}
 }
 
-// changes follows a statement of the client's that has succeeded.
-func (s *Session) changes(st *sqltext.Statement) {
-	s.settings.change(st)
+// followSuccess follows a statement of the client's that has succeeded.
+func (s *Session) followSuccess(st *sqltext.Statement) {
+	s.settings.followStatement(st)
 	switch x := &s.exchange; {
 	case endsWithDiscard(st): // whatever becomes of what follows it
-		s.rebase(nil)
+		s.setSessionChoice(nil)
 	case st.Does(sqltext.ResetsAll):
-		x.rebases, x.chosen = true, nil
+		x.setsSessionChoice, x.chosen = true, nil
 	case st.Kind == sqltext.SetFence && st.Name == "resource" && !st.Does(sqltext.SetsLocally) && x.chosen != nil:
-		x.rebases = true
+		x.setsSessionChoice = true
 	}
 }
 
-func (s *Session) happens(e Event) { s.events = append(s.events, e) }
+func (s *Session) emit(e Event) { s.events = append(s.events, e) }
 
 // failure follows an ErrorResponse.
 func (s *Session) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	e, ok := wire.DecodeError(msg[wire.HeaderLen:])
 	if !ok {
-		return false, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
+		return false, fmt.Errorf("%w: an error that cannot be read", ErrUnexpectedReply)
 	}
 	x := &s.exchange
 	fatal := e.Fatal()
 	switch {
-	case fatal && (x.refusal == nil || !ofWord(&e)) && !s.ofReadOnly(&e):
-		s.happens(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
+	case fatal && (x.refusal == nil || !isRefusedWord(&e)) && !s.isReadOnlyError(&e):
+		s.emit(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
 		return true, nil
 	case x.kind == noExchange:
-		return false, fmt.Errorf("%w: an error while nothing is owed", ErrSurprise)
+		return false, fmt.Errorf("%w: an error while nothing is owed", ErrUnexpectedReply)
 	case x.kind == ownExchange:
 		if x.failed = true; s.txn == 'T' {
-			s.ahead = bytes.Clone(msg)
+			s.blockError = bytes.Clone(msg)
 		}
 		return true, nil
 	}
 	if fatal { // exit_on_error is on
-		defer s.happens(Event{Kind: EventEnded, Err: e})
+		defer s.emit(Event{Kind: EventEnded, Err: e})
 	}
 	x.failed, x.copyIn = true, false
 	x.skip = x.skip || x.kind == batchExchange && !x.synced
@@ -301,9 +301,9 @@ func (s *Session) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	return out != nil, nil
 }
 
-// ofReadOnly reports whether an error says that read-only mode has refused something of the client's: a write,
+// isReadOnlyError reports whether an error says that read-only mode has refused something of the client's: a write,
 // or READ WRITE behind a query.
-func (s *Session) ofReadOnly(e *wire.ServerError) bool {
+func (s *Session) isReadOnlyError(e *wire.ServerError) bool {
 	x := &s.exchange
 	return x.kind != ownExchange && s.choices.block != blockWrites && (e.Code == "25006" || x.unsure && e.Code == "25001" && e.Routine == "call_bool_check_hook")
 }
@@ -312,15 +312,15 @@ func (s *Session) ofReadOnly(e *wire.ServerError) bool {
 func (s *Session) errorFor(msg []byte, e *wire.ServerError) []byte {
 	x := &s.exchange
 	switch {
-	case x.refusal != nil && ofWord(e):
+	case x.refusal != nil && isRefusedWord(e):
 		return s.refuse(x.refusal, e.Severity, x.refused)
 	case x.refusal != nil && e.Code == "42601":
 		return s.ownSyntaxError(msg, e, x.refused.Text)
-	case s.ofReadOnly(e):
-		return s.refuse(cmp.Or(s.denied(), s.notLeader("")), e.Severity, Attempt{Text: s.running(), Write: true})
-	case s.ahead != nil && e.Code == "25P02":
-		out := s.ahead
-		s.ahead = nil
+	case s.isReadOnlyError(e):
+		return s.refuse(cmp.Or(s.deniedRefusal(), s.notLeaderRefusal("")), e.Severity, Attempt{Text: s.running(), Write: true})
+	case s.blockError != nil && e.Code == "25P02":
+		out := s.blockError
+		s.blockError = nil
 		return out
 	default:
 		return nil
@@ -339,19 +339,19 @@ func (s *Session) running() string {
 // refuse makes the error that the client gets for r.
 func (s *Session) refuse(r *fencing.Refusal, severity string, what Attempt) []byte {
 	if s.config.Mode == ModeFenced && r.SQLState == fencing.StateStartOver {
-		one := s.lagging()
+		one := s.refusedMembership()
 		one.epochs.expect(one.Status().Epoch)
 	}
 	over := s.config.Mode == ModeFenced && r.SQLState == fencing.StateSuperseded
 	if over && s.superseded() {
-		s.happens(Event{Kind: EventDiscarded})
+		s.emit(Event{Kind: EventDiscarded})
 		over = false
 	}
 	if rejection := s.Rejection(r, what); over {
-		severity, s.over = "FATAL", true
-		s.happens(Event{Kind: EventSuperseded, Resource: s.lagging().name(), Rejection: &rejection})
+		severity, s.closed = "FATAL", true
+		s.emit(Event{Kind: EventSuperseded, Resource: s.refusedMembership().name(), Rejection: &rejection})
 	} else if !r.Usage {
-		s.happens(Event{Kind: EventRefused, Rejection: &rejection})
+		s.emit(Event{Kind: EventRefused, Rejection: &rejection})
 	}
 	at := len(s.made)
 	s.made = wire.AppendServerError(s.made, wire.ServerError{Severity: severity, Code: r.SQLState, Message: r.Text(), Detail: r.Detail, Hint: r.Hint})

@@ -12,10 +12,10 @@ type settings struct {
 	// readOnly: default_transaction_read_only is on, as the server has reported or confirmed.
 	readOnly bool
 	// unsure: the open block may be READ WRITE.
-	unsure bool
-	told   bool // what the client was last told of default_transaction_read_only
-	own    ownDefault
-	shown  shown
+	unsure           bool
+	reportedReadOnly bool // what the client was last told of default_transaction_read_only
+	own              ownDefault
+	shown            shown
 	// renamed is the application_name that was reported last, "" if that is not new.
 	renamed string
 }
@@ -47,15 +47,15 @@ func (has *shown) overwrites(st *sqltext.Statement) {
 func (c *settings) begin(parameters [][]byte) {
 	c.reading = sqltext.DefaultSettings
 	for _, body := range parameters {
-		c.learn(body)
+		c.followParameter(body)
 	}
 	c.renamed = ""
 	c.own = ownDefault{c.readOnly, c.readOnly, c.readOnly}
-	c.told = c.readOnly
+	c.reportedReadOnly = c.readOnly
 }
 
-// learn takes a ParameterStatus, and reports whether it is that of default_transaction_read_only.
-func (c *settings) learn(body []byte) (ofMode bool) {
+// followParameter takes a ParameterStatus, and reports whether it is that of default_transaction_read_only.
+func (c *settings) followParameter(body []byte) (ofMode bool) {
 	name, value, ok := wire.DecodeParameterStatus(body)
 	if !ok {
 		return false
@@ -74,8 +74,8 @@ func (c *settings) learn(body []byte) (ofMode bool) {
 	return false
 }
 
-// change follows a statement of the client's that has succeeded.
-func (c *settings) change(st *sqltext.Statement) {
+// followStatement follows a statement of the client's that has succeeded.
+func (c *settings) followStatement(st *sqltext.Statement) {
 	switch {
 	case st.Does(sqltext.SetsDefaultReadOnly):
 		c.own.client = true
@@ -86,9 +86,9 @@ func (c *settings) change(st *sqltext.Statement) {
 	}
 }
 
-// tag follows a CommandComplete.
-func (c *settings) tag(tag string) {
-	switch tag {
+// followTag follows a CommandComplete.
+func (c *settings) followTag(followTag string) {
+	switch followTag {
 	case "DISCARD ALL", "RESET":
 		c.shown = shown{}
 	case "ROLLBACK":

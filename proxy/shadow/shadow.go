@@ -55,7 +55,7 @@ type transaction struct {
 	announced fencing.Epoch // which the client knew when it began
 	led       bool          // the worker led then, under that epoch
 	wrote     bool          // it had more than reads
-	told      bool          // it is in found
+	recorded  bool          // it is in found
 }
 
 // New returns the Watch of a session that has sent nothing yet.
@@ -70,21 +70,21 @@ func (w *Watch) Found() []fencing.Rejection {
 	return found
 }
 
-// Sees follows a message of the client's that is relayed. body is all of a Query, Parse, Execute or
+// ClientSent follows a message of the client's that is relayed. body is all of a Query, Parse, Execute or
 // Close, a Bind up to the end of its two names, and what is there of any other message. reading is
 // how the server reads a text.
-func (w *Watch) Sees(typ byte, body []byte, reading sqltext.Settings) {
+func (w *Watch) ClientSent(typ byte, body []byte, reading sqltext.Settings) {
 	switch typ {
 	case 'Q', 'F', 'P', 'B', 'D', 'E', 'C':
 		if !w.inBatch && w.status == 'I' {
-			w.begins()
+			w.beginTransaction()
 		}
 	}
 	switch typ {
 	case 'Q':
 		w.query(body, reading)
 	case 'F':
-		w.runs(nil, []byte(sqltext.FunctionCall))
+		w.ran(nil, []byte(sqltext.FunctionCall))
 	case 'P', 'B', 'D', 'E', 'C':
 		w.inBatch = true
 		w.extended(typ, body, reading)
@@ -96,8 +96,8 @@ func (w *Watch) Sees(typ byte, body []byte, reading sqltext.Settings) {
 // Ready follows a ReadyForQuery with this status, by which everything that was seen is answered.
 func (w *Watch) Ready(status byte) { w.status = status }
 
-// begins begins a transaction.
-func (w *Watch) begins() {
+// beginTransaction begins a transaction.
+func (w *Watch) beginTransaction() {
 	st := w.config.Status()
 	w.txn = transaction{announced: w.announced, led: st.CanWrite() && w.announced == st.Epoch}
 	w.portals.clear()
@@ -111,10 +111,10 @@ func (w *Watch) query(body []byte, reading sqltext.Settings) {
 	}
 	all, known := w.statements(sql, reading)
 	if !known {
-		w.runs(nil, sql)
+		w.ran(nil, sql)
 	}
 	for i := range all {
-		w.runs(&all[i], sql)
+		w.ran(&all[i], sql)
 	}
 }
 
@@ -130,7 +130,7 @@ func (w *Watch) extended(typ byte, body []byte, reading sqltext.Settings) {
 		w.portals.set(name, w.names.get(of))
 	case 'E':
 		e := w.portals.get(name)
-		w.runs(e.statement, e.text)
+		w.ran(e.statement, e.text)
 	case 'C':
 		if of, _, ok := wire.CString(body[min(1, len(body)):]); ok && body[0] == 'S' {
 			w.names.remove(of)
@@ -167,35 +167,35 @@ func (w *Watch) statements(sql []byte, reading sqltext.Settings) (all []sqltext.
 	return t.Statements, t.Known
 }
 
-// runs follows a statement that the client runs, of this text. Nothing is known of one that is nil.
-func (w *Watch) runs(s *sqltext.Statement, text []byte) {
+// ran follows a statement that the client runs, of this text. Nothing is known of one that is nil.
+func (w *Watch) ran(s *sqltext.Statement, text []byte) {
 	if s != nil && s.Does(sqltext.Executes) {
 		if e := w.names.get([]byte(s.Name)); e.statement == nil || !e.statement.Does(sqltext.Executes) {
 			s = e.statement
 		}
 	}
 	if w.status != 'E' { // there, nothing runs but what ends the block
-		w.judge(s, text)
+		w.check(s, text)
 	}
 	if s != nil {
 		w.follow(s, text)
 	}
 }
 
-// judge records the statement if enforce: on would refuse it, or a grant would have ended its
+// check records the statement if enforce: on would refuse it, or a grant would have ended its
 // transaction, unless something of the transaction is recorded.
-func (w *Watch) judge(s *sqltext.Statement, text []byte) {
+func (w *Watch) check(s *sqltext.Statement, text []byte) {
 	st, t, write := w.config.Status(), &w.txn, w.writes(s)
 	switch {
-	case t.told, s != nil && s.Kind == sqltext.Rollback:
+	case t.recorded, s != nil && s.Kind == sqltext.Rollback:
 	case t.led && st.Role == fencing.Superseded:
 		r := *w.superseded(st)
 		r.Message += "; the grant would have waited for this transaction, and ended it after lease.grace"
-		w.tell(st, &r, s, text, write || t.wrote)
+		w.record(st, &r, s, text, write || t.wrote)
 	case s != nil && s.Kind == sqltext.Refused:
-		w.tell(st, fencing.TwoPhaseRefusal, s, text, true)
+		w.record(st, fencing.TwoPhaseRefusal, s, text, true)
 	case write && !t.led:
-		w.judgeWrite(st, s, text)
+		w.checkWrite(st, s, text)
 	}
 	t.wrote = t.wrote || write
 }
@@ -205,15 +205,15 @@ func (w *Watch) writes(s *sqltext.Statement) bool {
 	return s == nil || !s.Read && !(s.Does(sqltext.ReadsSince16) && w.config.Version.KeepsReadOnly())
 }
 
-// judgeWrite judges a write in a transaction that did not begin as a leader's. If the lease is vacant, the
+// checkWrite judges a write in a transaction that did not begin as a leader's. If the lease is vacant, the
 // candidacy tries to lead, and nothing is recorded: the worker may lead in a moment.
-func (w *Watch) judgeWrite(st *fencing.Status, s *sqltext.Statement, text []byte) {
+func (w *Watch) checkWrite(st *fencing.Status, s *sqltext.Statement, text []byte) {
 	switch r := w.refusal(st); {
 	case r == nil:
 	case st.Vacant && st.Fault == nil:
 		w.config.Campaign()
 	default:
-		w.tell(st, r, s, text, true)
+		w.record(st, r, s, text, true)
 		if r.SQLState == fencing.StateStartOver {
 			w.announced = st.Epoch // by the refusal
 		}
@@ -235,8 +235,8 @@ func (w *Watch) refusal(st *fencing.Status) *fencing.Refusal {
 	case st.Role == fencing.Superseded:
 		return w.superseded(st)
 	}
-	standing := fencing.RefusedWorker{Resource: c.Resource, Worker: c.Worker, Nameless: c.Nameless, Status: st, Trouble: c.Trouble()}
-	return fencing.ReadOnlyRefusal(c.Resource, c.Worker, c.Incarnation, st).WithCause(standing)
+	worker := fencing.RefusedWorker{Resource: c.Resource, Worker: c.Worker, Nameless: c.Nameless, Status: st, Trouble: c.Trouble()}
+	return fencing.ReadOnlyRefusal(c.Resource, c.Worker, c.Incarnation, st).WithCause(worker)
 }
 
 func (w *Watch) superseded(st *fencing.Status) *fencing.Refusal {
@@ -255,10 +255,10 @@ func verb(s *sqltext.Statement, text []byte) string {
 	}
 }
 
-// tell records what r would have refused.
-func (w *Watch) tell(st *fencing.Status, r *fencing.Refusal, s *sqltext.Statement, text []byte, write bool) {
+// record records what r would have refused.
+func (w *Watch) record(st *fencing.Status, r *fencing.Refusal, s *sqltext.Statement, text []byte, write bool) {
 	c := &w.config
-	w.txn.told = true
+	w.txn.recorded = true
 	finding := fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker}
 	w.found = append(w.found, fencing.Rejection{
 		Resource: c.Resource, Worker: c.Worker, Incarnation: c.Incarnation,
@@ -277,7 +277,7 @@ func (w *Watch) follow(s *sqltext.Statement, text []byte) {
 		if s.Does(sqltext.Chains) {
 			w.status = 'T'
 		}
-		w.begins()
+		w.beginTransaction()
 	case s.Kind == sqltext.Begin && w.status == 'I', s.Kind == sqltext.RollbackTo && w.status == 'E':
 		w.status = 'T'
 	case w.status == 'E':

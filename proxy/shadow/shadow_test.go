@@ -47,7 +47,7 @@ func (w *watched) sends(messages ...[]byte) {
 	for _, b := range messages {
 		for len(b) > 0 {
 			f, _, _ := wire.PeekFrame(b)
-			w.Sees(f.Type, b[wire.HeaderLen:f.Size], sqltext.DefaultSettings)
+			w.ClientSent(f.Type, b[wire.HeaderLen:f.Size], sqltext.DefaultSettings)
 			b = b[f.Size:]
 		}
 	}
@@ -59,8 +59,8 @@ func (w *watched) does(status byte, messages ...[]byte) {
 	w.Ready(status)
 }
 
-// told returns what was found: SQLSTATE, whether it is a write, and the statement.
-func (w *watched) told() (lines []string) {
+// lines returns what was found: SQLSTATE, whether it is a write, and the statement.
+func (w *watched) lines() (lines []string) {
 	for _, r := range w.Found() {
 		kind := "read"
 		if r.Write {
@@ -73,7 +73,7 @@ func (w *watched) told() (lines []string) {
 
 func (w *watched) expect(t *testing.T, want ...string) {
 	t.Helper()
-	if got := w.told(); !slices.Equal(got, want) {
+	if got := w.lines(); !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -115,7 +115,7 @@ func TestWhatIsFound(t *testing.T) {
 			w := watch(version, c.status, c.announced)
 			w.does('T', Q("begin"))
 			w.does('T', Q("lock t in access share mode"))
-			if got := w.told(); (len(got) > 0) != (state != "") {
+			if got := w.lines(); (len(got) > 0) != (state != "") {
 				t.Errorf("version %d, %s: %q", version, c.status.Role, got)
 			}
 		}
@@ -124,7 +124,7 @@ func TestWhatIsFound(t *testing.T) {
 		w.expect(t)
 		w.Ready('I')
 		w.does('I', wiretest.Msg('F', []byte{0, 0, 0, 1}))
-		if got := w.told(); (len(got) > 0) != (c.state != "") {
+		if got := w.lines(); (len(got) > 0) != (c.state != "") {
 			t.Errorf("%s, a fast path call: %q", c.status.Role, got)
 		}
 		w.does('I', Q("commit prepared 'x'"))
@@ -180,7 +180,7 @@ func TestATransactionIsToldOnce(t *testing.T) {
 	} {
 		w := watch(18, superseded, 3)
 		c.plays(w)
-		if got := w.told(); !slices.Equal(got, c.want) {
+		if got := w.lines(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: found %q, want %q", name, got, c.want)
 		}
 	}
@@ -215,7 +215,7 @@ func TestATransactionThatOutlivesItsEpoch(t *testing.T) {
 				t.Errorf("%s: %s", name, r.Message)
 			}
 		}
-		if lines = append(lines, w.told()...); !slices.Equal(lines, c.want) {
+		if lines = append(lines, w.lines()...); !slices.Equal(lines, c.want) {
 			t.Errorf("%s: found %q, want %q", name, lines, c.want)
 		}
 	}
@@ -250,7 +250,7 @@ func TestWhichEpochTheClientKnows(t *testing.T) {
 			w.does('I', Q(write))
 		}
 		w.does('I', Q(write))
-		if got := w.told(); !slices.Equal(got, want) {
+		if got := w.lines(); !slices.Equal(got, want) {
 			t.Errorf("%s: found %q, want %q", first, got, want)
 		}
 	}
@@ -345,7 +345,7 @@ func TestNoMessageIsTooShort(t *testing.T) {
 	w := watch(18, follows, 0)
 	for _, typ := range []byte("QPBDECFSHdcfX\x00") {
 		for _, body := range []string{"", "\x00", "S", "Sx", "P\x00", "x\x00y"} {
-			w.Sees(typ, []byte(body), sqltext.Settings{})
+			w.ClientSent(typ, []byte(body), sqltext.Settings{})
 		}
 		w.Ready('I')
 	}
