@@ -162,7 +162,7 @@ func listGuards(ctx context.Context, t terminal, conn *pgx.Conn) error {
 		if g.Lost() {
 			notes = append(notes, fmt.Sprintf("table %s is recorded as guarded, and has no guard: run guard add again that guarded it, or guard remove", g.Table))
 		}
-		if behind := g.Behind(); len(behind) > 0 {
+		if behind := g.LaterTriggers(); len(behind) > 0 {
 			notes = append(notes, fmt.Sprintf("triggers that fire behind the guard of table %s could change its stamps: %s. Rename them (ALTER TRIGGER ... RENAME TO), so that their names sort before ~fencepost",
 				g.Table, strings.Join(behind, ", ")))
 		}

@@ -29,8 +29,8 @@ type Table struct {
 	Partitioned bool
 	// InForce: the trigger that stamps its rows is there, and fires always.
 	InForce bool
-	// Behind are triggers that fire behind that one, and could change the stamp.
-	Behind []string
+	// LaterTriggers are triggers that fire behind that one, and could change the stamp.
+	LaterTriggers []string
 	// Unreadable says why its rows cannot be read, "" if they can.
 	Unreadable string
 	Facts
@@ -104,7 +104,7 @@ func (s *Session) Tables(ctx context.Context) ([]Table, error) {
 			return err
 		}
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Table, err error) {
-			return t, row.Scan(&t.Resource, &t.Root, &t.Name, &t.oid, &t.Stamp, &t.InForce, &t.Behind, &t.Lost, &t.Bare, &t.Alike)
+			return t, row.Scan(&t.Resource, &t.Root, &t.Name, &t.oid, &t.Stamp, &t.InForce, &t.LaterTriggers, &t.Lost, &t.Bare, &t.Alike)
 		})
 		return err
 	})

@@ -19,8 +19,8 @@ const awaitedSQL = `SELECT a.pid, coalesce(pg_get_userbyid(a.usesysid)::text, ''
 		AND EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $3 AND r.pid = a.pid AND r.backend_start = a.backend_start)
 	ORDER BY a.state_change, a.pid`
 
-// tellAwaited says which backends the grant waits for and ends.
-func (w *watch) tellAwaited(ctx context.Context) {
+// reportAwaited says which backends the grant waits for and ends.
+func (w *watch) reportAwaited(ctx context.Context) {
 	drains := !w.drained.IsZero()
 	if !drains && len(w.ends) == 0 {
 		w.fence.store.cfg.Awaited(w.fence.resource, nil)

@@ -156,11 +156,11 @@ func (w *blockers) logEnded(b endedBackend) {
 // report tells the operator what blocks the grant and cannot be ended, if that has changed
 // since the last report about the resource, of this grant or of one before.
 func (w *blockers) report(blocked []string) {
-	w.tell("takeover blocked by a transaction the control role cannot end", blocked)
+	w.reportAs("takeover blocked by a transaction the control role cannot end", blocked)
 }
 
-// tell is report for an obstacle of any kind, which the log line names.
-func (w *blockers) tell(what string, blocked []string) {
+// reportAs is report for an obstacle of any kind, which the log line names.
+func (w *blockers) reportAs(what string, blocked []string) {
 	slices.Sort(blocked)
 	if w.fence.store.reports.change(w.fence.resource, blocked, w.fence.store.cfg.Blocked) && len(blocked) > 0 {
 		w.log.Warn(what, zap.String("resource", w.fence.resource), zap.Strings("blocked_by", blocked))
@@ -184,36 +184,36 @@ func (w *blockers) gaveUp(ctx context.Context, err error) {
 }
 
 // reports are the last reports about each resource. They outlive a grant, because one that
-// was given up is followed by another one. A report about which nobody has looked for unlookedFor is dropped:
+// was given up is followed by another one. A report about which nobody has looked for reportLifetime is dropped:
 // what it names may be gone.
 type reports struct {
 	mu sync.Mutex
 	by map[string][]string // by resource
 	// blocking are the transactions that blocked the last grant which was given up, by resource.
 	blocking map[string][]string
-	looking  map[string]*looking // by resource
+	watchers map[string]*watchers // by resource
 }
 
-// looking is who looks at what blocks a resource.
-type looking struct {
+// watchers is who looks at what blocks a resource.
+type watchers struct {
 	n    int         // grants, and calls of AwaitUnblocked
 	drop *time.Timer // drops the report, nil while somebody looks
 }
 
-// unlookedFor is longer than the pause between two attempts of a grant whose lease is kept.
-const unlookedFor = 5 * time.Second
+// reportLifetime is longer than the pause between two attempts of a grant whose lease is kept.
+const reportLifetime = 5 * time.Second
 
-// looks records that somebody looks at what blocks the resource, until done is called.
-func (r *reports) looks(resource string, tell func(resource string, by []string)) (done func()) {
+// startWatch records that somebody looks at what blocks the resource, until done is called.
+func (r *reports) startWatch(resource string, notify func(resource string, by []string)) (done func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.looking == nil {
-		r.looking = make(map[string]*looking)
+	if r.watchers == nil {
+		r.watchers = make(map[string]*watchers)
 	}
-	l := r.looking[resource]
+	l := r.watchers[resource]
 	if l == nil {
-		l = &looking{}
-		r.looking[resource] = l
+		l = &watchers{}
+		r.watchers[resource] = l
 	}
 	l.n++
 	if l.drop != nil {
@@ -227,19 +227,19 @@ func (r *reports) looks(resource string, tell func(resource string, by []string)
 			return
 		}
 		if len(r.by[resource]) == 0 {
-			delete(r.looking, resource)
+			delete(r.watchers, resource)
 			return
 		}
 		var drop *time.Timer
-		drop = time.AfterFunc(unlookedFor, func() {
+		drop = time.AfterFunc(reportLifetime, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if l.drop != drop {
 				return // somebody has looked since
 			}
-			delete(r.looking, resource)
+			delete(r.watchers, resource)
 			delete(r.blocking, resource)
-			r.changeLocked(resource, nil, tell)
+			r.changeLocked(resource, nil, notify)
 		})
 		l.drop = drop
 	}
@@ -275,14 +275,14 @@ func (r *reports) of(resource string) []string {
 }
 
 // change records a report, and tells of it if it differs from the last one, which it returns.
-func (r *reports) change(resource string, by []string, tell func(resource string, by []string)) bool {
+func (r *reports) change(resource string, by []string, notify func(resource string, by []string)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.changeLocked(resource, by, tell)
+	return r.changeLocked(resource, by, notify)
 }
 
 // changeLocked is change. r.mu is held, so that what is told is told in order.
-func (r *reports) changeLocked(resource string, by []string, tell func(resource string, by []string)) bool {
+func (r *reports) changeLocked(resource string, by []string, notify func(resource string, by []string)) bool {
 	if slices.Equal(by, r.by[resource]) {
 		return false
 	}
@@ -292,7 +292,7 @@ func (r *reports) changeLocked(resource string, by []string, tell func(resource 
 	if r.by[resource] = by; len(by) == 0 {
 		delete(r.by, resource)
 	}
-	tell(resource, by)
+	notify(resource, by)
 	return true
 }
 

@@ -18,9 +18,9 @@ type drain struct {
 	Epoch    fencing.Epoch `json:"epoch"` // that ends
 }
 
-// tellDrain tells this proxy and all others that a grant waits for the backends that are registered
+// notifyDrain tells this proxy and all others that a grant waits for the backends that are registered
 // under an epoch or an older one. Nothing depends on that: the grant ends what is still there.
-func (f *Fence) tellDrain(ctx context.Context, e fencing.Epoch) {
+func (f *Fence) notifyDrain(ctx context.Context, e fencing.Epoch) {
 	f.store.cfg.Draining(f.resource, e)
 	payload, err := json.Marshal(drain{f.resource, e})
 	if err == nil {
@@ -39,7 +39,7 @@ const drainsSQL = `SELECT EXISTS (SELECT FROM fencepost.fence f CROSS JOIN LATER
 
 // FollowDrains calls told for each grant of the database that waits for registered backends, until ctx
 // ends or the connection is lost. The backends are those that are registered under the epoch or an older one.
-func (s *Store) FollowDrains(ctx context.Context, told func(resource string, e fencing.Epoch)) error {
+func (s *Store) FollowDrains(ctx context.Context, notify func(resource string, e fencing.Epoch)) error {
 	pooled, err := s.free.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("follow the grants of database %q: %w", s.cfg.Database, s.explain(err))
@@ -58,7 +58,7 @@ func (s *Store) FollowDrains(ctx context.Context, told func(resource string, e f
 		if err != nil {
 			return fmt.Errorf("follow the grants of database %q: %w", s.cfg.Database, err)
 		}
-		if err := s.Drain(ctx, n.Payload, told); err != nil {
+		if err := s.Drain(ctx, n.Payload, notify); err != nil {
 			return err
 		}
 	}
@@ -66,7 +66,7 @@ func (s *Store) FollowDrains(ctx context.Context, told func(resource string, e f
 
 // Drain calls told if a notification is of a grant that waits for registered backends. It makes sure that there is such
 // a grant: whoever knows the channel may send a notification, which must not end anybody's sessions.
-func (s *Store) Drain(ctx context.Context, payload string, told func(resource string, e fencing.Epoch)) error {
+func (s *Store) Drain(ctx context.Context, payload string, notify func(resource string, e fencing.Epoch)) error {
 	var d drain
 	if json.Unmarshal([]byte(payload), &d) != nil { // it is of a changed lease
 		return nil
@@ -78,7 +78,7 @@ func (s *Store) Drain(ctx context.Context, payload string, told func(resource st
 		return fmt.Errorf("follow the grants of database %q: %w", s.cfg.Database, s.explain(err))
 	}
 	if drains {
-		told(d.Resource, d.Epoch)
+		notify(d.Resource, d.Epoch)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func (s *Store) confirm(ctx context.Context, fences []int32) (map[int32]grantID,
 	switch {
 	case err != nil:
 		return nil, err
-	case unconfirmed(pg):
+	case isUnconfirmed(pg):
 		return nil, ErrUnconfirmed
 	}
 	for fence, g := range durable {
@@ -122,7 +122,7 @@ func AwaitStandbys(ctx context.Context, cfg *pgx.ConnConfig) error {
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // whatever it has to say is known by now
 	_, err = conn.PgConn().Exec(ctx, awaitStandbysSQL).ReadAll()
 	switch {
-	case unconfirmed(conn.PgConn()), ctx.Err() != nil:
+	case isUnconfirmed(conn.PgConn()), ctx.Err() != nil:
 		return ErrUnconfirmed
 	case err != nil:
 		return fmt.Errorf("commit what the synchronous standbys have to confirm: %w", err)

@@ -139,9 +139,9 @@ func codeOf(err error) string {
 	return ""
 }
 
-// retryable reports whether a grant that failed with err may be retried at once,
+// isRetryable reports whether a grant that failed with err may be retried at once,
 // because a concurrent lock interfered and nothing was recorded.
-func retryable(err error) bool {
+func isRetryable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return false
@@ -156,7 +156,7 @@ const noticesKey = "fencepost.notices"
 // keepNotice stores a server warning with its connection. It runs in the goroutine that
 // uses the connection.
 func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
-	if progress, ok := c.CustomData()[progressKey].(*drainProgress); ok && progress.saw(n) {
+	if progress, ok := c.CustomData()[progressKey].(*drainProgress); ok && progress.take(n) {
 		return
 	}
 	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
@@ -177,8 +177,8 @@ type drainProgress struct {
 // progressKey is the key of the drainProgress among the data of a connection.
 const progressKey = "fencepost.progress"
 
-// saw takes a notice, and reports whether fencepost.drain has sent it.
-func (p *drainProgress) saw(n *pgconn.Notice) bool {
+// take takes a notice, and reports whether fencepost.drain has sent it.
+func (p *drainProgress) take(n *pgconn.Notice) bool {
 	switch n.Message {
 	case drainNotice:
 		epoch, err := strconv.ParseInt(n.Detail, 10, 64)
@@ -230,10 +230,10 @@ const drainNotice = "fencepost waits for registered backends"
 // endedNotice is how fencepost.drain tells of a backend that it has terminated.
 const endedNotice = "fencepost has terminated a registered backend"
 
-// unconfirmed reports whether the standbys that the last commit waited for did not
+// isUnconfirmed reports whether the standbys that the last commit waited for did not
 // confirm it. It recognises the warning by the server routine that raised it, because
 // the warning's text is translated and a user's own WARNING has the same SQLSTATE.
-func unconfirmed(c *pgconn.PgConn) bool {
+func isUnconfirmed(c *pgconn.PgConn) bool {
 	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
 	for _, n := range kept {
 		if n.Routine == "SyncRepWaitForLSN" {

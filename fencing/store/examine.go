@@ -38,7 +38,7 @@ const versionSQL = `SELECT (SELECT coalesce(max(version), 0) FROM fencepost.sche
 // examine checks for what would otherwise fail later: the schema, its version, and the
 // privileges of the control role.
 func (s *Store) examine(ctx context.Context) error {
-	if err := s.owns(ctx, s.free); err != nil {
+	if err := s.checkOwner(ctx, s.free); err != nil {
 		return err
 	}
 	var version int
@@ -76,9 +76,9 @@ func (s *Store) examine(ctx context.Context) error {
 	return nil
 }
 
-// owns returns an error unless the schema is there, and the control role has the rights of its owner. The error is
+// checkOwner returns an error unless the schema is there, and the control role has the rights of its owner. The error is
 // fencing.ErrNoFence if there is none.
-func (s *Store) owns(ctx context.Context, q owner.Querier) error {
+func (s *Store) checkOwner(ctx context.Context, q owner.Querier) error {
 	by, err := owner.Of(ctx, q)
 	var foreign *owner.ForeignError
 	var unusable *Unusable
@@ -128,8 +128,8 @@ func (s *Store) Examine(ctx context.Context) error {
 // cannot write.
 const enterableSQL = `(to_regprocedure('fencepost.enter(integer,integer,text,text,bigint,text,text,bigint,bigint)') IS NOT NULL AND to_regprocedure('fencepost.holds(fencepost.fence,bigint,bigint,text)') IS NOT NULL)`
 
-// unenterable returns the error of a fence where nobody can be registered, nil if the database has what that calls.
-func (f *Fence) unenterable(ctx context.Context) error {
+// checkEnterable returns the error of a fence where nobody can be registered, nil if the database has what that calls.
+func (f *Fence) checkEnterable(ctx context.Context) error {
 	var can bool
 	if err := f.store.free.QueryRow(ctx, "SELECT "+enterableSQL).Scan(&can); err != nil || can {
 		return err

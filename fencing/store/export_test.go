@@ -14,8 +14,8 @@ func (r *StateReader) Renewing() bool { return r.next != nil }
 // Abort closes a connection at once, and Within dials connections that last as long as a tenure.
 var (
 	Abort  = abort
-	Within = within
+	Within = dialWithin
 )
 
 // Silent reports whether an error is of a server of which nothing was heard.
-var Silent = silent
+var Silent = isSilent

@@ -11,10 +11,10 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// settle is how long Record waits for a grant in progress. It is long enough for a
+// recordWait is how long Record waits for a grant in progress. It is long enough for a
 // grant that ended a backend to return on a loaded machine, so that the backend's
 // client is told why.
-const settle = 2 * time.Second
+const recordWait = 2 * time.Second
 
 // fenceSlots is how many statements of one fence may wait for its lock at once. It
 // keeps a stuck resource from occupying all connections.
@@ -51,7 +51,7 @@ func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
 	register := func() error { return s.free.QueryRow(ctx, "SELECT fencepost.register($1)", resource).Scan(&f.id) }
 	err := register()
-	for n := 1; (codeOf(err) == codeNoRow || retryable(err)) && n < attempts; n++ { // an operator removed it meanwhile
+	for n := 1; (codeOf(err) == codeNoRow || isRetryable(err)) && n < attempts; n++ { // an operator removed it meanwhile
 		err = register()
 	}
 	if err == nil { // the first resource may have changed the identity
@@ -79,7 +79,7 @@ func (f *Fence) Resource() string { return f.resource }
 // it: Record waits up to confirmPatience for that, and a later call returns what has become
 // known since.
 func (f *Fence) Record(ctx context.Context) (fencing.Record, error) {
-	state, err := f.state(ctx, settle)
+	state, err := f.state(ctx, recordWait)
 	if err != nil {
 		return fencing.Record{}, fmt.Errorf("read the fence of resource %q: %w", f.resource, err)
 	}

@@ -57,7 +57,7 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout) // the server may have frozen since
 	defer cancel()
 	if errors.Is(err, pgx.ErrNoRows) {
-		if err = f.unenterable(ctx); err == nil {
+		if err = f.checkEnterable(ctx); err == nil {
 			err = f.replaced()
 		}
 	}
@@ -68,7 +68,7 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 // statement returns. It retries if concurrent locks interfered, or if it gave its turn to
 // another grant.
 func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, error) {
-	defer f.store.reports.looks(f.resource, f.store.cfg.Blocked)()
+	defer f.store.reports.startWatch(f.resource, f.store.cfg.Blocked)()
 	w := &blockers{fence: f, log: f.store.log, began: time.Now()}
 	for n := 1; ; {
 		number, err := f.turn(ctx, w, sql, withGrace(args, time.Since(w.began)))
@@ -77,8 +77,8 @@ func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, er
 			w.report(nil)
 			return number, nil
 		case errors.Is(err, errYielded): // it waits for its next turn
-		case n == attempts || !retryable(err) || ctx.Err() != nil:
-			err = f.blame(ctx, err)
+		case n == attempts || !isRetryable(err) || ctx.Err() != nil:
+			err = f.explainGrant(ctx, err)
 			w.gaveUp(ctx, err)
 			return 0, err
 		default:
@@ -148,7 +148,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 		defer f.store.discard(conn, aborted)
 	}
 	switch {
-	case unconfirmed(pg):
+	case isUnconfirmed(pg):
 		return ErrUnconfirmed
 	case err == nil:
 		return nil
@@ -177,8 +177,8 @@ func (s *Store) discard(conn *pgxpool.Conn, aborted bool) {
 	_ = closes.Close(ctx)
 }
 
-// blame converts the error of a grant into one that callers can distinguish.
-func (f *Fence) blame(ctx context.Context, err error) error {
+// explainGrant converts the error of a grant into one that callers can distinguish.
+func (f *Fence) explainGrant(ctx context.Context, err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == codeInUse {
 		return &GrantBlockedError{Resource: f.resource, Holders: []string{pg.Message}}

@@ -68,14 +68,14 @@ func remedy(code string) string {
 // Probe connects to a database as the control role, on a connection of its own, and
 // examines what Store.Examine would.
 func Probe(ctx context.Context, cfg Config) error {
-	return once(ctx, cfg, func(s *Store) error { return s.Examine(ctx) })
+	return withStore(ctx, cfg, func(s *Store) error { return s.Examine(ctx) })
 }
 
 // Answers reports whether the server answers, whatever it says, although a statement has failed with this error. If the
 // error leaves that open, it asks on a new connection. No lock can hold that up, not even one on a catalog, for which
 // every login waits while sessions that exist go on.
 func (s *Store) Answers(ctx context.Context, failed error) bool {
-	return !silent(failed) || !silent(s.greet(ctx))
+	return !isSilent(failed) || !isSilent(s.greet(ctx))
 }
 
 // greet connects to the server without a user. Postgres refuses that before it reads anything of a database, and what does
@@ -103,9 +103,9 @@ func (s *Store) greet(ctx context.Context) error {
 	return err
 }
 
-// silent reports whether err is of a server of which nothing was heard. A certificate that is not accepted is no silence,
+// isSilent reports whether err is of a server of which nothing was heard. A certificate that is not accepted is no silence,
 // and nor is a process without file descriptors: they say nothing of connections that exist.
-func silent(err error) bool {
+func isSilent(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
 	var unknown interface{ Remedy() string } // of an operator, for example when nobody knows which server is the primary
@@ -125,7 +125,7 @@ func silent(err error) bool {
 // Databases connects to cfg.Database and returns at most limit databases of the server
 // that the control role may connect to. Templates are not among them.
 func Databases(ctx context.Context, cfg Config, limit int) (names []string, err error) {
-	err = once(ctx, cfg, func(s *Store) error {
+	err = withStore(ctx, cfg, func(s *Store) error {
 		rows, err := s.free.Query(ctx, `SELECT datname FROM pg_database
 			WHERE datallowconn AND NOT datistemplate AND has_database_privilege(oid, 'CONNECT') ORDER BY oid LIMIT $1`, limit)
 		if err != nil {
@@ -147,7 +147,7 @@ type Login struct {
 
 // LogIn logs in to cfg.Database, asks which of the databases the server has, and whether it is a standby.
 func LogIn(ctx context.Context, cfg Config, databases []string) (found Login, err error) {
-	err = once(ctx, cfg, func(s *Store) error {
+	err = withStore(ctx, cfg, func(s *Store) error {
 		err := s.free.QueryRow(ctx, `SELECT pg_is_in_recovery(),
 			ARRAY(SELECT n FROM unnest($1::text[]) n WHERE NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = n::name))`, databases).
 			Scan(&found.Standby, &found.Missing)
@@ -159,7 +159,7 @@ func LogIn(ctx context.Context, cfg Config, databases []string) (found Login, er
 // Look connects to a database as the control role and calls look with that connection,
 // which is closed afterwards.
 func Look(ctx context.Context, cfg Config, look func(*pgx.Conn) error) error {
-	return once(ctx, cfg, func(s *Store) error {
+	return withStore(ctx, cfg, func(s *Store) error {
 		conn, err := s.free.Acquire(ctx)
 		if err != nil {
 			return s.explain(err)
@@ -169,8 +169,8 @@ func Look(ctx context.Context, cfg Config, look func(*pgx.Conn) error) error {
 	})
 }
 
-// once calls do with a store that has a single connection.
-func once(ctx context.Context, cfg Config, do func(s *Store) error) error {
+// withStore calls do with a store that has a single connection.
+func withStore(ctx context.Context, cfg Config, do func(s *Store) error) error {
 	cfg = cfg.withDefaults()
 	pool, err := newPool(ctx, cfg, 1, finish, func() {})
 	if err == nil {

@@ -42,14 +42,14 @@ func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) 
 	f.arrivals.mu.Unlock()
 	select {
 	case err := <-a.done:
-		return entry, f.ofBackend(a, err)
+		return entry, f.backendError(a, err)
 	case <-ctx.Done():
-		return entry, f.ofBackend(a, context.Cause(ctx))
+		return entry, f.backendError(a, context.Cause(ctx))
 	}
 }
 
-// ofBackend says of which backend an error is.
-func (f *Fence) ofBackend(a *arrival, err error) error {
+// backendError says of which backend an error is.
+func (f *Fence) backendError(a *arrival, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -111,16 +111,16 @@ const enterSQL = `SELECT pg_catalog.set_config('lock_timeout', $9, true), pg_cat
 // enter registers backends.
 func (f *Fence) enter(ctx context.Context, all []*arrival) error {
 	n := len(all)
-	pids, notes, told, held := make([]int32, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	pids, notes, announced, held := make([]int32, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	started, begun, workers, incarnations := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	for i, a := range all {
 		e := a.request
-		pids[i], notes[i], told[i], held[i] = int32(e.PID), a.note, int64(e.Announced), int64(e.Held)
+		pids[i], notes[i], announced[i], held[i] = int32(e.PID), a.note, int64(e.Announced), int64(e.Held)
 		started[i], begun[i], workers[i], incarnations[i] = e.Started, e.Begun, fencing.Name(e.Worker), e.Incarnation
 	}
 	return f.retry(ctx, 0, func() (bool, error) {
 		err := f.store.read(ctx, func() error {
-			_, err := f.store.fences.Exec(ctx, enterSQL, f.id, pids, started, begun, notes, workers, told, held, quickLock.String(), incarnations)
+			_, err := f.store.fences.Exec(ctx, enterSQL, f.id, pids, started, begun, notes, workers, announced, held, quickLock.String(), incarnations)
 			return err
 		})
 		if codeOf(err) == codeLocked {

@@ -53,14 +53,14 @@ func (s Server) direct(c *pgx.ConnConfig) (err error) {
 		}
 	}
 	if s.Tenure != nil {
-		c.DialFunc = within(s.Tenure, c.DialFunc)
+		c.DialFunc = dialWithin(s.Tenure, c.DialFunc)
 	}
 	return nil
 }
 
-// within returns a function that dials connections which are closed when the tenure ends.
+// dialWithin returns a function that dials connections which are closed when the tenure ends.
 // pgx uses it for cancel requests too.
-func within(tenure context.Context, dial pgconn.DialFunc) pgconn.DialFunc {
+func dialWithin(tenure context.Context, dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {
@@ -184,7 +184,7 @@ func (f *Fence) Elsewhere(ctx context.Context, started string) bool {
 		return false
 	}
 	var is bool
-	err := once(ctx, f.store.cfg, func(s *Store) (err error) {
+	err := withStore(ctx, f.store.cfg, func(s *Store) (err error) {
 		is, err = there(ctx, s)
 		return err
 	})

@@ -264,16 +264,16 @@ func newPool(ctx context.Context, cfg Config, size int, begin func(context.Conte
 		return p.IdleDuration > trustedIdle && !unpinged.Marked(ctx)
 	}
 	pc.BeforeClose = func(c *pgx.Conn) {
-		if c.IsClosed() && !left(c) {
+		if c.IsClosed() && !awaitCleanup(c) {
 			dead()
 		}
 	}
 	return pgxpool.NewWithConfig(ctx, pc)
 }
 
-// left waits until a connection that was given up is closed, for at most leaveTimeout, and aborts it then. It reports
+// awaitCleanup waits until a connection that was given up is closed, for at most leaveTimeout, and aborts it then. It reports
 // whether the server has closed it in time.
-func left(c *pgx.Conn) bool {
+func awaitCleanup(c *pgx.Conn) bool {
 	timer := time.NewTimer(leaveTimeout)
 	defer timer.Stop()
 	select {
@@ -351,7 +351,7 @@ func (s *Store) begin(ctx context.Context, conn *pgx.Conn) error {
 	if err := finish(ctx, conn); err != nil {
 		return err
 	}
-	return s.owns(ctx, conn) // if there is none, the connection is not kept either: somebody else may make one
+	return s.checkOwner(ctx, conn) // if there is none, the connection is not kept either: somebody else may make one
 }
 
 // finish applies settings that not every server supports, and makes sure that the server is

@@ -12,7 +12,7 @@ import (
 type turns struct {
 	mu      sync.Mutex
 	free    int
-	line    []chan struct{} // one per waiting grant; closed when its turn comes
+	queue   []chan struct{} // one per waiting grant; closed when its turn comes
 	leaving int             // how many holders of a turn have agreed to give it up
 }
 
@@ -25,7 +25,7 @@ func (t *turns) take(ctx context.Context) error {
 		return nil
 	}
 	mine := make(chan struct{})
-	t.line = append(t.line, mine)
+	t.queue = append(t.queue, mine)
 	t.mu.Unlock()
 	select {
 	case <-mine:
@@ -34,8 +34,8 @@ func (t *turns) take(ctx context.Context) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if i := slices.Index(t.line, mine); i >= 0 {
-		t.line = slices.Delete(t.line, i, i+1)
+	if i := slices.Index(t.queue, mine); i >= 0 {
+		t.queue = slices.Delete(t.queue, i, i+1)
 	} else {
 		t.passLocked() // the turn came at the same moment: pass it on
 	}
@@ -47,7 +47,7 @@ func (t *turns) take(ctx context.Context) error {
 func (t *turns) yield() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.line) <= t.leaving {
+	if len(t.queue) <= t.leaving {
 		return false
 	}
 	t.leaving++
@@ -65,10 +65,10 @@ func (t *turns) give(yielded bool) {
 }
 
 func (t *turns) passLocked() {
-	if len(t.line) == 0 {
+	if len(t.queue) == 0 {
 		t.free++
 		return
 	}
-	close(t.line[0])
-	t.line = t.line[1:]
+	close(t.queue[0])
+	t.queue = t.queue[1:]
 }

@@ -48,12 +48,12 @@ const unblockedEvery = time.Second
 
 // AwaitUnblocked implements election.Fence.
 func (f *Fence) AwaitUnblocked(ctx context.Context) error {
-	defer f.store.reports.looks(f.resource, f.store.cfg.Blocked)()
+	defer f.store.reports.startWatch(f.resource, f.store.cfg.Blocked)()
 	w, was := &blockers{fence: f, log: f.store.log}, f.store.reports.kept(f.resource)
 	tick := time.NewTicker(unblockedEvery)
 	defer tick.Stop()
 	for known := len(was) > 0; ; known = true {
-		holders, err := f.left(ctx, was)
+		holders, err := f.remainingBlockers(ctx, was)
 		var left []string
 		for _, h := range holders {
 			if remedy := h.remedy(); remedy != "" {
@@ -79,9 +79,9 @@ func (f *Fence) AwaitUnblocked(ctx context.Context) error {
 	}
 }
 
-// left returns what is left of the transactions that have blocked a grant, with superusers' backends that are
+// remainingBlockers returns what is left of the transactions that have blocked a grant, with superusers' backends that are
 // registered. If it was the standbys, it returns an error until they confirm.
-func (f *Fence) left(ctx context.Context, was []string) ([]holder, error) {
+func (f *Fence) remainingBlockers(ctx context.Context, was []string) ([]holder, error) {
 	if slices.Contains(was, standbys) {
 		_, err := f.store.confirms.ask(ctx, f.id)
 		return nil, err

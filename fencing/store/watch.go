@@ -83,7 +83,7 @@ func (w *watch) run(ctx context.Context) error {
 			return err
 		case e := <-w.progress.began:
 			w.drained = time.Now()
-			w.fence.tellDrain(ctx, e)
+			w.fence.notifyDrain(ctx, e)
 		case <-tick.C:
 			if err := w.poll(ctx, time.Since(began) >= pollLate); err != nil {
 				w.cancel(ctx)
@@ -99,7 +99,7 @@ func (w *watch) run(ctx context.Context) error {
 					w.end(ctx) // there is nothing to cancel
 					return err
 				}
-				w.tellAwaited(ctx)
+				w.reportAwaited(ctx)
 				looked = time.Now()
 			}
 			tick.Reset(w.nextPoll())
@@ -226,7 +226,7 @@ func (w *watch) look(ctx context.Context) error {
 		if w.fence.id == 0 {
 			what = "what was written"
 		}
-		w.blockers.tell("takeover waits for a synchronous standby", []string{fmt.Sprintf(
+		w.blockers.reportAs("takeover waits for a synchronous standby", []string{fmt.Sprintf(
 			"no standby of synchronous_standby_names = '%s' confirms %s: start one, or change the setting", *standbys, what)})
 	}
 	if w.reading != "" && w.reading == before {

@@ -50,7 +50,7 @@ func TestDiagnose(t *testing.T) {
 		"a guard in force":                  {func(f *Facts) { f.Databases[0].Guards = []Guard{{Table: "public.t", Resource: "billing"}} }, nil},
 		"a guard that is not in force":      {func(f *Facts) { f.Databases[0].Guards = []Guard{{Broken: []string{"public.t_1"}}} }, []string{"guard-broken"}},
 		"a guard that is lost":              {func(f *Facts) { f.Databases[0].Lost = []LostGuard{{"billing", "public.t"}} }, []string{"guard-lost"}},
-		"a trigger behind a guard":          {func(f *Facts) { f.Databases[0].Guards = []Guard{{Behind: []string{"z on public.t"}}} }, []string{"guard-order"}},
+		"a trigger behind a guard":          {func(f *Facts) { f.Databases[0].Guards = []Guard{{LaterTriggers: []string{"z on public.t"}}} }, []string{"guard-order"}},
 		"a guard whose owner logs in":       {func(f *Facts) { f.Databases[0].Guards = []Guard{{Owners: []string{"app"}}} }, []string{"guard-owner"}},
 		"a stamp above the fence":           {func(f *Facts) { f.Databases[0].Guards = []Guard{{Epoch: 3, Above: 4}} }, []string{"stamp-above-fence"}},
 		"a guard and a subscription":        {func(f *Facts) { f.Databases[0].Guards = []Guard{{Subscriptions: []string{"s"}}} }, []string{"guard-subscription"}},

@@ -131,9 +131,9 @@ type Guard struct {
 	Subscriptions []string // logical replication that writes them
 	Stamp         string   // the column that takes the epoch, "" for none
 	Epoch         int64    // of the resource
-	// Behind are the triggers, with their tables, that fire behind the guard and could change
+	// LaterTriggers are the triggers, with their tables, that fire behind the guard and could change
 	// the stamp.
-	Behind []string
+	LaterTriggers []string
 	// Above is the highest stamp above that epoch, 0 if there is none or if they were not
 	// looked at.
 	Above int64 `db:"-"`

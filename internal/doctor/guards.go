@@ -98,9 +98,9 @@ func (f *findings) guards(d Database) {
 			"table %s is recorded as guarded by resource %s, and has no guard", l.Table, l.Resource)
 	}
 	for _, g := range d.Guards {
-		if len(g.Behind) > 0 {
+		if len(g.LaterTriggers) > 0 {
 			f.addf(guardOrder, "Rename the triggers (ALTER TRIGGER ... RENAME TO), so that their names sort before ~fencepost.",
-				"triggers fire behind the guard of table %s by resource %s, and could change its stamps: %s", g.Table, g.Resource, strings.Join(g.Behind, ", "))
+				"triggers fire behind the guard of table %s by resource %s, and could change its stamps: %s", g.Table, g.Resource, strings.Join(g.LaterTriggers, ", "))
 		}
 		if len(g.Broken) > 0 {
 			f.addf(guardBroken, "Run the command fencepost guard add again that guarded the table: it makes what is missing. Do so after each new partition, too. A partition that was detached is a table of its own: guard that, or run fencepost guard remove --table TABLE --dsn DSN for it.",

@@ -54,9 +54,9 @@ type Relation struct {
 	// Writes and Truncates say whether the trigger for rows, and the one for TRUNCATE, is
 	// in force.
 	Writes, Truncates bool
-	// Behind are triggers that fire behind the one that stamps the rows, and could change
+	// LaterTriggers are triggers that fire behind the one that stamps the rows, and could change
 	// the stamp.
-	Behind []string
+	LaterTriggers []string
 }
 
 // Broken returns the relations of which a trigger is missing or disabled.
@@ -73,11 +73,11 @@ func (g Guard) Broken() []string {
 	return broken
 }
 
-// Behind returns the triggers that could change the stamps, with their tables.
-func (g Guard) Behind() []string {
+// LaterTriggers returns the triggers that could change the stamps, with their tables.
+func (g Guard) LaterTriggers() []string {
 	var behind []string
 	for _, r := range g.Relations {
-		for _, name := range r.Behind {
+		for _, name := range r.LaterTriggers {
 			behind = append(behind, name+" on "+r.Name)
 		}
 	}
@@ -127,7 +127,7 @@ func Read(ctx context.Context, q querier, tables ...string) ([]Guard, error) {
 	var list []Guard
 	var resource, stamp, root, options string
 	var r Relation
-	_, err = pgx.ForEachRow(rows, []any{&resource, &stamp, &root, &r.Name, &options, &r.Writes, &r.Truncates, &r.Behind}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&resource, &stamp, &root, &r.Name, &options, &r.Writes, &r.Truncates, &r.LaterTriggers}, func() error {
 		if n := len(list); n == 0 || list[n-1].Table != root || list[n-1].Resource != resource {
 			arguments, err := decode(options)
 			if err != nil {

@@ -124,11 +124,11 @@ func TestATriggerBehindAStampIsRefused(t *testing.T) {
 		t.Errorf("with a trigger behind: %v", err)
 	}
 	d.s.Exec(t, pgtest.App, d.name, `DROP TRIGGER "~zeta" ON public."Child"`)
-	if g, _ := d.add(o); len(g.Behind()) > 0 {
-		t.Errorf("without it: %v", g.Behind())
+	if g, _ := d.add(o); len(g.LaterTriggers()) > 0 {
+		t.Errorf("without it: %v", g.LaterTriggers())
 	}
 	d.s.Exec(t, pgtest.App, d.name, later)
-	if list, err := guard.List(d.ctx(), d.super()); err != nil || len(list) != 1 || strings.Join(list[0].Behind(), ", ") != `~zeta on public."Child"` {
+	if list, err := guard.List(d.ctx(), d.super()); err != nil || len(list) != 1 || strings.Join(list[0].LaterTriggers(), ", ") != `~zeta on public."Child"` {
 		t.Errorf("with a later trigger: %+v, %v", list, err)
 	}
 }

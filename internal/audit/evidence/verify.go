@@ -107,7 +107,7 @@ func verify(ctx context.Context, s *evidence.Session, t evidence.Table, since ti
 	case !t.InForce:
 		r.problem("the trigger that stamps its rows is missing or disabled: run fencepost guard add again")
 	}
-	for _, name := range t.Behind {
+	for _, name := range t.LaterTriggers {
 		r.problem(fmt.Sprintf("trigger %s fires behind the one that stamps its rows, and may change the stamp", name))
 	}
 	ledger, err := s.Ledger(ctx)
