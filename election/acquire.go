@@ -21,7 +21,7 @@ const (
 
 // pace says when the next attempt to acquire the lease may be made.
 type pace struct {
-	tryAt   time.Duration // no attempt before this time, unless somebody asks for it
+	tryAt   time.Duration // no attempt before this time, unless someone asks for it
 	backoff time.Duration // about how long to wait after the last attempt, 0 if it succeeded
 }
 
@@ -56,7 +56,7 @@ type outcome struct {
 	lease      *Lease
 	sent       time.Duration // the time just before the request
 	instanceID string        // the instance that was numbered before the request
-	former     string        // the incarnation of the same worker that has the lease at a proxy that may be there; "" if none does
+	former     string        // the incarnation of the same worker that has the lease at a proxy that may be alive; "" if none does
 	err        error
 }
 
@@ -71,7 +71,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	case <-c.ctx.Done():
 		return outcome{err: ErrHeld} // no request was sent
 	}
-	if c.token == 0 && c.r.taken(c, asked) {
+	if c.token == 0 && c.r.isTaken(c, asked) {
 		return outcome{err: ErrHeld}
 	}
 	got.sent = c.r.e.cfg.Now()
@@ -110,7 +110,7 @@ func (c *Candidacy) number() (instanceID string, err error) {
 
 // acquired processes the result of an attempt that was made when the resource looked like
 // this.
-func (c *Candidacy) acquired(got outcome, seen view) {
+func (c *Candidacy) acquired(got outcome, seen snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
@@ -119,15 +119,15 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 	over := c.token > 0 && errors.Is(err, ErrLost) // the generation of its token is
 	if err == nil || errors.Is(err, ErrHeld) || over {
 		c.passedLocked("acquire the lease")
-		s.heard(nil, got.sent)
+		s.leaseAnswered(nil, got.sent)
 	} else {
-		s.heard(err, got.sent)
+		s.leaseAnswered(err, got.sent)
 	}
 	switch {
 	case err == nil:
 		s.reclaim = own.Reclaim{}
 		s.leftovers.unresponsive = nil
-		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.r.delay(c.set.during(got.lease).renewalSpread()))
+		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.r.delay(c.set.forLease(got.lease).renewalSpread()))
 		s.held.lastLed, s.held.lastEnded = seen.lastLed, seen.lastEnded
 		if got.lease.From != "" {
 			s.held.lastEnded = fencing.EndingGone
@@ -157,12 +157,12 @@ func (c *Candidacy) retryLocked() {
 	c.answerLocked()
 }
 
-// lookForProxy is what fails if a database does not say whether a proxy is there.
+// lookForProxy is what fails if a database does not say whether a proxy is alive.
 const lookForProxy = "look for the proxy that holds the lease for the same worker"
 
-// ownElsewhere returns the incarnation that an observation shows as the holder if it is one of the
+// ownHolderElsewhere returns the incarnation that an observation shows as the holder if it is one of the
 // same worker and role at another proxy, with the presence id of that proxy; otherwise "".
-func (c *Candidacy) ownElsewhere(o LeaseObservation) (incarnation, presenceID string) {
+func (c *Candidacy) ownHolderElsewhere(o LeaseObservation) (incarnation, presenceID string) {
 	if c.r.presence == nil || c.nameless || o.State != Held || o.Incarnation == c.incarnation {
 		return "", ""
 	}
@@ -173,10 +173,10 @@ func (c *Candidacy) ownElsewhere(o LeaseObservation) (incarnation, presenceID st
 	return o.Incarnation, presenceID
 }
 
-// offeredElsewhere returns the incarnation that an observation shows as the holder, with the presence id of its
+// offeringHolder returns the incarnation that an observation shows as the holder, with the presence id of its
 // proxy, if that is another one and an offer to this candidacy's worker lets it take the lease away once that
 // proxy is gone; otherwise "". The leader was to stop, so it loses nothing that it was to keep.
-func (c *Candidacy) offeredElsewhere(o LeaseObservation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
+func (c *Candidacy) offeringHolder(o LeaseObservation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
 	if c.r.presence == nil || o.State != Held || o.Incarnation == c.incarnation || !of.Takes(c.worker, now) {
 		return "", ""
 	}
@@ -187,11 +187,11 @@ func (c *Candidacy) offeredElsewhere(o LeaseObservation, of offer.Offer, now tim
 	return o.Incarnation, presenceID
 }
 
-// takeable returns the incarnation that an observation shows as the holder, with the presence id of its proxy, if
+// takeableHolder returns the incarnation that an observation shows as the holder, with the presence id of its proxy, if
 // the candidacy may take the lease away once that proxy is gone; otherwise "".
-func (c *Candidacy) takeable(o LeaseObservation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
-	if incarnation, presenceID = c.ownElsewhere(o); incarnation == "" {
-		return c.offeredElsewhere(o, of, now)
+func (c *Candidacy) takeableHolder(o LeaseObservation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
+	if incarnation, presenceID = c.ownHolderElsewhere(o); incarnation == "" {
+		return c.offeringHolder(o, of, now)
 	}
 	return incarnation, presenceID
 }
@@ -204,7 +204,7 @@ func (r *resource) currentOffer() offer.Offer {
 }
 
 // reclaim follows an attempt that found the lease held. If another proxy holds it, for the same worker or for
-// one whose lead is offered to this worker, and is gone, it takes the lease away; if that proxy may be there,
+// one whose lead is offered to this worker, and is gone, it takes the lease away; if that proxy may be alive,
 // got.former says which incarnation has the lease.
 func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
 	if c.r.presence == nil {
@@ -214,7 +214,7 @@ func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
 	if err != nil {
 		return // the watch reports it
 	}
-	from, presenceID := c.takeable(seen, c.r.currentOffer(), c.r.e.cfg.Now())
+	from, presenceID := c.takeableHolder(seen, c.r.currentOffer(), c.r.e.cfg.Now())
 	if from == "" {
 		return
 	}
@@ -237,15 +237,15 @@ func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
 	got.lease, got.err = c.r.provider.Acquire(ctx, request)
 	switch {
 	case got.err == nil:
-		c.log.Info("took the lease over from a proxy that is gone, which held it for the same worker or for one that was to hand over",
+		c.log.Info("took over the lease of a proxy that is gone",
 			zap.String("from_incarnation", from), zap.Int64("index", got.lease.Index))
-	case errors.Is(got.err, ErrHeld): // somebody was faster, or the observation is old
+	case errors.Is(got.err, ErrHeld): // someone was faster, or the observation is old
 		got.former = from
 	}
 }
 
 // reclaimLaterLocked ends an attempt that found the lease held for the same worker by a proxy that may
-// be there.
+// be alive.
 func (c *Candidacy) reclaimLaterLocked(former string) {
 	s, now := &c.mu.state, c.r.e.cfg.Now()
 	s.reclaim.Follow(former, now)
@@ -253,9 +253,9 @@ func (c *Candidacy) reclaimLaterLocked(former string) {
 	if s.reclaim.Waits(now) {
 		return
 	}
-	if _, mine := own.PresenceID(former, c.user, c.worker); mine && !s.reclaim.Said {
-		s.reclaim.Said = true
-		c.log.Warn("another proxy, which is there, holds the lease under the same worker id: the worker has just left it, or two processes have one id",
+	if _, mine := own.PresenceID(former, c.user, c.worker); mine && !s.reclaim.Logged {
+		s.reclaim.Logged = true
+		c.log.Warn("another live proxy holds the lease under the same worker id: the worker has just left it, or two processes have one id",
 			zap.String("held_by_incarnation", former))
 	}
 	c.retryLocked()

@@ -16,22 +16,22 @@ const (
 	stateLimitExceeded = "53400" // configuration_limit_exceeded
 )
 
-// admits returns a *fencing.Refusal if claim asks for something that its role may not
+// admits returns a *fencing.Refusal if req asks for something that its role may not
 // have.
-func (s Settings) admits(claim fencing.JoinRequest) error {
-	resource := strconv.QuoteToASCII(claim.Resource)
-	if s.Users != nil && claim.Campaign != fencing.CampaignOff && !slices.Contains(s.Users, claim.User) {
+func (s Settings) admits(req fencing.JoinRequest) error {
+	resource := strconv.QuoteToASCII(req.Resource)
+	if s.Users != nil && req.Campaign != fencing.CampaignOff && !slices.Contains(s.Users, req.User) {
 		return &fencing.Refusal{
 			SQLState: stateNotAuthorized,
-			Message:  fmt.Sprintf("user %s may not campaign for resource %s", strconv.QuoteToASCII(claim.User), resource),
+			Message:  fmt.Sprintf("user %s may not campaign for resource %s", strconv.QuoteToASCII(req.User), resource),
 			Hint: "Fencepost's setting resources.<name>.users lists the users that may: connect as one of them, or add this one there. " +
 				"Other users can connect as observers with fencepost.campaign=off.",
 		}
 	}
-	if err := s.admitsHeartbeat(claim); err != nil {
+	if err := s.admitsHeartbeat(req); err != nil {
 		return err
 	}
-	most, asked := s.MaxWorkerTimeout, claim.WorkerTimeout
+	most, asked := s.MaxWorkerTimeout, req.WorkerTimeout
 	if most == 0 || asked < 0 || asked > 0 && asked <= most {
 		return nil
 	}
@@ -50,8 +50,8 @@ func (s Settings) admits(claim fencing.JoinRequest) error {
 // admitsHeartbeat returns a *fencing.Refusal if the worker promises a heartbeat that is out of
 // bounds, or that could not be missed before its timeout. So lease.max_worker_timeout limits
 // heartbeats too.
-func (s Settings) admitsHeartbeat(claim fencing.JoinRequest) error {
-	every, timeout := claim.Heartbeat, claim.WorkerTimeout
+func (s Settings) admitsHeartbeat(req fencing.JoinRequest) error {
+	every, timeout := req.Heartbeat, req.WorkerTimeout
 	if timeout < 0 {
 		timeout = s.WorkerTimeout
 	}
@@ -64,7 +64,7 @@ func (s Settings) admitsHeartbeat(claim fencing.JoinRequest) error {
 			Message:  fmt.Sprintf("fencepost.heartbeat is %v, but it must be between %v and %v", every, minHeartbeat, maxHeartbeat),
 			Hint:     "Use 1s, unless there is a reason for another value.",
 		}
-	case timeout > 0 && every >= timeout && claim.Campaign != fencing.CampaignOff:
+	case timeout > 0 && every >= timeout && req.Campaign != fencing.CampaignOff:
 		return &fencing.Refusal{
 			SQLState: stateInvalidValue,
 			Message:  fmt.Sprintf("fencepost.heartbeat is %v, but the worker counts as unresponsive after %v", every, timeout),
@@ -74,7 +74,7 @@ func (s Settings) admitsHeartbeat(claim fencing.JoinRequest) error {
 	return nil
 }
 
-// usage is which resources each role uses: those that it has joined and that have not been
+// usage says which resources each role uses: those that it has joined and that have not been
 // forgotten since. A resource that a role has left still counts, so that a role cannot
 // create resources without end one after another.
 type usage map[string]map[resourceKey]struct{}
@@ -124,8 +124,8 @@ func (e *Elections) reserve(user string, key resourceKey) error {
 	return nil
 }
 
-// reserved ends the reservation: a resource that is not open does not count.
-func (e *Elections) reserved(user string, key resourceKey) {
+// endReservation ends the reservation: a resource that is not open does not count.
+func (e *Elections) endReservation(user string, key resourceKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.resources[key] == nil {
@@ -155,52 +155,52 @@ func (e *Elections) dropLeftLocked(user string) {
 // whenIdle says when a changed resources.<name>.election counts.
 const whenIdle = "That counts when nobody has been connected for the resource here for limits.resource_idle, or after a restart of this Fencepost."
 
-// admitToken returns a *fencing.Refusal if claim brings a token where none is taken, or asks for
+// admitToken returns a *fencing.Refusal if req brings a token where none is taken, or asks for
 // what a resource without leases does not have. Who brings none only observes there.
-func (r *resource) admitToken(claim *fencing.JoinRequest) error {
+func (r *resource) admitToken(req *fencing.JoinRequest) error {
 	refusal := func(hint, format string, args ...any) error {
 		return &fencing.Refusal{SQLState: stateInvalidValue, Message: fmt.Sprintf(format, args...), Hint: hint}
 	}
 	resource := strconv.QuoteToASCII(r.key.name)
 	switch {
-	case r.bearers == nil && claim.Token != 0 && r.settings().Tokens:
+	case r.tokenProvider == nil && req.Token != 0 && r.settings().Tokens:
 		return refusal("resources.<name>.election is token in Fencepost's configuration since this Fencepost has first used the resource. "+whenIdle,
 			"fencepost.token is set, but the leader of resource %s is still elected by leases", resource)
-	case r.bearers == nil && claim.Token != 0:
+	case r.tokenProvider == nil && req.Token != 0:
 		return refusal("Leave it out, or set resources.<name>.election: token in Fencepost's configuration.",
 			"fencepost.token is set, but the leader of resource %s is elected by leases", resource)
-	case r.bearers == nil:
+	case r.tokenProvider == nil:
 		return nil
-	case claim.WorkerTimeout > 0:
+	case req.WorkerTimeout > 0:
 		return refusal("Leave it out: the application's own elector says who leads.",
 			"fencepost.worker_timeout is set, but resource %s has no leases", resource)
-	case claim.Heartbeat > 0:
+	case req.Heartbeat > 0:
 		return refusal("Leave it out: the application's own elector says who leads.",
 			"fencepost.heartbeat is set, but resource %s has no leases", resource)
-	case claim.Token == 0 && claim.Campaign == fencing.CampaignWait:
+	case req.Token == 0 && req.Campaign == fencing.CampaignWait:
 		return refusal("Set fencepost.token to the token from the application's elector.",
 			"fencepost.campaign is wait, but the connection has brought no token for resource %s", resource)
-	case claim.Token == 0:
-		claim.Campaign = fencing.CampaignOff
-	case claim.Campaign == fencing.CampaignOff:
-		claim.Token = 0
+	case req.Token == 0:
+		req.Campaign = fencing.CampaignOff
+	case req.Campaign == fencing.CampaignOff:
+		req.Token = 0
 	}
 	return nil
 }
 
-// bear returns the incarnation of a candidacy that brings a token, or a *fencing.Refusal if the
+// tokenIncarnation returns the incarnation of a candidacy that brings a token, or a *fencing.Refusal if the
 // token is lower than the recorded one, or too high.
-func (r *resource) bear(ctx context.Context, claim fencing.JoinRequest, rec fencing.Record) (incarnation string, err error) {
-	generation, err := r.bearers.Generation(ctx)
+func (r *resource) tokenIncarnation(ctx context.Context, req fencing.JoinRequest, rec fencing.Record) (incarnation string, err error) {
+	generation, err := r.tokenProvider.Generation(ctx)
 	if err != nil {
 		return "", err
 	}
-	incarnation = fencing.TokenIncarnation(generation, claim.Token)
-	if lower := fencing.LowerToken(r.key.name, claim.Worker, incarnation, rec); lower != nil {
+	incarnation = fencing.TokenIncarnation(generation, req.Token)
+	if lower := fencing.LowerToken(r.key.name, req.Worker, incarnation, rec); lower != nil {
 		return "", lower
 	}
-	if most := r.settings().MaxJump; most > 0 && rec.Generation == generation && claim.Token-rec.Index > most {
-		return "", fencing.TokenJump(r.key.name, claim.Token, rec.Index, most)
+	if most := r.settings().MaxJump; most > 0 && rec.Generation == generation && req.Token-rec.Index > most {
+		return "", fencing.TokenJump(r.key.name, req.Token, rec.Index, most)
 	}
 	return incarnation, nil
 }

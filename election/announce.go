@@ -6,7 +6,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// notice is something that the loop has to tell others once it holds no lock.
+// notice is something that the loop reports to others once it holds no lock.
 type notice uint8
 
 const (
@@ -54,7 +54,7 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 	poke(c.poke)
 }
 
-// announceToResource tells the resource what the loop has found out. The loop holds no
+// announceToResource passes on to the resource what the loop has found out. The loop holds no
 // lock of its own while it does so.
 func (c *Candidacy) announceToResource() {
 	c.mu.Lock()
@@ -71,7 +71,7 @@ func (c *Candidacy) announceToResource() {
 	if falseAlarm {
 		c.r.countFalseAlarm()
 	}
-	c.r.settle(c, vacated)
+	c.r.leaseChanged(c, vacated)
 }
 
 // announce calls StatusChanged of all members if they do not know the current status
@@ -116,8 +116,8 @@ func (c *Candidacy) event(e Event) {
 	c.r.e.cfg.Observe(e)
 }
 
-// knowledge is which worker knows of its epoch at this proxy. One entry is enough for a
-// resource, because only the holder of the highest epoch is told of it.
+// knowledge says which worker knows its epoch at this proxy. One entry is enough for a
+// resource, because the epoch is announced only to its holder.
 type knowledge struct {
 	user, worker string
 	epoch        fencing.Epoch
@@ -126,7 +126,7 @@ type knowledge struct {
 
 func (k knowledge) of(c *Candidacy) bool { return k.user == c.user && k.worker == c.worker }
 
-// reaches reports whether k's worker knows c's epoch e, or the one directly before e. Nobody else held an
+// reaches reports whether k's worker knows c's epoch e, or the one directly before e. No one else held an
 // epoch between the two, because each grant takes a new number. With a token, others may have led under e
 // itself before this worker did, so that only e counts.
 func (k knowledge) reaches(c *Candidacy, e fencing.Epoch) bool {
@@ -140,7 +140,7 @@ func (c *Candidacy) AnnouncementRead(e fencing.Epoch, sent, read time.Time) {
 	}
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	if !sent.After(c.ignorant) {
+	if !sent.After(c.ignoreBefore) {
 		return // the worker had other connections that did not know
 	}
 	if k := c.r.mu.knowledge; k.reaches(c, e) {
@@ -167,7 +167,7 @@ func (c *Candidacy) ConnectionSuperseded() {
 	now := time.Now()
 	for _, other := range c.r.mu.byWorker[c.worker] {
 		if other.user == c.user {
-			other.ignorant = now // what its connections were told before does not count
+			other.ignoreBefore = now // what was announced to its connections before does not count
 		}
 	}
 }

@@ -22,12 +22,12 @@ type Candidacy struct {
 	set   Settings // as they were when the candidacy began
 	fence Fence
 	identity
-	before   atomic.Bool   // the result of SupersededBefore
-	deserted atomic.Bool   // its database is gone, and so are its members
-	examined fencing.Epoch // the highest epoch, as of before
-	ignorant time.Time     // announcements up to then do not count; guarded by resource.mu
-	log      *zap.Logger
-	failing  failures // guarded by mu
+	before       atomic.Bool   // the result of SupersededBefore
+	deserted     atomic.Bool   // its database is gone, and so are its members
+	examined     fencing.Epoch // the highest epoch, as of before
+	ignoreBefore time.Time     // announcements up to then do not count; guarded by resource.mu
+	log          *zap.Logger
+	failing      failures // guarded by mu
 
 	samples samples      // acquired before mu
 	next    atomic.Int64 // when the next step is due, as a reading of CLOCK_BOOTTIME
@@ -66,7 +66,7 @@ type contexts struct {
 
 // state is the loop's state. It is guarded by Candidacy.mu.
 type state struct {
-	standing
+	leadership
 	membership
 	demand
 	fenceFacts
@@ -75,7 +75,7 @@ type state struct {
 	answers
 	reclaim   own.Reclaim
 	liveness  liveness
-	seen      view // the resource, as of the last step
+	seen      snapshot // the resource, as of the last step
 	held      holding
 	leftovers leftovers
 	requests  requests
@@ -86,12 +86,12 @@ type state struct {
 
 var _ fencing.Candidacy = (*Candidacy)(nil)
 
-func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, past history) *Candidacy {
+func newCandidacy(r *resource, fence Fence, req fencing.JoinRequest, past history) *Candidacy {
 	c := &Candidacy{
 		r: r, set: r.settings(), fence: fence, examined: past.highest, failing: failures{},
 		identity: identity{
-			user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
-			token: claim.Token, incarnation: cmp.Or(past.incarnation, own.Incarnation(r.presenceID(), claim.User, claim.Worker)),
+			user: req.User, worker: req.Worker, nameless: req.Nameless, client: req.Client,
+			token: req.Token, incarnation: cmp.Or(past.incarnation, own.Incarnation(r.presenceID(), req.User, req.Worker)),
 		},
 		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
 	}
@@ -201,7 +201,7 @@ func (c *Candidacy) observe(rec fencing.Record) {
 		return
 	}
 	if !rec.Unconfirmed && (rec.Epoch > max(before.Epoch, c.examined) || before.Unconfirmed) {
-		s.ungranted = nil // somebody was granted an epoch since
+		s.ungranted = nil // someone was granted an epoch since
 		s.requests.cancel(requestUnblock)
 	}
 	switch {

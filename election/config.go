@@ -40,9 +40,9 @@ type Config struct {
 	Logger  *zap.Logger
 	// Now reads CLOCK_BOOTTIME. nil means Boottime.
 	Now func() time.Duration
-	// Falsify, if not nil, replaces the verdict whether a worker is unresponsive, at each
+	// Falsify, if not nil, replaces the decision whether a worker is unresponsive, at each
 	// sample of its activity. Only tests set it, to show that no safety depends on that
-	// verdict. It must not block.
+	// decision. It must not block.
 	Falsify func(worker string) (unresponsive bool)
 }
 
@@ -187,30 +187,30 @@ type Fence interface {
 type Backend struct {
 	// Fence returns the fence of a resource, and creates it if there is none.
 	Fence func(ctx context.Context, resource string) (Fence, error)
-	// Catalog is the database's. nil proves no read.
+	// Catalog is the database's catalog. If it is nil, no read is proven.
 	Catalog fencing.CatalogReader
 	// Provider awards the leases of this database's resources. Elections
 	// closes it.
 	Provider Provider
 	// Tokens is for the resources whose Settings.Tokens is set. Elections closes it.
-	Tokens Bearers
+	Tokens TokenProvider
 	// Orders, if not nil, reads what operators have ordered in this database, and which resources guard
 	// tables. Without it, a candidacy learns of its first guard when that refuses it.
 	Orders Orders
 	// Answers, if not nil, is asked when Orders has failed with this error: it reports whether the server answers, whatever
 	// it says. If it has not for a TTL and 15 s, candidacies give their leases back. Without it, they keep them.
 	Answers func(ctx context.Context, failed error) bool
-	// Fences, if not nil, is asked every few seconds. Without it, a fence that was made anew is
+	// Fences, if not nil, is asked every few seconds. Without it, a fence that was recreated is
 	// noticed when a worker connects.
 	Fences func(ctx context.Context) (fencing.Fences, error)
 	// InForce, if not nil, is asked as often as Orders while there are bars, and less often while the
 	// database has no candidacy.
 	InForce InForce
-	// Handovers, if not nil, is asked after each order, and told who campaigns.
+	// Handovers, if not nil, is asked after each order, and records who campaigns.
 	Handovers Handovers
-	// FollowDrains, if not nil, calls told for each grant of any proxy that waits for backends which are registered under
+	// FollowDrains, if not nil, calls notify for each grant of any proxy that waits for backends which are registered under
 	// the epoch or an older one. It returns when ctx has ended or the connection is lost.
-	FollowDrains func(ctx context.Context, told func(resource string, e fencing.Epoch)) error
+	FollowDrains func(ctx context.Context, notify func(resource string, e fencing.Epoch)) error
 	// Presence, if not nil, lets a worker take its own lease away from a proxy that is gone.
 	Presence Presence
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a

@@ -13,9 +13,9 @@
 // # Drains
 //
 // A grant that waits for registered backends says so, in this process (Elections.Draining) and by a
-// notification to the other proxies (Backend.FollowDrains). Their candidacies then tell their members
-// (Member.EpochEnds), which end their sessions at rest. Nothing depends on that: the grant ends what
-// did not hear of it. drains.go has this.
+// notification to the other proxies (Backend.FollowDrains). Their candidacies then notify their members
+// (Member.EpochEnds), which end their sessions at rest. Nothing depends on that: the grant ends
+// every session that was not notified. See drains.go.
 //
 // # The candidacy
 //
@@ -57,14 +57,14 @@
 // the same worker, nor while the client does not read its replies.
 //
 // After the worker timeout without a sign of activity, the lease is released as
-// unresponsive and the epoch is kept. If the worker becomes active again and nobody
+// unresponsive and the epoch is kept. If the worker becomes active again and no one
 // else has been granted an epoch, the lease is acquired again under the same epoch, and
 // the worker notices nothing. That is a false alarm. It doubles the worker's timeout,
 // so that a slow but healthy worker does not lose its lease again and again. The longer
 // timeout belongs to the worker's id and outlives its candidacy, because a worker may
 // connect again. It is limited to Settings.MaxTimeoutFactor times the requested timeout
 // and to Settings.MaxWorkerTimeout, and it ends an hour after the last false alarm. A
-// worker that comes back after somebody else was granted an epoch was rightly replaced:
+// worker that comes back after someone else was granted an epoch was rightly replaced:
 // that changes no timeout.
 //
 // A worker that promises heartbeats (fencing.JoinRequest.Heartbeat) is found sooner: a heartbeat that
@@ -85,26 +85,26 @@
 //
 // # Orders of an operator
 //
-// An operator can take the lead from a worker, bar one or everybody from leading, and
+// An operator can take the lead from a worker, bar one or everyone from leading, and
 // remove a resource, through the database (see package store). While a database has
 // candidacies, one goroutine asks it once a second for new orders. An order makes its
 // resource read the record, so that even an idle leader is superseded and its lease
 // released. A candidacy whose grant an order forbids releases the lease, and tries again
 // when the bar ends, after half a minute, or at the next order, whichever is first.
-// Callers of AwaitLeader are told of the bar; the refusal tells it to writes. A candidacy
+// AwaitLeader returns the bar as an error, and writes are refused with it. A candidacy
 // whose resource was removed is superseded, so that its members connect again.
 //
 // An order that hands a resource over makes an offer to one worker. Until it runs out, or there is a new
 // epoch, the candidacies of other workers leave the lease alone, and the one that leads releases it at
-// the time that the offer says; handover.go and package offer have the rest. The same goroutine tells
-// the database who campaigns here, from whom an operator chooses.
+// the time that the offer says; handover.go and package offer have the rest. The same goroutine records
+// in the database which workers campaign here, among which an operator chooses.
 //
-// The same statement says which resources guard tables, so that the checks of a leader whose backend
-// is not registered claim its epoch although no guard has refused it.
+// The same statement says which resources guard tables. Under "fence: tables", the writes of a worker that has
+// never had an epoch are left to these guards.
 //
 // # No lease without a leader
 //
-// A lease that nobody knows about leaves a resource without a leader for a TTL. So a
+// A lease that no one knows about leaves a resource without a leader for a TTL. So a
 // request that may acquire a lease is never cancelled because its worker has gone: the
 // candidacy waits for the response and releases the lease. If there is no response, the
 // candidacy releases whatever the request got or may still get, and the provider makes
@@ -150,7 +150,7 @@
 //
 // # Tokens
 //
-// Where workers are elected elsewhere (Bearers), a candidacy brings a token. It holds a "lease" for as
+// Where workers are elected elsewhere (TokenProvider), a candidacy brings a token. It holds a "lease" for as
 // long as the generation of its token lasts, and does not care who else does: the grant
 // decides, whose award is the token. All candidacies with one token have one incarnation, so they are
 // granted one epoch. After an operator's order that ends the epoch and not the token, later
@@ -160,7 +160,7 @@
 // # Order of awards, per provider
 //
 // The instance id identifies one instance of the lease service, within which the index
-// counts. The fence numbers the instances, each before anybody asks for a lease under
+// counts. The fence numbers the instances, each before anyone asks for a lease under
 // it. If the service changes to another instance between the numbering and the award,
 // the lease is released.
 //

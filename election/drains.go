@@ -10,22 +10,22 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// followDrains tells the members of candidacies which grants of other proxies wait for their backends, until ctx ends. A
-// grant ends by itself what did not hear of it.
+// followDrains notifies the members of candidacies of the grants of other proxies that wait for their backends, until ctx
+// ends. A grant itself ends every session that was not notified.
 func (e *Elections) followDrains(ctx context.Context, name string, b Backend) {
 	if b.FollowDrains == nil {
 		return
 	}
-	unheard := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot follow the grants of other proxies", 0)
+	lost := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot follow the grants of other proxies", 0)
 	for {
 		err := b.FollowDrains(ctx, func(resource string, epoch fencing.Epoch) {
-			unheard.Passed()
+			lost.Passed()
 			e.Draining(name, resource, epoch)
 		})
 		if ctx.Err() != nil {
 			return
 		}
-		unheard.Failed(zap.Error(err))
+		lost.Failed(zap.Error(err))
 		select {
 		case <-time.After(orderPoll):
 		case <-ctx.Done():

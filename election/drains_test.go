@@ -8,24 +8,24 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// told is a connection that notes which epochs end.
-type told struct {
+// notified is a connection that notes which epochs end.
+type notified struct {
 	idle
 	ends *[]string
 	name string
 }
 
-func (m *told) EpochEnds(e fencing.Epoch) { *m.ends = append(*m.ends, fmt.Sprint(m.name, " ", e)) }
+func (m *notified) EpochEnds(e fencing.Epoch) { *m.ends = append(*m.ends, fmt.Sprint(m.name, " ", e)) }
 
-// TestDrainingTellsWhoHasThatEpoch, or an older one: the members of a candidacy that has none, or a newer one, are not told.
-func TestDrainingTellsWhoHasThatEpoch(t *testing.T) {
+// TestDrainingNotifiesWhoHasThatEpoch, or an older one: the members of a candidacy that has none, or a newer one, are not notified.
+func TestDrainingNotifiesWhoHasThatEpoch(t *testing.T) {
 	t.Parallel()
 	var ends []string
 	r := &resource{}
 	r.mu.roster = newRoster()
 	for _, own := range []fencing.Epoch{0, 3, 4, 5} {
 		c := &Candidacy{}
-		c.mu.membership = membershipOf(&told{ends: &ends, name: fmt.Sprint("of ", own)})
+		c.mu.membership = membershipOf(&notified{ends: &ends, name: fmt.Sprint("of ", own)})
 		c.current.Store(&fencing.Status{Epoch: own})
 		r.mu.loops[c] = struct{}{}
 	}
@@ -36,7 +36,7 @@ func TestDrainingTellsWhoHasThatEpoch(t *testing.T) {
 	}
 	slices.Sort(ends)
 	if want := []string{"of 3 4", "of 4 4"}; !slices.Equal(ends, want) {
-		t.Errorf("told %q, want %q", ends, want)
+		t.Errorf("notified %q, want %q", ends, want)
 	}
 }
 

@@ -69,8 +69,8 @@ type database struct {
 	unused     *time.Timer // of closeIdle, since live was last 0; nil if it never was again
 }
 
-// enter counts one more use. Elections.mu is held.
-func (d *database) enter() {
+// addUse counts one more use. Elections.mu is held.
+func (d *database) addUse() {
 	d.live++
 	if d.unused != nil {
 		d.unused.Stop()
@@ -104,26 +104,26 @@ func New(cfg Config) (*Elections, error) {
 
 // Join implements fencing.Candidates. It opens the database and the fence on first use,
 // so it may wait for Postgres, but never for a lease.
-func (e *Elections) Join(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
-	set, key := e.cfg.Settings(claim.Database, claim.Resource), resourceKey{claim.Database, claim.Resource}
-	if err := set.admits(claim); err != nil {
+func (e *Elections) Join(ctx context.Context, req fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
+	set, key := e.cfg.Settings(req.Database, req.Resource), resourceKey{req.Database, req.Resource}
+	if err := set.admits(req); err != nil {
 		return nil, err
 	}
 	counts := !set.Configured
 	if counts {
-		if err := e.reserve(claim.User, key); err != nil {
+		if err := e.reserve(req.User, key); err != nil {
 			return nil, err
 		}
 	}
-	r, err := e.enter(ctx, key)
+	r, err := e.openForJoin(ctx, key)
 	if counts {
-		e.reserved(claim.User, key)
+		e.endReservation(req.User, key)
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer e.left(r)
-	return r.join(ctx, claim, m)
+	defer e.endJoin(r)
+	return r.join(ctx, req, m)
 }
 
 // OpenCatalog implements fencing.Candidates.
@@ -156,10 +156,10 @@ func (e *Elections) openCatalog(ctx context.Context, name string) (_ fencing.Cat
 	if b.Catalog == nil {
 		b.Catalog = noCatalog{}
 	}
-	if !e.enterDatabase(name) {
+	if !e.useDatabase(name) {
 		return nil, nil, ErrClosed
 	}
-	return b.Catalog, sync.OnceFunc(func() { e.ended(name) }), nil
+	return b.Catalog, sync.OnceFunc(func() { e.candidacyEnded(name) }), nil
 }
 
 // noCatalog proves nothing.
@@ -295,7 +295,7 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 		provider = b.Tokens
 	}
 	r := newResource(e, key, provider, fence, open)
-	if r.bearers == nil {
+	if r.tokenProvider == nil {
 		r.presence = b.Presence
 	}
 	e.mu.Lock()
@@ -348,13 +348,13 @@ func (e *Elections) opened(name string) (b Backend, ok bool) {
 	return Backend{}, false
 }
 
-// began and ended count the candidacies of a database. While there are any, its orders are
+// candidacyBegan and candidacyEnded count the candidacies of a database. While there are any, its orders are
 // followed.
-func (e *Elections) began(name string) {
+func (e *Elections) candidacyBegan(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	d := e.mu.databases[name]
-	d.enter()
+	d.addUse()
 	if d.Orders != nil && d.stopOrders == nil {
 		for key, r := range e.mu.resources {
 			if key.database == name {
@@ -368,20 +368,20 @@ func (e *Elections) began(name string) {
 	}
 }
 
-// enterDatabase is began for a connection without a candidacy, for which Close does not
+// useDatabase is candidacyBegan for a connection without a candidacy, for which Close does not
 // wait. It reports false after Close.
-func (e *Elections) enterDatabase(name string) bool {
+func (e *Elections) useDatabase(name string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	d := e.mu.databases[name]
 	if d == nil || e.mu.closed {
 		return false
 	}
-	d.enter()
+	d.addUse()
 	return true
 }
 
-func (e *Elections) ended(name string) {
+func (e *Elections) candidacyEnded(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	d := e.mu.databases[name]
@@ -394,8 +394,8 @@ func (e *Elections) ended(name string) {
 	}
 }
 
-// rest closes the connections of a database that has no candidacy.
-func (e *Elections) rest(name string) {
+// closeIfIdle closes the connections of a database that has no candidacy.
+func (e *Elections) closeIfIdle(name string) {
 	e.mu.Lock()
 	d := e.mu.databases[name]
 	e.mu.Unlock()

@@ -30,11 +30,11 @@ const (
 	// EventSuperseded: another candidacy was granted a higher epoch.
 	EventSuperseded
 	// EventFalseAlarm: a worker whose lease was released as unresponsive came back before
-	// anybody else was granted an epoch.
+	// anyone else was granted an epoch.
 	EventFalseAlarm
-	// EventWentOn: a worker that has an epoch, and was not superseded, went on after a silence
+	// EventResumed: a worker that has an epoch, and was not superseded, continued after a silence
 	// longer than any before. Took is how long it was silent.
-	EventWentOn
+	EventResumed
 	// EventRenewed: the lease was renewed.
 	EventRenewed
 	// EventFailed: a request to the lease service or the fence failed; Err is the

@@ -10,21 +10,21 @@ import (
 // DefaultIdle is how long a resource without a candidacy is kept.
 const DefaultIdle = time.Minute
 
-// enter returns the resource, opened if necessary, and keeps it from being forgotten
-// until left is called.
-func (e *Elections) enter(ctx context.Context, key resourceKey) (*resource, error) {
+// openForJoin returns the resource, opened if necessary, and keeps it from being forgotten
+// until endJoin is called.
+func (e *Elections) openForJoin(ctx context.Context, key resourceKey) (*resource, error) {
 	for {
 		r, err := e.resource(ctx, key)
 		if err != nil {
 			return nil, err
 		}
-		if e.keep(r) {
+		if e.beginJoin(r) {
 			return r, nil
 		} // otherwise it has just been forgotten
 	}
 }
 
-func (e *Elections) keep(r *resource) bool {
+func (e *Elections) beginJoin(r *resource) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.resources[r.key] != r {
@@ -34,7 +34,7 @@ func (e *Elections) keep(r *resource) bool {
 	return true
 }
 
-func (e *Elections) left(r *resource) {
+func (e *Elections) endJoin(r *resource) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r.joining--
@@ -75,7 +75,7 @@ func (c *Candidacy) endReplaced() {
 	c.end()
 }
 
-// forget removes a resource that has no candidacy and that nobody is joining. It keeps
+// forget removes a resource that has no candidacy and that no one is joining. It keeps
 // only the highest observed epoch, because a lower one would mean that the database was
 // restored. It reports whether it removed the resource; the watch then ends.
 func (e *Elections) forget(r *resource) bool {

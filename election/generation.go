@@ -42,7 +42,7 @@ func (r *resource) numbered(ctx context.Context, fence Fence) (instanceID string
 func (r *resource) currentInstance(ctx context.Context) (instanceID string, numbered bool, err error) {
 	for {
 		r.mu.Lock()
-		current, known, blind, news := r.mu.instanceID, r.mu.numbered, r.mu.watchErr, r.mu.news
+		current, known, blind, news := r.mu.instanceID, r.mu.numbered, r.mu.watchErr, r.mu.updated
 		r.mu.Unlock()
 		switch {
 		case current != "":

@@ -64,7 +64,7 @@ func (c *Candidacy) grantLocked() {
 			c.r.unnumbered()
 		} else if errors.Is(err, fencing.ErrRemoved) {
 			c.r.removed(c.fence)
-		} else if asBarred(err) != nil && c.r.offeredElsewhere(ctx, c) {
+		} else if asBarred(err) != nil && c.r.isOfferedToOther(ctx, c) {
 			err = errOffered
 		}
 		return func() { c.grantEnded(lease, before, record, unbarred, err) }
@@ -136,7 +136,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 	case err == nil:
 		c.grantedLocked(before)
 	case errors.Is(err, errOffered):
-		c.log.Info("leaves the lease to the worker to whom the resource is offered")
+		c.log.Info("leaving the lease to the worker that the resource is offered to")
 		c.retryLocked()
 		c.releaseLocked(lease, ReasonLeft)
 	case errors.Is(err, errOvertaken) && s.phase == superseded:
@@ -195,7 +195,7 @@ func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
 func (c *Candidacy) grantedLocked(before fencing.Record) {
 	s := &c.mu.state
 	epoch, again := s.epoch, s.led
-	c.cameBackLocked()
+	c.falseAlarmLocked()
 	c.passedLocked("grant an epoch")
 	s.ungranted = nil
 	s.held.granted, s.led = true, true

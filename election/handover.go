@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// noteTimeout bounds a statement that only says how a hand-over goes, or what came before a grant. Nobody waits
-	// for it, and an operator is told wrong, or nothing, if it is lost.
+	// noteTimeout bounds a statement that only says how a hand-over goes, or what came before a grant. No one waits
+	// for it. If it is lost, an operator sees a wrong time, or none.
 	noteTimeout = 10 * time.Second
-	// leaveTimeout bounds the statement that says that nobody campaigns here any more, for which a
+	// leaveTimeout bounds the statement that says that no one campaigns here any more, for which a
 	// proxy that ends waits. Without it, the candidacies of this proxy are shown until they age out.
 	leaveTimeout = 500 * time.Millisecond
 )
@@ -55,15 +55,15 @@ type offered struct {
 
 // offerLocked returns the offer, unless a grant has ended it. r.mu is held.
 func (r *resource) offerLocked() offer.Offer {
-	if r.mu.record.Epoch > r.mu.under || r.bearers != nil {
+	if r.mu.record.Epoch > r.mu.under || r.tokenProvider != nil {
 		return offer.Offer{}
 	}
 	return r.mu.offer
 }
 
-// offers makes the resource know the offer that is in force, nil for none. read is when it was asked for: an answer
+// setOffer makes the resource know the offer that is in force, nil for none. read is when it was asked for: an answer
 // that arrives after that to a later question is ignored.
-func (r *resource) offers(o *fencing.Offer, read time.Duration) {
+func (r *resource) setOffer(o *fencing.Offer, read time.Duration) {
 	now := offered{read: read}
 	if o != nil {
 		now.offer = offer.Offer{Order: o.Order, Worker: o.Worker, Begins: read + o.Begins, Until: read + o.Left}
@@ -75,7 +75,7 @@ func (r *resource) offers(o *fencing.Offer, read time.Duration) {
 	switch {
 	case changed:
 		r.mu.offered = now
-	case !late: // the times of the first reading count, because all are of the same times
+	case !late: // the times of the first reading count, because all readings show the same offer
 		r.mu.offered.read = read
 	}
 	r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *resource) offers(o *fencing.Offer, read time.Duration) {
 	r.pokeAll()
 }
 
-// excludes reports whether c has to leave the lease to the worker to whom it is offered.
+// excludes reports whether c has to leave the lease to the worker that it is offered to.
 func (r *resource) excludes(c *Candidacy) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,14 +109,14 @@ func (e *Elections) readOffers(ctx context.Context, database string, from Handov
 		in[all[i].Resource] = &all[i]
 	}
 	for _, r := range e.resourcesOf(database) {
-		r.offers(in[r.key.name], read)
+		r.setOffer(in[r.key.name], read)
 	}
 	return nil
 }
 
-// offeredElsewhere is asked about a grant that an order forbids. It reports whether that order offers
-// the resource to another worker. This proxy may not have heard of it.
-func (r *resource) offeredElsewhere(ctx context.Context, c *Candidacy) bool {
+// isOfferedToOther is called for a grant that an order forbids. It reports whether that order offers
+// the resource to another worker, which this proxy may not have read yet.
+func (r *resource) isOfferedToOther(ctx context.Context, c *Candidacy) bool {
 	from := r.e.handovers(r.key.database)
 	if from == nil {
 		return false
@@ -134,8 +134,8 @@ func (e *Elections) handovers(database string) Handovers {
 	return b.Handovers
 }
 
-// handOverLocked releases the lease for the worker to whom it is offered. Transactions of registered backends
-// go on; the grant to that worker waits for them. Others wait at the proxy, as they do whenever a
+// handOverLocked releases the lease for the worker that it is offered to. Transactions of registered backends
+// continue; the grant to that worker waits for them. Others wait at the proxy, as they do whenever a
 // lease is not confirmed.
 func (c *Candidacy) handOverLocked() {
 	s := &c.mu.state
@@ -145,7 +145,7 @@ func (c *Candidacy) handOverLocked() {
 	s.outbox.put(noticeHandedOver)
 }
 
-// noteStopped notes that the leader has stopped for the worker to whom the resource is offered.
+// noteStopped notes that the leader has stopped for the worker that the resource is offered to.
 func (r *resource) noteStopped() {
 	r.mu.Lock()
 	order := r.mu.offer.Order
@@ -181,7 +181,7 @@ func (r *resource) noteOffer(order int64, what func(Handovers, context.Context, 
 	r.note("cannot note how the hand-over goes", func(ctx context.Context, to Handovers) error { return what(to, ctx, order, at) })
 }
 
-// note tells the database something, and logs failed if it cannot. Nobody waits for it. The caller holds no lock.
+// note writes something to the database, and logs failed if it cannot. No one waits for it. The caller holds no lock.
 func (r *resource) note(failed string, what func(context.Context, Handovers) error) {
 	to := r.e.handovers(r.key.database)
 	if to == nil || !r.e.begin() {
@@ -299,8 +299,8 @@ func (e *Elections) followMoved(ctx context.Context, f *handoverPoll) {
 				return
 			}
 			f.unmoved.Passed()
-			if slices.ContainsFunc(all, c.isAlso) {
-				c.moved()
+			if slices.ContainsFunc(all, c.isSameWorker) {
+				c.movedElsewhere()
 			}
 		}
 	}
@@ -313,14 +313,14 @@ func (c *Candidacy) isRetained() bool {
 	return c.mu.retained != 0 && !c.nameless
 }
 
-// isAlso reports whether an incarnation is that of another candidacy of the same worker and role.
-func (c *Candidacy) isAlso(incarnation string) bool {
+// isSameWorker reports whether an incarnation is that of another candidacy of the same worker and role.
+func (c *Candidacy) isSameWorker(incarnation string) bool {
 	_, mine := own.PresenceID(incarnation, c.user, c.worker)
 	return mine && incarnation != c.incarnation
 }
 
-// moved ends the retention, because the worker campaigns through another proxy.
-func (c *Candidacy) moved() {
+// movedElsewhere ends the retention, because the worker campaigns through another proxy.
+func (c *Candidacy) movedElsewhere() {
 	c.log.Info("the worker has come back through another proxy: its lease is not kept here any longer")
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()

@@ -144,7 +144,7 @@ func enter(t *testing.T, e *election.Elections, worker string) *conn {
 	return c
 }
 
-// TestOnlyTheChosenWorkerTakesAnOffer: the leader goes on until its time, and the worker to whom the
+// TestOnlyTheChosenWorkerTakesAnOffer: the leader continues until its time, and the worker to whom the
 // lease is offered leads at once, although others of both proxies wait.
 func TestOnlyTheChosenWorkerTakesAnOffer(t *testing.T) {
 	t.Parallel()
@@ -170,8 +170,8 @@ func TestOnlyTheChosenWorkerTakesAnOffer(t *testing.T) {
 	}
 }
 
-// TestAnOfferThatIsNotTakenEnds: the chosen worker is not there. Nobody leads while the offer lasts, and
-// somebody does when it has run out.
+// TestAnOfferThatIsNotTakenEnds: the chosen worker is not there. No one leads while the offer lasts, and
+// someone does when it has run out.
 func TestAnOfferThatIsNotTakenEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,10 +194,10 @@ func TestAnOfferThatIsNotTakenEnds(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		newcomer := enter(t, p[1], "f")
-		wantRole(t, newcomer, fencing.Follower)
+		candidate := enter(t, p[1], "f")
+		wantRole(t, candidate, fencing.Follower)
 		time.Sleep(1500 * time.Millisecond)
-		all = append(all, newcomer)
+		all = append(all, candidate)
 		if leaders() != 1 {
 			t.Error("nobody leads after the offer has run out")
 		}
@@ -207,9 +207,9 @@ func TestAnOfferThatIsNotTakenEnds(t *testing.T) {
 	})
 }
 
-// TestAnOfferThatAProxyHasNotHeardOf: the fence refuses, and the candidacy leaves the lease alone until
-// the offer runs out. A client that waits to lead goes on waiting.
-func TestAnOfferThatAProxyHasNotHeardOf(t *testing.T) {
+// TestAnOfferThatAProxyHasNotSeen: the fence refuses, and the candidacy leaves the lease alone until
+// the offer runs out. A client that waits to lead continues to wait.
+func TestAnOfferThatAProxyHasNotSeen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, p := newOffering(t)

@@ -19,7 +19,7 @@ var (
 	ErrUncertainGrant = errors.New("the synchronous standbys are not known to have its newest grant, so only the proxy of the worker that was granted it knows whether it leads")
 )
 
-// State says whether anybody leads a resource, as far as this proxy knows. docs/status.md has the table.
+// State says whether anyone leads a resource, as far as this proxy knows. docs/status.md has the table.
 type State uint8
 
 const (
@@ -30,15 +30,15 @@ const (
 	Led
 	// Handover: an operator has offered the lead to one worker, which has not taken it yet.
 	Handover
-	// Electing: somebody has the lease or waits for it, and no grant is current.
+	// Electing: someone has the lease or waits for it, and no grant is current.
 	Electing
-	// Idle: nobody leads, and a worker is connected that asks for the lead with its next write.
+	// Idle: no one leads, and a worker is connected that asks for the lead with its next write.
 	Idle
-	// Paused: an operator keeps everybody from leading.
+	// Paused: an operator keeps everyone from leading.
 	Paused
 	// Blocked: a fault, a grant that fails, or an order keeps the workers from leading.
 	Blocked
-	// Absent: nobody leads, and no worker is connected that could.
+	// Absent: no one leads, and no worker is connected that could.
 	Absent
 )
 
@@ -54,36 +54,36 @@ func States() []State {
 // StateOf returns the state of this name, and Unknown for any other.
 func StateOf(name string) State { return State(max(0, slices.Index(stateNames[:], name))) }
 
-// Rests reports whether nobody is meant to lead: nobody leads, and nobody who may asks to.
-func (s State) Rests() bool { return s == Idle || s == Paused }
+// NeedsNoLeader reports whether no one is meant to lead: no one leads, and no one who may lead asks to.
+func (s State) NeedsNoLeader() bool { return s == Idle || s == Paused }
 
-// Wanted reports whether somebody should lead, and nobody is known to.
-func (s State) Wanted() bool { return s != Led && !s.Rests() }
+// LacksLeader reports whether someone should lead, and no one is known to.
+func (s State) LacksLeader() bool { return s != Led && !s.NeedsNoLeader() }
 
 // leaderless tracks who leads a resource over time, as far as this proxy knows.
 type leaderless struct {
-	// leaderlessSince is since when no worker has been able to write; 0 while somebody
+	// leaderlessSince is since when no worker has been able to write; 0 while someone
 	// leads, and while nothing is known. It is not since when the lease is free: a worker
 	// that has acquired the lease cannot write before its epoch is granted, which may take
 	// long, and gives the lease back if that fails.
 	leaderlessSince time.Duration
-	// ledSince is since when somebody leads; 0 while nobody does.
+	// ledSince is since when someone leads; 0 while no one does.
 	ledSince time.Duration
-	// lastLed is when the last leader was last confirmed; 0 while somebody leads, and if
+	// lastLed is when the last leader was last confirmed; 0 while someone leads, and if
 	// that is not known.
 	lastLed time.Duration
 	// lastEnded is how the term of that leader ended.
 	lastEnded fencing.Ending
-	// restedUntil is when nobody was last seen to be meant to lead; 0 if that was never so.
-	restedUntil time.Duration
+	// noLeaderNeededUntil is when no one was last seen to be meant to lead; 0 if that was never so.
+	noLeaderNeededUntil time.Duration
 }
 
-// wantedSince returns since when somebody should lead and nobody does, 0 while somebody leads, and if that is not known.
+// wantedSince returns since when someone should lead and no one does, 0 while someone leads, and if that is not known.
 func (l *leaderless) wantedSince() time.Duration {
 	if l.leaderlessSince == 0 {
 		return 0
 	}
-	return max(l.leaderlessSince, l.restedUntil)
+	return max(l.leaderlessSince, l.noLeaderNeededUntil)
 }
 
 func (l *leaderless) follow(led bool, now time.Duration) {
@@ -95,7 +95,7 @@ func (l *leaderless) follow(led bool, now time.Duration) {
 	}
 }
 
-// endedLeading records that the last leader was last confirmed at this time, and how its term ended, while nobody leads
+// endedLeading records that the last leader was last confirmed at this time, and how its term ended, while no one leads
 // after it. Of several such times the first counts, because what is seen later is less exact.
 func (l *leaderless) endedLeading(at time.Duration, how fencing.Ending) {
 	if l.lastLed == 0 || at < l.lastLed {
@@ -113,12 +113,12 @@ const (
 	leaderElsewhere
 )
 
-// leads reports whether anybody is known to lead.
+// leads reports whether anyone is known to lead.
 func (l leader) leads() bool { return l == leaderHere || l == leaderElsewhere }
 
 // leaderLocked says who leads. A candidacy of this proxy knows whether it may write. One of
 // another proxy leads if it holds the lease and was granted the recorded epoch, and if that
-// grant is confirmed. Nobody is known to lead while the lease cannot be watched, or while the fence is
+// grant is confirmed. No one is known to lead while the lease cannot be watched, or while the fence is
 // not the one in which the epochs were granted. r.mu is held.
 func (r *resource) leaderLocked() leader {
 	o := r.mu.observation
@@ -131,7 +131,7 @@ func (r *resource) leaderLocked() leader {
 		return leaderNone
 	case o.State == Unseen:
 		return leaderUnknown
-	case r.bearers != nil && r.faultyLocked(o.Incarnation):
+	case r.tokenProvider != nil && r.faultyLocked(o.Incarnation):
 		return leaderNone
 	case r.grantedElsewhereLocked() && !r.mu.record.Unconfirmed:
 		return leaderElsewhere
@@ -187,11 +187,11 @@ func (r *resource) followLocked(now time.Duration) leader {
 	return who
 }
 
-// standings are what the candidacies of a resource say about its state.
-type standings struct {
-	fault error // why one of them cannot lead, nil if none has such a fault
-	waits bool  // one of them waits for the lease, and no order keeps it from leading
-	idles bool  // one of them asks for the lead when its worker writes
+// candidacyStates are what the states of a resource's candidacies say about its own.
+type candidacyStates struct {
+	fault   error // why one of them cannot lead, nil if none has such a fault
+	waiting bool  // one of them waits for the lease, and no order keeps it from leading
+	idle    bool  // one of them asks for the lead when its worker writes
 	// frozen says which worker does not send the heartbeats that it has promised, nil if all do.
 	frozen error
 	// barred is the order that keeps one of them from leading, nil if none does.
@@ -202,7 +202,7 @@ type standings struct {
 	why         error
 	// unserved says how the lease service keeps one that waits from the lease, nil if it does not.
 	unserved error
-	// ungranted says why the last grant to one of them failed, nil if somebody was granted an epoch since.
+	// ungranted says why the last grant to one of them failed, nil if someone was granted an epoch since.
 	ungranted error
 	// obstructed: it is because of something that is still there, and would block the next grant too.
 	obstructed bool
@@ -211,8 +211,8 @@ type standings struct {
 // servedWithin is how long the lease service may fail to serve a candidacy before the state of the resource says so.
 const servedWithin = 5 * time.Second
 
-// standingsLocked asks all candidacies. r.mu is held.
-func (r *resource) standingsLocked(now time.Duration) (all standings) {
+// candidacyStatesLocked collects the states of all candidacies. r.mu is held.
+func (r *resource) candidacyStatesLocked(now time.Duration) (all candidacyStates) {
 	for _, c := range r.mu.running() {
 		c.mu.Lock()
 		s := &c.mu.state
@@ -225,8 +225,8 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 		}
 		switch c.campaignLocked(r.mu.observation.State) {
 		case fencing.CandidateWaiting:
-			all.waits = true
-			if t := s.trouble(r.provider.Source(), now); t != nil && s.unserved != nil && now-s.silent >= servedWithin {
+			all.waiting = true
+			if t := s.trouble(r.provider.Source(), now); t != nil && s.unserved != nil && now-s.unansweredSince >= servedWithin {
 				all.unserved = fmt.Errorf("nobody is given the lease: %s", t.Problem)
 			}
 		case fencing.CandidateBarred:
@@ -236,7 +236,7 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 				all.frozen = fmt.Errorf("worker %s does not send the heartbeats that it has promised", fencing.ASCII(c.worker))
 			}
 		case fencing.CandidateIdle:
-			all.idles = all.idles || c.campaignsLocked()
+			all.idle = all.idle || c.campaignsLocked()
 		}
 		if s.held.lease != nil && s.held.granted && now >= s.held.trusted {
 			all.unconfirmed, all.why = s.held.trusted, errUnconfirmed
@@ -249,67 +249,67 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 	return all
 }
 
-// reading is the state of a resource at one moment.
-type reading struct {
+// resourceState is the state of a resource at one moment.
+type resourceState struct {
 	state State
 	since time.Duration // when the state began; 0 if that is not known
 	until time.Duration // until when the lease is confirmed; 0 if that is not known
 	why   error         // why the state is Unknown or Blocked, and in some cases why it is Electing
 }
 
-// readLocked returns the state of the resource. r.mu is held.
-func (r *resource) readLocked(now time.Duration) reading {
-	all := r.standingsLocked(now)
+// stateLocked returns the state of the resource. r.mu is held.
+func (r *resource) stateLocked(now time.Duration) resourceState {
+	all := r.candidacyStatesLocked(now)
 	switch who := r.leaderLocked(); {
 	case who == leaderHere:
-		return reading{state: Led, since: r.mu.ledSince, until: r.mu.holder.Term().TrustedUntil}
+		return resourceState{state: Led, since: r.mu.ledSince, until: r.mu.holder.Term().TrustedUntil}
 	case who == leaderElsewhere:
-		return r.readElsewhere(now)
+		return r.elsewhereState(now)
 	case r.lostLocked():
-		return r.notLed(Blocked, r.mu.lost)
+		return r.leaderlessState(Blocked, r.mu.lost)
 	case all.fault != nil:
-		return r.notLed(Blocked, all.fault)
+		return r.leaderlessState(Blocked, all.fault)
 	case r.mu.unusable != nil:
-		return r.notLed(Blocked, r.mu.unusable)
+		return r.leaderlessState(Blocked, r.mu.unusable)
 	case r.mu.inForce.Paused:
-		return r.notLed(Paused, nil)
+		return r.leaderlessState(Paused, nil)
 	case all.unconfirmed != 0:
-		return reading{state: Unknown, since: all.unconfirmed, why: all.why}
+		return resourceState{state: Unknown, since: all.unconfirmed, why: all.why}
 	case r.mu.watchErr != nil:
-		return reading{state: Unknown, since: r.mu.blindSince, why: r.mu.watchErr}
-	case r.mu.unreached && len(r.mu.loops) > 0: // otherwise nobody follows whether it does
-		return r.notLed(Unknown, errUnreached)
+		return resourceState{state: Unknown, since: r.mu.failingSince, why: r.mu.watchErr}
+	case r.mu.unreached && len(r.mu.loops) > 0: // otherwise no one follows whether it does
+		return r.leaderlessState(Unknown, errUnreached)
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
-		return r.notLed(Unknown, ErrUncertainGrant)
-	case r.offerLocked().Lasts(now):
-		is := r.notLed(Handover, nil)
-		is.since = max(is.since, min(r.offerLocked().Begins, now))
-		return is
-	case all.ungranted != nil && (all.waits || all.obstructed || r.mu.holder != nil || r.mu.observation.State == Held):
-		return r.notLed(Blocked, all.ungranted)
+		return r.leaderlessState(Unknown, ErrUncertainGrant)
+	case r.offerLocked().IsActive(now):
+		state := r.leaderlessState(Handover, nil)
+		state.since = max(state.since, min(r.offerLocked().Begins, now))
+		return state
+	case all.ungranted != nil && (all.waiting || all.obstructed || r.mu.holder != nil || r.mu.observation.State == Held):
+		return r.leaderlessState(Blocked, all.ungranted)
 	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
-		return r.notLed(Electing, errUngranted)
+		return r.leaderlessState(Electing, errUngranted)
 	case r.mu.holder != nil, r.mu.observation.State == Held:
-		return r.notLed(Electing, nil)
-	case all.waits && all.unserved != nil:
-		return r.notLed(Blocked, all.unserved)
-	case all.waits:
-		return r.notLed(Electing, nil)
+		return r.leaderlessState(Electing, nil)
+	case all.waiting && all.unserved != nil:
+		return r.leaderlessState(Blocked, all.unserved)
+	case all.waiting:
+		return r.leaderlessState(Electing, nil)
 	case who == leaderUnknown:
-		return reading{why: errUnseen}
-	case all.idles:
-		return r.notLed(Idle, nil)
+		return resourceState{why: errUnseen}
+	case all.idle:
+		return r.leaderlessState(Idle, nil)
 	case all.frozen != nil:
-		return r.notLed(Blocked, all.frozen)
+		return r.leaderlessState(Blocked, all.frozen)
 	case all.barred != nil:
-		return r.notLed(Blocked, all.barred)
+		return r.leaderlessState(Blocked, all.barred)
 	default:
-		return reading{state: Absent, since: max(r.mu.freeSince, r.mu.leaderlessSince, r.mu.resumed)}
+		return resourceState{state: Absent, since: max(r.mu.freeSince, r.mu.leaderlessSince, r.mu.resumed)}
 	}
 }
 
-// notLed is the reading of a resource that nobody leads. r.mu is held.
-func (r *resource) notLed(s State, why error) reading {
+// leaderlessState is the state of a resource that no one leads. r.mu is held.
+func (r *resource) leaderlessState(s State, why error) resourceState {
 	since := r.mu.wantedSince()
 	switch s {
 	case Paused:
@@ -317,14 +317,14 @@ func (r *resource) notLed(s State, why error) reading {
 	case Idle:
 		since = max(r.mu.leaderlessSince, r.mu.resumed)
 	}
-	return reading{state: s, since: since, why: why}
+	return resourceState{state: s, since: since, why: why}
 }
 
-// readElsewhere returns the state of a resource that a worker at another proxy leads.
+// elsewhereState returns the state of a resource that a worker at another proxy leads.
 // Providers that say until when a lease is confirmed look again at that time, so that soon
 // afterwards the answer is overdue. r.mu is held.
-func (r *resource) readElsewhere(now time.Duration) reading {
-	led := reading{state: Led, since: r.mu.ledSince}
+func (r *resource) elsewhereState(now time.Duration) resourceState {
+	led := resourceState{state: Led, since: r.mu.ledSince}
 	p, ok := r.provider.(expirer)
 	if !ok {
 		return led
@@ -336,13 +336,13 @@ func (r *resource) readElsewhere(now time.Duration) reading {
 		led.until = now
 		return led
 	default:
-		return reading{state: Unknown, since: led.until, why: errUnconfirmed}
+		return resourceState{state: Unknown, since: led.until, why: errUnconfirmed}
 	}
 }
 
-// endsLeadingLocked notes when the candidacy was last confirmed as the leader, and how its term ends. It is
+// noteLeadEndLocked notes when the candidacy was last confirmed as the leader, and how its term ends. It is
 // called before the candidacy gives up a lease.
-func (c *Candidacy) endsLeadingLocked(now time.Duration, how fencing.Ending) {
+func (c *Candidacy) noteLeadEndLocked(now time.Duration, how fencing.Ending) {
 	s := &c.mu.state
 	s.lastEnded = how
 	switch {

@@ -48,15 +48,15 @@ func newHolding(lease *Lease, set Settings, sent, freeSince, delay time.Duration
 // confirmed returns the holding after a request that was sent at this time has
 // confirmed the lease. A response never shortens the trust.
 func (h holding) confirmed(set Settings, sent, delay time.Duration) holding {
-	set = set.during(h.lease)
+	set = set.forLease(h.lease)
 	h.trusted = max(h.trusted, sent+set.trust())
 	h.confirmedAt = max(h.confirmedAt, sent)
 	h.renewAt = set.renewalAfter(sent) + delay
 	return h
 }
 
-// hastened returns the holding with everything due now that would be due later.
-func (h holding) hastened(now time.Duration) holding {
+// dueNow returns the holding with everything due now that would be due later.
+func (h holding) dueNow(now time.Duration) holding {
 	h.grantAt, h.renewAt = min(h.grantAt, now), min(h.renewAt, now)
 	return h
 }
@@ -66,9 +66,9 @@ func (h holding) leads(now time.Duration) bool {
 	return h.lease != nil && h.granted && now < h.trusted
 }
 
-// during returns the settings while a lease lasts: with the TTL that the lease service has
+// forLease returns the settings while a lease lasts: with the TTL that the lease service has
 // granted, if that is shorter than what was asked for, and the same share of it as the margin.
-func (s Settings) during(l *Lease) Settings {
+func (s Settings) forLease(l *Lease) Settings {
 	if l.Granted == 0 || l.Granted >= s.TTL {
 		return s
 	}
@@ -102,7 +102,7 @@ func (r *resource) delay(spread time.Duration) time.Duration {
 func (c *Candidacy) renewLocked(sent time.Duration) {
 	s := &c.mu.state
 	lease := s.held.lease
-	ctx, cancel := context.WithTimeout(c.ctx, c.set.during(lease).callTimeout())
+	ctx, cancel := context.WithTimeout(c.ctx, c.set.forLease(lease).callTimeout())
 	s.requests.begin(requestRenew, cancel)
 	c.ask(func() func() {
 		defer cancel()
@@ -119,12 +119,12 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	if s.held.lease != lease || s.requests.has(requestRelease) {
 		return
 	}
-	now, set := c.r.e.cfg.Now(), c.set.during(lease)
+	now, set := c.r.e.cfg.Now(), c.set.forLease(lease)
 	if err == nil || errors.Is(err, ErrLost) {
 		c.passedLocked("renew the lease")
-		s.heard(nil, sent)
+		s.leaseAnswered(nil, sent)
 	} else {
-		s.heard(err, sent)
+		s.leaseAnswered(err, sent)
 	}
 	switch {
 	case err == nil:
@@ -149,7 +149,7 @@ func (c *Candidacy) lostLocked(err error) {
 	s := &c.mu.state
 	c.log.Warn("lease lost", zap.Int64("epoch", int64(s.epoch)), zap.Error(err))
 	s.requests.cancel(requestGrant)
-	c.endsLeadingLocked(c.r.e.cfg.Now(), fencing.EndingExpired)
+	c.noteLeadEndLocked(c.r.e.cfg.Now(), fencing.EndingExpired)
 	s.held = holding{}
 	c.stopLeadingLocked()
 	s.pace = pace{}

@@ -29,8 +29,8 @@ type liveness struct {
 	quiet time.Duration
 	// longest is the longest that quiet has been.
 	longest time.Duration
-	// outlasted is the longest silence after which the worker went on under its epoch.
-	outlasted time.Duration
+	// longestResumed is the longest silence after which the worker continued under its epoch.
+	longestResumed time.Duration
 	// last is when the last sample was taken; 0 before the first.
 	last         time.Duration
 	unresponsive bool
@@ -60,8 +60,8 @@ func (l *liveness) interval() time.Duration {
 	return max(interval, minSample)
 }
 
-// judged reports whether the worker has to be sampled.
-func (l *liveness) judged() bool { return l.timeout > 0 }
+// isLimited reports whether the worker has to be sampled.
+func (l *liveness) isLimited() bool { return l.timeout > 0 }
 
 // next returns when the next sample is due, from the last one on.
 func (l *liveness) next() time.Duration {
@@ -71,8 +71,8 @@ func (l *liveness) next() time.Duration {
 	return l.interval()
 }
 
-// shared reports whether the sampler's next sample is soon enough.
-func (l *liveness) shared() bool { return l.next() >= maxSample }
+// sampledOftenEnough reports whether the sampler's next sample is soon enough.
+func (l *liveness) sampledOftenEnough() bool { return l.next() >= maxSample }
 
 // sample records whether there was activity since the last sample. A gap much longer
 // than the interval means that this proxy itself did not run, or that the machine was
@@ -94,13 +94,13 @@ func (l *liveness) sample(now time.Duration, s signs) {
 	l.suspect(l.quiet >= l.timeout)
 }
 
-// wentOn reports whether a worker of this status, which was silent for that long before the last sample, has gone on
+// resumed reports whether a worker with this status, which was silent for that long before the last sample, has continued
 // under its epoch, after the longest silence so far.
-func (l *liveness) wentOn(silence time.Duration, st *fencing.Status) bool {
-	if l.quiet > 0 || silence <= l.outlasted || st.Epoch == 0 || st.Role == fencing.Superseded {
+func (l *liveness) resumed(silence time.Duration, st *fencing.Status) bool {
+	if l.quiet > 0 || silence <= l.longestResumed || st.Epoch == 0 || st.Role == fencing.Superseded {
 		return false
 	}
-	l.outlasted = silence
+	l.longestResumed = silence
 	return true
 }
 
@@ -135,14 +135,14 @@ func (c *Candidacy) sample(now time.Duration) (concerns bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.liveness
-	l.timeout = c.tolerated(now)
+	l.timeout = c.allowedSilence(now)
 	was := l.unresponsive
 	alive := s.alive()
 	s.owed = s.owed || c.mu.waiters > 0
 	silence := l.quiet
 	l.sample(now, s)
-	if l.wentOn(silence, c.current.Load()) {
-		c.event(Event{Kind: EventWentOn, Took: silence})
+	if l.resumed(silence, c.current.Load()) {
+		c.event(Event{Kind: EventResumed, Took: silence})
 	}
 	if f := c.r.e.cfg.Falsify; f != nil {
 		l.unresponsive = was
@@ -152,17 +152,17 @@ func (c *Candidacy) sample(now time.Duration) (concerns bool) {
 	if was && alive {
 		c.mu.tryAt = now
 	}
-	return was && alive || was != l.unresponsive || !l.shared()
+	return was && alive || was != l.unresponsive || !l.sampledOftenEnough()
 }
 
-// tolerated returns how long the worker may be inactive now, 0 for unlimited. A promise of heartbeats can only
+// allowedSilence returns how long the worker may be inactive now, 0 for unlimited. A promise of heartbeats can only
 // shorten that. c.mu is held.
-func (c *Candidacy) tolerated(now time.Duration) time.Duration {
+func (c *Candidacy) allowedSilence(now time.Duration) time.Duration {
 	asked := c.mu.timeout(c.set.WorkerTimeout)
 	if every := c.mu.heartbeat(); every > 0 && (asked == 0 || every+heartbeatLate < asked) {
 		asked = every + heartbeatLate
 	}
-	return c.effective(asked, now)
+	return c.extendedTimeout(asked, now)
 }
 
 // samples is what samples of a candidacy need. It is locked during a sample.
@@ -212,8 +212,8 @@ type sampler struct {
 	started bool
 }
 
-// sampleToo makes the sampler sample a candidacy. The first one starts it; it runs until Elections is closed.
-func (e *Elections) sampleToo(c *Candidacy) {
+// startSampling makes the sampler sample a candidacy. The first one starts it; it runs until Elections is closed.
+func (e *Elections) startSampling(c *Candidacy) {
 	s := &e.sampler
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +265,7 @@ func (s *sampler) list(all []*Candidacy) []*Candidacy {
 // tick samples the candidacy if nothing more frequent does, and wakes its loop if that has something to do.
 func (c *Candidacy) tick(now time.Duration) {
 	c.mu.Lock()
-	due := c.mu.liveness.judged() && c.mu.liveness.shared()
+	due := c.mu.liveness.isLimited() && c.mu.liveness.sampledOftenEnough()
 	c.mu.Unlock()
 	if due && c.sample(now) || int64(now) >= c.next.Load() {
 		poke(c.poke)

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-func TestSilenceIsWhatNobodyHeardForTheTimeout(t *testing.T) {
+func TestSilenceIsWhatNoOneHeardForTheTimeout(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
 	l := liveness{timeout: 2 * time.Second} // eight samples
@@ -29,7 +29,7 @@ func TestSilenceIsWhatNobodyHeardForTheTimeout(t *testing.T) {
 	}
 }
 
-func TestSuspendedProxyTakesNobodyForDead(t *testing.T) {
+func TestSuspendedProxyTakesNoOneForDead(t *testing.T) {
 	t.Parallel()
 	l := liveness{timeout: 8 * time.Second}
 	l.sample(time.Hour, signs{bytes: true})
@@ -49,8 +49,8 @@ func TestWorkerWithoutTimeoutIsNeverSilent(t *testing.T) {
 	}
 }
 
-// TestAWorkerGoesOnUnderItsEpoch after a silence that counts if it is the longest.
-func TestAWorkerGoesOnUnderItsEpoch(t *testing.T) {
+// TestAWorkerContinuesUnderItsEpoch after a silence that counts if it is the longest.
+func TestAWorkerContinuesUnderItsEpoch(t *testing.T) {
 	t.Parallel()
 	leads := &fencing.Status{Role: fencing.Leader, Epoch: 3}
 	var l liveness
@@ -68,7 +68,7 @@ func TestAWorkerGoesOnUnderItsEpoch(t *testing.T) {
 		{2 * time.Second, 0, &fencing.Status{Lapsed: true, Epoch: 3}, true}, // its lease was released
 	} {
 		l.quiet = c.quiet
-		if got := l.wentOn(c.silence, c.status); got != c.want {
+		if got := l.resumed(c.silence, c.status); got != c.want {
 			t.Errorf("%d: it went on: %v, want %v", i, got, c.want)
 		}
 	}
@@ -92,9 +92,9 @@ func TestAWorkerThatPromisesHeartbeatsIsMissedWithinSeconds(t *testing.T) {
 		candidacy := &Candidacy{r: &resource{e: e}}
 		candidacy.mu.members = map[fencing.Member]*member{nil: {campaigns: true, heartbeat: c.every, timeout: c.timeout}}
 		for range c.alarms {
-			e.extensions.record(candidacy.workerKey(), candidacy.tolerated(0), 0)
+			e.extensions.record(candidacy.workerKey(), candidacy.allowedSilence(0), 0)
 		}
-		if got := candidacy.tolerated(0); got != c.want {
+		if got := candidacy.allowedSilence(0); got != c.want {
 			t.Errorf("%s: it may be silent for %v, want %v", name, got, c.want)
 		}
 	}

@@ -20,7 +20,7 @@ func (c *Candidacy) run() {
 	defer timer.Stop()
 	for {
 		c.announceToResource()
-		v := c.r.view(c)
+		v := c.r.snapshot(c)
 		now := c.r.e.cfg.Now()
 		c.sampleInStep(now)
 		wait, over := c.step(v, now)
@@ -41,7 +41,7 @@ func (c *Candidacy) run() {
 
 // step starts whatever is due. It returns how long to wait for the next step, and
 // whether the candidacy is over and has nothing left to release.
-func (c *Candidacy) step(v view, now time.Duration) (wait time.Duration, over bool) {
+func (c *Candidacy) step(v snapshot, now time.Duration) (wait time.Duration, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
@@ -76,7 +76,7 @@ func (c *Candidacy) step(v view, now time.Duration) (wait time.Duration, over bo
 }
 
 // lookLocked processes what has changed since the last step.
-func (c *Candidacy) lookLocked(v view, now time.Duration) {
+func (c *Candidacy) lookLocked(v snapshot, now time.Duration) {
 	s := &c.mu.state
 	s.expireRetention(now)
 	if s.phase == superseded {
@@ -90,12 +90,12 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 			s.tryAt = max(s.tryAt, now+orderPoll+jitter(100*time.Millisecond))
 		}
 	}
-	if before.blind && !v.blind { // what failed meanwhile is retried at once
-		s.backoff, s.held = 0, s.held.hastened(now)
+	if before.watchFailing && !v.watchFailing { // what failed meanwhile is retried at once
+		s.backoff, s.held = 0, s.held.dueNow(now)
 		s.tryAt = min(s.tryAt, now+jitter(20*time.Millisecond))
 	}
 	if v.observation == before.observation {
-		if former, _ := c.offeredElsewhere(v.observation, v.offer, now); former != "" {
+		if former, _ := c.offeringHolder(v.observation, v.offer, now); former != "" {
 			s.reclaim.Follow(former, now)
 		}
 		return
@@ -103,9 +103,9 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	if v.observation.Incarnation == c.incarnation {
 		return // this candidacy's own doing
 	}
-	former, _ := c.takeable(v.observation, v.offer, now)
+	former, _ := c.takeableHolder(v.observation, v.offer, now)
 	s.reclaim.Follow(former, now)
-	s.leftovers.unresponsive = nil // somebody has held the lease since
+	s.leftovers.unresponsive = nil // someone has held the lease since
 	if s.fault == nil && s.barred == nil {
 		s.backoff = 0
 		s.tryAt = now
@@ -155,7 +155,7 @@ func (c *Candidacy) holdLocked(now time.Duration) {
 }
 
 // wantsLocked reports whether it is time to try for the lease. If an attempt that
-// somebody waits for is pointless, it ends their wait.
+// someone waits for is pointless, it ends their wait.
 func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	s := &c.mu.state
 	switch {
@@ -172,7 +172,7 @@ func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	case s.seen.offer.Excludes(c.worker, now):
 		c.answerLocked()
 		return false
-	case c.token > 0: // nobody has to give it anything up
+	case c.token > 0: // no one has to give it anything up
 		return s.firstExpected() || now >= s.tryAt
 	case s.seen.closing: // it releases first, and then wakes this loop
 		return false
@@ -200,9 +200,9 @@ func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	case Unresponsive:
 		return s.waiters > 0 || s.epoch > 0 || s.seen.offer.Invites(c.worker, now)
 	case Held: // by a lost response of this candidacy, or the observation is old
-		return s.seen.blind || s.seen.observation.Incarnation == c.incarnation
+		return s.seen.watchFailing || s.seen.observation.Incarnation == c.incarnation
 	default:
-		return s.seen.blind
+		return s.seen.watchFailing
 	}
 }
 
@@ -227,7 +227,7 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if s.liveness.skipped {
 		due(s.liveness.last + minSample)
 	}
-	if s.campaigners > 0 && s.liveness.judged() && !s.liveness.shared() {
+	if s.campaigners > 0 && s.liveness.isLimited() && !s.liveness.sampledOftenEnough() {
 		due(now + s.liveness.next())
 	}
 	if s.retained != 0 {

@@ -14,7 +14,7 @@ type membership struct {
 	// retained, if not 0, is when the candidacy ends although its last campaigning
 	// member has left in an orderly way, unless another one joins until then.
 	retained time.Duration
-	// ended means that nobody needs the candidacy any more, or that Elections is being
+	// ended means that no one needs the candidacy any more, or that Elections is being
 	// closed. The lease is released, and the loop stops.
 	ended bool
 }
@@ -99,13 +99,13 @@ func (s *membership) heartbeat() (shortest time.Duration) {
 	return shortest
 }
 
-// bars reports whether claim comes from another address than this candidacy of the same
+// conflictsWith reports whether req comes from another address than this candidacy of the same
 // worker while both campaign: a worker id must name one process. An observer neither
-// bars others nor is barred. An unresponsive candidacy does not bar anybody, because
-// its client may have died silently; the newcomer then has a candidacy of its own, and
+// bars others nor is barred. An unresponsive candidacy does not bar anyone, because
+// its client may have died silently; the new client then has a candidacy of its own, and
 // the fence lets only one of the two write. Where workers bring tokens, those say who leads.
-func (c *Candidacy) bars(claim fencing.JoinRequest) bool {
-	if c.user != claim.User || c.client == claim.Client || claim.Campaign == fencing.CampaignOff || claim.Token != 0 {
+func (c *Candidacy) conflictsWith(req fencing.JoinRequest) bool {
+	if c.user != req.User || c.client == req.Client || req.Campaign == fencing.CampaignOff || req.Token != 0 {
 		return false
 	}
 	c.mu.Lock()
@@ -113,19 +113,19 @@ func (c *Candidacy) bars(claim fencing.JoinRequest) bool {
 	return c.mu.campaigners > 0 && !c.overLocked() && !c.mu.liveness.unresponsive
 }
 
-// overLocked reports that nobody can join any more.
+// overLocked reports that no one can join any more.
 func (c *Candidacy) overLocked() bool { return c.mu.phase == superseded || c.mu.ended }
 
 // admit makes m a member, unless the candidacy is over. r.mu is held.
-func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
+func (c *Candidacy) admit(req fencing.JoinRequest, m fencing.Member) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	campaigns := claim.Campaign != fencing.CampaignOff
+	campaigns := req.Campaign != fencing.CampaignOff
 	switch {
-	case c.overLocked() || c.user != claim.User || c.token != claim.Token:
+	case c.overLocked() || c.user != req.User || c.token != req.Token:
 		return false
-	case c.client != claim.Client:
+	case c.client != req.Client:
 		if campaigns {
 			c.endRetentionLocked()
 		}
@@ -134,7 +134,7 @@ func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
 	if campaigns && s.campaigners == 0 {
 		s.expectFirst()
 	}
-	s.add(m, member{campaigns: campaigns, timeout: claim.WorkerTimeout, heartbeat: claim.Heartbeat})
+	s.add(m, member{campaigns: campaigns, timeout: req.WorkerTimeout, heartbeat: req.Heartbeat})
 	if campaigns {
 		s.retained, s.liveness.quiet = 0, 0
 	}
@@ -189,13 +189,13 @@ func (c *Candidacy) closeLocked() {
 	s := &c.mu.state
 	if s.held.lease != nil || s.requests.has(requestAcquire) || s.leftovers.uncertain || s.leftovers.unresponsive != nil {
 		s.closing = true
-		c.r.mu.depart(c)
+		c.r.mu.addDeparting(c)
 	}
 }
 
-// closes reports whether the lease is about to be released. r.mu is held, because the
+// isClosing reports whether the lease is about to be released. r.mu is held, because the
 // answer may have changed a moment ago.
-func (c *Candidacy) closes() bool {
+func (c *Candidacy) isClosing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.closing

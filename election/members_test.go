@@ -62,7 +62,7 @@ func TestTheShortestPromiseCounts(t *testing.T) {
 }
 
 // TestWhoSetsItsNextTokenDoesNotSupersedeItself: its connection has left the candidacy of its former token
-// when the next one is granted. What other connections of its name were decided under, nobody knows.
+// when the next one is granted. What other connections of its name were decided under, no one knows.
 func TestWhoSetsItsNextTokenDoesNotSupersedeItself(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -79,22 +79,22 @@ func TestWhoSetsItsNextTokenDoesNotSupersedeItself(t *testing.T) {
 		var now time.Duration
 		r, led := resourceElsewhere("w", &now)
 		r.mu.remove(led)
-		setter, claim := &idle{}, fencing.JoinRequest{Worker: "w", Token: c.token, Campaign: fencing.CampaignWait}
-		led = newCandidacy(r, nil, claim, history{incarnation: "former"})
-		led.admit(claim, setter)
+		setter, req := &idle{}, fencing.JoinRequest{Worker: "w", Token: c.token, Campaign: fencing.CampaignWait}
+		led = newCandidacy(r, nil, req, history{incarnation: "former"})
+		led.admit(req, setter)
 		for range c.others {
-			led.admit(claim, &idle{})
+			led.admit(req, &idle{})
 		}
 		r.mu.add(led)
 		if c.token > 0 {
-			claim.Token++
-			r.enrolLocked(newCandidacy(r, nil, claim, history{incarnation: "next"}), claim, setter)
+			req.Token++
+			r.enrolLocked(newCandidacy(r, nil, req, history{incarnation: "next"}), req, setter)
 		}
 		led.mu.Lock()
 		led.mu.epoch, led.mu.phase = 1, leading
 		led.supersedeLocked(fencing.Record{Epoch: 2, Worker: c.by})
 		led.mu.Unlock()
-		if _, got := r.supersededThemselves.Load("w"); got != c.want {
+		if _, got := r.supersededSelf.Load("w"); got != c.want {
 			t.Errorf("%s: it counts as superseded: %t, want %t", name, got, c.want)
 		}
 	}

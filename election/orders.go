@@ -58,7 +58,7 @@ func (e *Elections) seenOrders(name string) *seenOrders {
 	return e.mu.orders[name]
 }
 
-// followOrders tells the resources of a database what operators order, and that their
+// followOrders passes on to the resources of a database what operators order, and that their
 // tables are guarded, until ctx ends. It runs while the database has candidacies, and for closeIdleAfter after that.
 func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	defer e.wg.Done()
@@ -77,7 +77,7 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 		if !failing {
 			answered = e.cfg.Now() // of the rest of the last round, not all has to have been answered
 		}
-		st, ordered, err := e.lookForOrders(ctx, name, b.Orders, e.seenOrders(name), first)
+		st, ordered, err := e.readNewOrders(ctx, name, b.Orders, e.seenOrders(name), first)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -102,10 +102,10 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	}
 }
 
-// lookForOrders reads what the database says, with the orders that are new, and looks whether the newest one that was seen is
+// readNewOrders reads what the database says, with the orders that are new, and looks whether the newest one that was seen is
 // still there. It reports whether anything may have been ordered. first means that it has not been
 // called since the database had no candidacy.
-func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders, seen *seenOrders, first bool) (st fencing.Ordered, ordered bool, err error) {
+func (e *Elections) readNewOrders(ctx context.Context, name string, read Orders, seen *seenOrders, first bool) (st fencing.Ordered, ordered bool, err error) {
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	after := int64(math.MaxInt64)
@@ -131,7 +131,7 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 		}
 		ordered = true
 		if first {
-			e.actedOn(resourceKey{name, o.Resource})
+			e.forgetLostOrder(resourceKey{name, o.Resource})
 		} else {
 			e.ordered(name, o)
 		}
@@ -168,7 +168,7 @@ func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, se
 		}
 		e.log.Warn("an operator's order is not in the database any more, after a failover or a restore: give it again if it still counts", orderFields(name, o)...)
 		e.mu.Lock()
-		if e.mu.orders[name] == seen { // otherwise the database was made anew meanwhile
+		if e.mu.orders[name] == seen { // otherwise the database was recreated meanwhile
 			e.mu.lostOrders[resourceKey{name, o.Resource}] = o
 		}
 		e.mu.Unlock()
@@ -181,14 +181,14 @@ func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, se
 	return there, nil
 }
 
-// actedOn forgets a lost order, because an operator has given another one since.
-func (e *Elections) actedOn(key resourceKey) {
+// forgetLostOrder forgets a lost order, because an operator has given another one since.
+func (e *Elections) forgetLostOrder(key resourceKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.mu.lostOrders, key)
 }
 
-// forgetOrders is for a database that was dropped, and may have been made anew: it has not lost anything.
+// forgetOrders is for a database that was dropped, and may have been recreated: it has not lost anything.
 func (e *Elections) forgetOrders(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -220,7 +220,7 @@ func readOrders(ctx context.Context, read Orders, after int64) (fencing.Ordered,
 }
 
 // followFences makes the resources of a database read their records if its fences are not those that
-// they know, as after a restore, or after the schema was dropped and made anew: no grant tells of that.
+// they know, as after a restore, or after the schema was dropped and recreated: no grant shows that.
 func (e *Elections) followFences(ctx context.Context, name string, read func(context.Context) (fencing.Fences, error), unread *faults.Series) {
 	if read == nil {
 		return
@@ -245,7 +245,7 @@ func (e *Elections) readAgain(name string, outOfDate func(r *resource) bool) {
 	}
 }
 
-// followInForce tells the resources of a database which orders are in force. Without bars, none is.
+// followInForce passes on to the resources of a database which orders are in force. Without bars, none is.
 func (e *Elections) followInForce(ctx context.Context, name string, barred bool) {
 	e.mu.Lock()
 	d := e.mu.databases[name]
@@ -265,8 +265,8 @@ func (e *Elections) followInForce(ctx context.Context, name string, barred bool)
 	for _, r := range e.resourcesOf(name) {
 		r.mu.Lock()
 		r.mu.shows(all[r.key.name], asked)
-		if now := e.cfg.Now(); r.readLocked(now).state.Rests() { // looked at often enough for wantedSince
-			r.mu.restedUntil = now
+		if now := e.cfg.Now(); r.stateLocked(now).state.NeedsNoLeader() { // looked at often enough for wantedSince
+			r.mu.noLeaderNeededUntil = now
 		}
 		r.mu.Unlock()
 	}
@@ -309,7 +309,7 @@ func poll[T any](ctx context.Context, read func(context.Context) (T, error), unr
 func (e *Elections) ordered(database string, o fencing.Order) {
 	e.log.Info("an operator gave an order", orderFields(database, o)...)
 	key := resourceKey{database, o.Resource}
-	e.actedOn(key)
+	e.forgetLostOrder(key)
 	e.mu.Lock()
 	r := e.mu.resources[key]
 	e.mu.Unlock()
@@ -347,7 +347,7 @@ func (r *resource) ordered() {
 }
 
 // removed ends the candidacies of a fence whose resource an operator has removed. Their
-// members connect again, and find the resource made anew.
+// members connect again, and find the resource recreated.
 func (r *resource) removed(fence Fence) {
 	r.mu.Lock()
 	gone := fencing.Record{Epoch: max(r.mu.highestObserved, r.mu.record.Epoch) + 1, Source: fencing.SourceOperator}

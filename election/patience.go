@@ -50,7 +50,7 @@ type extensions struct {
 	byUser map[string]map[workerKey]extension
 }
 
-// record notes that w became active again, before anybody else was granted an epoch,
+// record notes that w became active again, before anyone else was granted an epoch,
 // after it had been treated as dead for being inactive for timeout. It returns the
 // worker's new extension.
 func (l *extensions) record(w workerKey, timeout, now time.Duration) extension {
@@ -113,11 +113,11 @@ func (l extension) timeout(asked time.Duration, factor int, most time.Duration) 
 	return max(asked, extended)
 }
 
-// cameBackLocked is called when the fence has confirmed the candidacy's epoch under a
+// falseAlarmLocked is called when the fence has confirmed the candidacy's epoch under a
 // lease. If the lease had been released because the worker was unresponsive, that was a
-// false alarm: the worker is active again, and nobody else was granted an epoch. A
+// false alarm: the worker is active again, and no one else was granted an epoch. A
 // worker that was superseded meanwhile was rightly replaced, and its timeout remains.
-func (c *Candidacy) cameBackLocked() {
+func (c *Candidacy) falseAlarmLocked() {
 	s := &c.mu.state
 	if !s.liveness.released {
 		return
@@ -128,12 +128,12 @@ func (c *Candidacy) cameBackLocked() {
 	l := c.r.e.extensions.record(c.workerKey(), s.liveness.expired, now)
 	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
 		zap.Int64("epoch", int64(s.epoch)), zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired),
-		zap.Duration("timeout", c.tolerated(now)))
+		zap.Duration("timeout", c.allowedSilence(now)))
 	c.event(Event{Kind: EventFalseAlarm})
 }
 
-// effective returns the timeout in effect for a requested one.
-func (c *Candidacy) effective(asked, now time.Duration) time.Duration {
+// extendedTimeout returns the timeout in effect for a requested one.
+func (c *Candidacy) extendedTimeout(asked, now time.Duration) time.Duration {
 	if asked == 0 {
 		return 0
 	}

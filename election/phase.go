@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// phase says how far a candidacy's attempt to lead has come. Whether anybody still needs
+// phase says how far a candidacy's attempt to lead has come. Whether anyone still needs
 // the candidacy is another question (state.ended): a candidacy that has ended leads until
 // the release of its lease begins, and may still be superseded.
 type phase uint8
@@ -40,10 +40,10 @@ var phaseNames = [...]string{"following", "leading", "lapsed", "superseded"}
 
 func (p phase) String() string { return phaseNames[p] }
 
-// standing is what a candidacy has achieved in the election. Its methods are the only
+// leadership is what a candidacy has achieved in the election. Its methods are the only
 // ones that change the phase. They panic if the change is impossible, which is a mistake
 // of the caller.
-type standing struct {
+type leadership struct {
 	phase phase
 	// epoch is the epoch that the candidacy was granted. It is not 0 while the candidacy
 	// leads or is lapsed.
@@ -63,7 +63,7 @@ type standing struct {
 
 // hasEpoch records the epoch that the candidacy was granted. That alone does not make it
 // lead.
-func (s *standing) hasEpoch(epoch fencing.Epoch) {
+func (s *leadership) hasEpoch(epoch fencing.Epoch) {
 	s.epoch = epoch
 	if s.phase == following && epoch > 0 {
 		s.becomeLapsed()
@@ -71,14 +71,14 @@ func (s *standing) hasEpoch(epoch fencing.Epoch) {
 }
 
 // becomeLeading records that the candidacy leads. It must have an epoch.
-func (s *standing) becomeLeading() { s.change(leading, lapsed) }
+func (s *leadership) becomeLeading() { s.change(leading, lapsed) }
 
 // becomeLapsed records that the candidacy has an epoch and does not lead.
-func (s *standing) becomeLapsed() { s.change(lapsed, following, leading) }
+func (s *leadership) becomeLapsed() { s.change(lapsed, following, leading) }
 
 // becomeSuperseded ends the candidacy's attempts for good. by may be out of date; a later
 // call replaces it.
-func (s *standing) becomeSuperseded(by fencing.Record) {
+func (s *leadership) becomeSuperseded(by fencing.Record) {
 	s.change(superseded, following, leading, lapsed, superseded)
 	if s.supersededBy.Epoch <= s.epoch {
 		s.supersededBy = by
@@ -86,7 +86,7 @@ func (s *standing) becomeSuperseded(by fencing.Record) {
 }
 
 // change changes the phase, which must be one of from.
-func (s *standing) change(to phase, from ...phase) {
+func (s *leadership) change(to phase, from ...phase) {
 	if !slices.Contains(from, s.phase) || (to == leading || to == lapsed) && s.epoch == 0 {
 		panic(fmt.Sprintf("election: a candidacy that is %v with epoch %d cannot become %v", s.phase, s.epoch, to))
 	}
@@ -117,7 +117,7 @@ func (c *Candidacy) checkDeadlineLocked(now time.Duration) {
 	s.becomeLapsed()
 	c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
 	c.event(Event{Kind: EventLapsed})
-	poke(c.r.watcher.wake) // find out whether somebody else was granted an epoch
+	poke(c.r.watcher.wake) // find out whether someone else was granted an epoch
 }
 
 // supersedeLocked ends the candidacy's attempts for good. by may be out of date.
@@ -133,6 +133,6 @@ func (c *Candidacy) supersedeLocked(by fencing.Record) {
 	c.event(Event{Kind: EventSuperseded})
 	moved := c.token > 0 && len(s.members) == 0 // whoever led by the token has left it for the next one
 	if s.supersededBy.Worker == c.worker && !moved {
-		c.r.supersededThemselves.Store(c.worker, nil)
+		c.r.supersededSelf.Store(c.worker, nil)
 	}
 }

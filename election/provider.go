@@ -75,8 +75,8 @@ type Provider interface {
 	Renew(ctx context.Context, l *Lease) error
 	// Release releases the lease of exactly this term, for the given reason. If the
 	// term is already over, it changes nothing and returns nil, with one exception:
-	// ReasonLeft after ReasonUnresponsive makes the lease available to everybody,
-	// provided that nobody has held it since. A Lease with nothing but its
+	// ReasonLeft after ReasonUnresponsive makes the lease available to everyone,
+	// provided that no one has held it since. A Lease with nothing but its
 	// AcquireRequest stands for whatever an Acquire of unknown outcome got or may still
 	// get: once Release has returned, a request of this incarnation that arrives late
 	// acquires nothing. The incarnation never calls Acquire again. silent is how long the
@@ -89,9 +89,9 @@ type Provider interface {
 	Close() error
 }
 
-// Bearers is a Provider that awards no lease: each candidacy brings a token, which is the index
+// TokenProvider is a Provider that awards no lease: each candidacy brings a token, which is the index
 // of its award, and several may bring the same one. A lower token never leads.
-type Bearers interface {
+type TokenProvider interface {
 	Provider
 	// Generation returns the number of the generation in which tokens count now. Acquire and
 	// Renew return ErrLost to a candidacy that began in another one.
@@ -104,7 +104,7 @@ type AcquireRequest struct {
 	Worker      string
 	Incarnation string        // the candidacy's random id
 	TTL         time.Duration // how long the lease lasts unless it is renewed
-	Token       int64         // what a candidacy of Bearers brings; 0 otherwise
+	Token       int64         // what a candidacy of a TokenProvider brings; 0 otherwise
 	// From, if not "", is the incarnation of another candidacy, from which Acquire takes the
 	// lease away if that one holds it. The award is a new one, as if the lease had been free, and
 	// the term of From is over.
@@ -158,11 +158,11 @@ type LeaseState uint8
 const (
 	// Unseen: nothing is known yet.
 	Unseen LeaseState = iota
-	// Held: somebody holds the lease.
+	// Held: someone holds the lease.
 	Held
-	// Freed: nobody holds the lease. Its holder left or died, or there never was one.
+	// Freed: no one holds the lease. Its holder left or died, or there never was one.
 	Freed
-	// Unresponsive: nobody holds the lease, and it was released as unresponsive.
+	// Unresponsive: no one holds the lease, and it was released as unresponsive.
 	Unresponsive
 )
 

@@ -10,13 +10,13 @@ import (
 
 // reachPatience is how much longer than a TTL a lease is kept while the database does not answer. It is longer
 // than one round of reading the orders and asking for an answer, so that a server which is slow for a moment costs
-// nobody the lead.
+// no one the lead.
 const reachPatience = 15 * time.Second
 
 // errUnreached is why a candidacy gives its lease back, or does not campaign.
 var errUnreached = errors.New("the database does not answer Fencepost")
 
-// followReach tells the resources of a database whether it answers this proxy. The lease service does not know that: it
+// followReach passes on to the resources of a database whether it answers this proxy. The lease service does not know that: it
 // would confirm the lease of a leader which cannot write, and no other proxy could take over. failed is why the orders
 // could not be read, nil if they were; it may be something else, such as a lock. answered is when the database last
 // answered, as a reading of CLOCK_BOOTTIME; followReach returns that as it is now.
@@ -47,9 +47,9 @@ func doesAnswer(ctx context.Context, b Backend, failed error) bool {
 }
 
 // followReach records for how long the database has not answered, 0 if it does. Where workers bring tokens, whoever
-// has the highest one leads, and nobody else could take a lease.
+// has the highest one leads, and no one else could take a lease.
 func (r *resource) followReach(silent time.Duration) {
-	unreached := silent > 0 && r.bearers == nil && silent > r.settings().TTL+reachPatience
+	unreached := silent > 0 && r.tokenProvider == nil && silent > r.settings().TTL+reachPatience
 	r.mu.Lock()
 	changed := r.mu.unreached != unreached
 	r.mu.unreached = unreached

@@ -169,8 +169,8 @@ func TestTwoLiveProcessesOfOneNameDoNotTradeTheLease(t *testing.T) {
 	})
 }
 
-// TestNobodyTakesTheLeaseOfAnotherWorkerFromAProxyThatIsGone, nor that of another role.
-func TestNobodyTakesTheLeaseOfAnotherWorkerFromAProxyThatIsGone(t *testing.T) {
+// TestNoOneTakesTheLeaseOfAnotherWorkerFromAProxyThatIsGone, nor that of another role.
+func TestNoOneTakesTheLeaseOfAnotherWorkerFromAProxyThatIsGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, server, p := newMortals(t, "one", "two")
@@ -193,7 +193,7 @@ func TestNobodyTakesTheLeaseOfAnotherWorkerFromAProxyThatIsGone(t *testing.T) {
 }
 
 // TestADatabaseThatIsUsedAgainKeepsItsConnections: workers connect again and again, each time soon after the last
-// one has left. Only when nobody has for closeIdleAfter are the database's connections closed, once.
+// one has left. Only when no one has for closeIdleAfter are the database's connections closed, once.
 func TestADatabaseThatIsUsedAgainKeepsItsConnections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -235,8 +235,8 @@ func TestADatabaseThatIsUsedAgainKeepsItsConnections(t *testing.T) {
 }
 
 // TestAProxyThatCannotReachTheDatabaseGivesItsLeasesBack: the lease service would confirm the lease for as long as the
-// proxy asks it to. That the orders cannot be read is not enough: something may be locked. A leader whose lease nobody else
-// took goes on under its epoch, and one that was superseded does not come back.
+// proxy asks it to. That the orders cannot be read is not enough: something may be locked. A leader whose lease no one else
+// took continues under its epoch, and one that was superseded does not come back.
 func TestAProxyThatCannotReachTheDatabaseGivesItsLeasesBack(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -320,8 +320,8 @@ func (f full) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error)
 	return f.fence.Grant(ctx, a)
 }
 
-// TestWhyNobodyIsGrantedAnEpochIsShownUntilSomebodyIs, also between two attempts, and when the last grant is read again.
-func TestWhyNobodyIsGrantedAnEpochIsShownUntilSomebodyIs(t *testing.T) {
+// TestWhyNoOneIsGrantedAnEpochIsShownUntilSomeoneIs, also between two attempts, and when the last grant is read again.
+func TestWhyNoOneIsGrantedAnEpochIsShownUntilSomeoneIs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, f := newModel(simulatedTTL), &faults{latency: time.Millisecond}

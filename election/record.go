@@ -42,7 +42,7 @@ type grants struct {
 	record fencing.Record // the highest known one
 	// highestObserved is the highest epoch ever observed here, even before the resource
 	// was forgotten. An unconfirmed one does not count: a failover may lose it, although
-	// nothing is lost that anybody was told.
+	// nothing is lost that was announced to anyone.
 	highestObserved fencing.Epoch
 }
 
@@ -120,8 +120,8 @@ func (f *fenceAccess) hasRead(err error) {
 // differsLocked reports whether a database has another fence of the resource than this one, or one that shows a
 // lower epoch than was seen. r.mu is held.
 func (r *resource) differsLocked(has fencing.Fences) bool {
-	is := has.ByResource[r.key.name]
-	return has.Database != r.mu.fence.Database() || is.ID != r.mu.fence.ID() || is.Epoch < r.mu.highestObserved
+	row := has.ByResource[r.key.name]
+	return has.Database != r.mu.fence.Database() || row.ID != r.mu.fence.ID() || row.Epoch < r.mu.highestObserved
 }
 
 // history is what the fence knew of a worker when its candidacy began.
@@ -134,7 +134,7 @@ type history struct {
 
 // examine reads the worker's history from the fence for a new candidacy. It refuses a token
 // that cannot lead.
-func (r *resource) examine(ctx context.Context, claim fencing.JoinRequest) (fence Fence, h history, err error) {
+func (r *resource) examine(ctx context.Context, req fencing.JoinRequest) (fence Fence, h history, err error) {
 	if fence, err = r.usableFence(ctx); err != nil {
 		return nil, history{}, err
 	}
@@ -145,14 +145,14 @@ func (r *resource) examine(ctx context.Context, claim fencing.JoinRequest) (fenc
 	if !rec.Unconfirmed {
 		h.highest = rec.Epoch
 	}
-	if h.before, err = fence.SupersededBefore(ctx, claim.Worker, ""); err != nil {
+	if h.before, err = fence.SupersededBefore(ctx, req.Worker, ""); err != nil {
 		return nil, history{}, fmt.Errorf("look for earlier epochs of the worker: %w", err)
 	}
-	if _, ok := r.supersededThemselves.Load(claim.Worker); ok {
+	if _, ok := r.supersededSelf.Load(req.Worker); ok {
 		h.before = true
 	}
-	if claim.Token > 0 {
-		if h.incarnation, err = r.bear(ctx, claim, rec); err != nil {
+	if req.Token > 0 {
+		if h.incarnation, err = r.tokenIncarnation(ctx, req, rec); err != nil {
 			return nil, history{}, err
 		}
 	}
@@ -254,7 +254,7 @@ func (r *resource) publish(rec, before fencing.Record, but *Candidacy) {
 	}
 	switch {
 	case rec.Epoch < was.Epoch:
-		r.log.Info("the newest grants, which no synchronous standby had confirmed and nobody was told of, are not in this database",
+		r.log.Info("the newest grants are not in this database: no synchronous standby had confirmed them, and their epochs were not announced",
 			zap.Int64("lost_epoch", int64(was.Epoch)), zap.Int64("epoch", int64(rec.Epoch)))
 	case rec.Epoch > was.Epoch || rec.Unconfirmed != was.Unconfirmed:
 		r.log.Debug("the newest grant", zap.Int64("epoch", int64(rec.Epoch)), zap.String("of", rec.Worker), zap.Bool("unconfirmed", rec.Unconfirmed))

@@ -22,7 +22,7 @@ const (
 // leftovers are what a candidacy may have at the lease service although it holds no
 // lease.
 type leftovers struct {
-	// unresponsive is the lease that was released as unresponsive, if nobody has
+	// unresponsive is the lease that was released as unresponsive, if no one has
 	// acquired it since, as far as known.
 	unresponsive *Lease
 	// uncertain means that an Acquire of unknown outcome may have got a lease, or may
@@ -61,7 +61,7 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	if why == ReasonUnresponsive {
 		ended, silent = fencing.EndingSilence, s.liveness.quiet
 	}
-	c.endsLeadingLocked(c.r.e.cfg.Now(), ended)
+	c.noteLeadEndLocked(c.r.e.cfg.Now(), ended)
 	c.stopLeadingLocked()
 	s.liveness.released = s.liveness.released || why == ReasonUnresponsive
 	s.requests.cancel(requestGrant)
@@ -117,7 +117,7 @@ func (c *Candidacy) released(lease *Lease, why Reason, silent time.Duration, err
 	case !again && lease.Index != 0:
 		fields := []zap.Field{zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why)}
 		if why == ReasonUnresponsive {
-			c.log.Warn("released", append(fields, zap.Duration("silence", silent), zap.Duration("worker_timeout", c.tolerated(c.r.e.cfg.Now())))...)
+			c.log.Warn("released", append(fields, zap.Duration("silence", silent), zap.Duration("worker_timeout", c.allowedSilence(c.r.e.cfg.Now())))...)
 		} else {
 			c.log.Info("released", fields...)
 		}

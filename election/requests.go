@@ -81,15 +81,15 @@ func (q *requests) cancel(k request) {
 
 // answers is what the last requests of a candidacy say of the lease service and the fence.
 type answers struct {
-	silent    time.Duration // when the first of the requests was sent that the lease service has not answered
-	unserved  error         // why the last request to the lease service failed; nil if it was answered
-	ungranted error         // why the last grant failed
+	unansweredSince time.Duration // when the first of the requests was sent that the lease service has not answered
+	unserved        error         // why the last request to the lease service failed; nil if it was answered
+	ungranted       error         // why the last grant failed
 }
 
-// heard records the result of a request to the lease service: nil if it answered.
-func (a *answers) heard(err error, sent time.Duration) {
+// leaseAnswered records the result of a request to the lease service: nil if it answered.
+func (a *answers) leaseAnswered(err error, sent time.Duration) {
 	if a.unserved == nil {
-		a.silent = sent
+		a.unansweredSince = sent
 	}
 	a.unserved = err
 }
@@ -103,13 +103,13 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	if service != "" {
 		service = strings.ToUpper(source[:1]) + source[1:]
 	}
-	silence := max(now-a.silent, 0).Round(time.Second)
+	silence := max(now-a.unansweredSince, 0).Round(time.Second)
 	switch {
 	case errors.As(a.unserved, &denied) && denied.Answer == "":
 		return &fencing.Trouble{Problem: denied.Error(), Remedy: denied.Remedy}
 	case denied != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("the lease service refuses Fencepost (%s)", denied.Answer), Remedy: denied.Remedy}
-	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network) && (network.Timeout() || cut(network)):
+	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network) && (network.Timeout() || isConnectionError(network)):
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v", service, silence)}
 	case network != nil: // such as a certificate that is not accepted
 		cause := error(network)
@@ -127,8 +127,8 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	return nil
 }
 
-// cut reports whether err is of a connection that could not be made, or broke.
-func cut(err error) bool {
+// isConnectionError reports whether err says that a connection could not be made, or broke.
+func isConnectionError(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op != "remote error" // which is what the other side says by TLS
 }
@@ -152,9 +152,9 @@ var sameWorker = &fencing.Trouble{
 }
 
 // Trouble implements fencing.Candidacy. A candidacy that leaves the lease to another one of
-// this proxy sends no requests: it has that one's trouble.
+// this proxy sends no requests: its trouble is that of the other.
 func (c *Candidacy) Trouble() *fencing.Trouble {
-	if c.r.bearers != nil && c.token == 0 {
+	if c.r.tokenProvider != nil && c.token == 0 {
 		if !c.r.settings().Tokens {
 			return noTokenYet
 		}

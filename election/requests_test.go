@@ -47,7 +47,7 @@ func TestStrayAwardIsOneOfAnUncertainAcquire(t *testing.T) {
 	}
 }
 
-// TestAReleaseThatFailedIsNotReportedAsOne: nobody else leads before the lease has expired.
+// TestAReleaseThatFailedIsNotReportedAsOne: no one else leads before the lease has expired.
 func TestAReleaseThatFailedIsNotReportedAsOne(t *testing.T) {
 	t.Parallel()
 	now := time.Minute
@@ -91,14 +91,14 @@ func TestWhatAReleaseLeaves(t *testing.T) {
 func TestSilenceBeginsWithTheFirstRequestThatIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	var a answers
-	a.heard(nil, time.Hour)
+	a.leaseAnswered(nil, time.Hour)
 	for _, sent := range []time.Duration{3 * time.Hour, 3*time.Hour + 2*time.Second} {
-		a.heard(context.DeadlineExceeded, sent)
+		a.leaseAnswered(context.DeadlineExceeded, sent)
 	}
 	if got, want := a.trouble("consul", 3*time.Hour+5*time.Second).Problem, "Consul has not answered for 5s"; got != want {
 		t.Errorf("the problem is %q, want %q", got, want)
 	}
-	a.heard(nil, 4*time.Hour)
+	a.leaseAnswered(nil, 4*time.Hour)
 	if got := a.trouble("consul", 4*time.Hour); got != nil {
 		t.Errorf("after an answer, the problem is %v", got)
 	}
@@ -162,19 +162,19 @@ func TestALaterReadingOfTheOffersCounts(t *testing.T) {
 	r, _ := resourceElsewhere("w", &now)
 	r.mu.record = fencing.Record{}
 	offer := &fencing.Offer{Order: 1, Worker: "w", Left: time.Minute}
-	r.offers(nil, time.Second)
-	r.offers(offer, 3*time.Second)
-	r.offers(nil, 2*time.Second)
+	r.setOffer(nil, time.Second)
+	r.setOffer(offer, 3*time.Second)
+	r.setOffer(nil, 2*time.Second)
 	if r.mu.offer.Order != 1 {
 		t.Error("an answer that was late has ended the offer")
 	}
-	r.offers(nil, 4*time.Second)
+	r.setOffer(nil, 4*time.Second)
 	if r.mu.offer.Order != 0 {
 		t.Error("the offer has not ended")
 	}
 }
 
-// TestWhyAServiceIsSilent: what only an operator can mend is told to refused workers, without the request, which names
+// TestWhyAServiceIsSilent: refused workers get what only an operator can fix, without the request, which names
 // sessions.
 func TestWhyAServiceIsSilent(t *testing.T) {
 	t.Parallel()
@@ -184,7 +184,7 @@ func TestWhyAServiceIsSilent(t *testing.T) {
 		"Consul has not answered for 5s (remote error: tls: bad certificate)":            &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")},
 	} {
 		var a answers
-		a.heard(fmt.Errorf("renew: %w", &url.Error{Op: "Put", URL: "http://consul/v1/session/renew/secret", Err: cause}), time.Hour)
+		a.leaseAnswered(fmt.Errorf("renew: %w", &url.Error{Op: "Put", URL: "http://consul/v1/session/renew/secret", Err: cause}), time.Hour)
 		if got := a.trouble("consul", time.Hour+5*time.Second).Problem; got != want {
 			t.Errorf("the problem is %q, want %q", got, want)
 		}

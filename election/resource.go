@@ -24,9 +24,9 @@ type resource struct {
 	log     *zap.Logger
 	turn    chan struct{} // cap 1; held by the candidacy that asks for the lease
 	watcher watcher
-	// supersededThemselves holds the worker ids of which one candidacy has superseded
-	// another: those of two users, at two proxies, or of two tokens. The ledger does not tell them apart.
-	supersededThemselves sync.Map
+	// supersededSelf holds the worker ids of which one candidacy has superseded
+	// another: those of two users, at two proxies, or of two tokens. The ledger does not distinguish them.
+	supersededSelf sync.Map
 
 	joining int // calls of Join in progress; guarded by Elections.mu
 
@@ -34,7 +34,7 @@ type resource struct {
 	mu struct {
 		sync.Mutex
 		roster
-		sighting
+		leaseWatch
 		fenceAccess
 		grants
 		leaderless
@@ -46,12 +46,12 @@ type resource struct {
 	}
 }
 
-// services are those that a resource uses besides its fence.
+// services are those that a resource uses in addition to its fence.
 type services struct {
-	provider Provider
-	bearers  Bearers  // provider, if workers bring tokens; nil otherwise
-	presence Presence // nil: nothing is known of other proxies
-	together bool     // the leases of a proxy are renewed at the same time
+	provider      Provider
+	tokenProvider TokenProvider // provider, if workers bring tokens; nil otherwise
+	presence      Presence      // nil: nothing is known of other proxies
+	together      bool          // the leases of a proxy are renewed at the same time
 }
 
 // newResource returns a resource whose fence was opened by open. open is called again
@@ -64,37 +64,37 @@ func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(c
 	}
 	r.watcher = newWatcher(r.log)
 	r.mu.fence = f
-	r.mu.news = make(chan struct{})
+	r.mu.updated = make(chan struct{})
 	r.mu.roster = newRoster()
-	r.bearers, _ = p.(Bearers)
+	r.tokenProvider, _ = p.(TokenProvider)
 	if g, ok := p.(gatherer); ok {
 		r.together = g.RenewsTogether()
 	}
 	return r
 }
 
-// settings are the settings that a candidacy gets that begins now.
+// settings returns the settings of a candidacy that begins now.
 func (r *resource) settings() Settings {
 	set := r.e.cfg.Settings(r.key.database, r.key.name)
-	if r.bearers != nil { // who has been elected elsewhere leads, however silent
+	if r.tokenProvider != nil { // who has been elected elsewhere leads, however silent
 		set.WorkerTimeout, set.MaxWorkerTimeout, set.Linger = 0, 0, 0
 	}
 	return set
 }
 
-// join makes m a member of the live candidacy that claim names, or starts one. If the fence
+// join makes m a member of the live candidacy that req names, or starts one. If the fence
 // turns out to be gone, it tries again with what is there now.
-func (r *resource) join(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
-	c, err := r.tryJoin(ctx, claim, m)
-	for attempts := 0; gone(err) && attempts < maxReplaced; attempts++ {
-		c, err = r.tryJoin(ctx, claim, m)
+func (r *resource) join(ctx context.Context, req fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
+	c, err := r.tryJoin(ctx, req, m)
+	for attempts := 0; isGone(err) && attempts < maxReplaced; attempts++ {
+		c, err = r.tryJoin(ctx, req, m)
 	}
 	return c, err
 }
 
-// gone reports whether err says that a fence is gone: with its database, or with its
+// isGone reports whether err says that a fence is gone: with its database, or with its
 // resource.
-func gone(err error) bool {
+func isGone(err error) bool {
 	return errors.Is(err, fencing.ErrReplaced) || errors.Is(err, fencing.ErrRemoved)
 }
 
@@ -102,17 +102,17 @@ func gone(err error) bool {
 // candidacy that it joins, and by the fence that it opens.
 const maxReplaced = 3
 
-func (r *resource) tryJoin(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
-	claim.Client = claim.Client.Unmap()
-	if err := r.admitToken(&claim); err != nil {
+func (r *resource) tryJoin(ctx context.Context, req fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
+	req.Client = req.Client.Unmap()
+	if err := r.admitToken(&req); err != nil {
 		return nil, err
 	}
-	c, err := r.joinLive(claim, m)
+	c, err := r.joinLive(req, m)
 	if err != nil {
 		return nil, err
 	}
 	if c == nil {
-		if c, err = r.beginCandidacy(ctx, claim, m); err != nil {
+		if c, err = r.beginCandidacy(ctx, req, m); err != nil {
 			return nil, err
 		}
 		return c, nil
@@ -123,7 +123,7 @@ func (r *resource) tryJoin(ctx context.Context, claim fencing.JoinRequest, m fen
 	}
 	if c.Status().Role == fencing.Superseded { // verify found that out
 		c.Leave(m, true)
-		return r.tryJoin(ctx, claim, m)
+		return r.tryJoin(ctx, req, m)
 	}
 	if err := c.examineShared(ctx); err != nil {
 		c.Leave(m, true)
@@ -132,21 +132,21 @@ func (r *resource) tryJoin(ctx context.Context, claim fencing.JoinRequest, m fen
 	return c, nil
 }
 
-// joinLive returns nil if claim has no live candidacy.
-func (r *resource) joinLive(claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
+// joinLive returns nil if there is no live candidacy for req.
+func (r *resource) joinLive(req fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.joinLiveLocked(claim, m)
+	return r.joinLiveLocked(req, m)
 }
 
-func (r *resource) joinLiveLocked(claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
-	for _, c := range r.mu.byWorker[claim.Worker] {
-		if c.bars(claim) {
-			return nil, r.refuseAddress(claim, fencing.ClientName(c.client))
+func (r *resource) joinLiveLocked(req fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
+	for _, c := range r.mu.byWorker[req.Worker] {
+		if c.conflictsWith(req) {
+			return nil, r.refuseAddress(req, fencing.ClientName(c.client))
 		}
 	}
-	for _, c := range r.mu.byWorker[claim.Worker] {
-		if c.admit(claim, m) {
+	for _, c := range r.mu.byWorker[req.Worker] {
+		if c.admit(req, m) {
 			return c, nil
 		}
 	}
@@ -155,8 +155,8 @@ func (r *resource) joinLiveLocked(claim fencing.JoinRequest, m fencing.Member) (
 
 // beginCandidacy starts a candidacy, unless another connection of the same worker was
 // faster.
-func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
-	fence, past, err := r.examine(ctx, claim)
+func (r *resource) beginCandidacy(ctx context.Context, req fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
+	fence, past, err := r.examine(ctx, req)
 	r.mu.Lock()
 	r.mu.unusable = nil
 	if isState(err, fencing.StateNoFence) {
@@ -173,7 +173,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 		return nil, ErrClosed
 	}
 	r.mu.Lock()
-	if c, err := r.joinLiveLocked(claim, m); c != nil || err != nil {
+	if c, err := r.joinLiveLocked(req, m); c != nil || err != nil {
 		if c != nil && past.before {
 			c.before.Store(true)
 		}
@@ -181,12 +181,12 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 		r.e.wg.Done()
 		return c, err
 	}
-	c := newCandidacy(r, fence, claim, past)
-	r.enrolLocked(c, claim, m)
+	c := newCandidacy(r, fence, req, past)
+	r.enrolLocked(c, req, m)
 	r.mu.Unlock()
-	r.e.began(r.key.database)
+	r.e.candidacyBegan(r.key.database)
 	poke(r.watcher.arrival)
-	r.e.sampleToo(c)
+	r.e.startSampling(c)
 	go c.run()
 	if _, err := r.e.known(r.key); err != nil { // Close may have missed c
 		c.end()
@@ -196,10 +196,10 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 
 // enrolLocked adds c, with m as its first member. If m was one of an earlier candidacy, by the token that
 // its worker had before, it leaves that, because c is to supersede it. r.mu is held.
-func (r *resource) enrolLocked(c *Candidacy, claim fencing.JoinRequest, m fencing.Member) {
+func (r *resource) enrolLocked(c *Candidacy, req fencing.JoinRequest, m fencing.Member) {
 	c.mu.record = r.mu.record
-	c.admit(claim, m)
-	for _, former := range r.mu.byWorker[claim.Worker] {
+	c.admit(req, m)
+	for _, former := range r.mu.byWorker[req.Worker] {
 		former.leave(m, true)
 	}
 	r.mu.add(c)
@@ -229,16 +229,16 @@ func (r *resource) loopEnded(c *Candidacy) {
 		poke(r.watcher.wake) // the watch may pause
 	}
 	r.mu.Unlock()
-	r.settle(c, true)
-	r.e.ended(r.key.database)
+	r.leaseChanged(c, true)
+	r.e.candidacyEnded(r.key.database)
 	r.e.wg.Done()
 }
 
-// settle records what has become of c's lease: whether it was vacated, and whether it
+// leaseChanged records what has become of c's lease: whether it was vacated, and whether it
 // is still about to be released.
-func (r *resource) settle(c *Candidacy, vacated bool) {
+func (r *resource) leaseChanged(c *Candidacy, vacated bool) {
 	r.mu.Lock()
-	departed := !c.closes() && r.mu.departed(c)
+	departed := !c.isClosing() && r.mu.removeDeparting(c)
 	vacated = vacated && r.mu.vacate(c)
 	if vacated {
 		now := r.e.cfg.Now()
@@ -255,10 +255,10 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 	}
 }
 
-// taken reports whether another candidacy is known to hold the lease: one of this
-// proxy, or the one that was last observed unless somebody waits for the result. A lease that is
+// isTaken reports whether another candidacy is known to hold the lease: one of this
+// proxy, or the one that was last observed unless someone waits for the result. A lease that is
 // offered to another worker is as good as taken.
-func (r *resource) taken(c *Candidacy, asked bool) bool {
+func (r *resource) isTaken(c *Candidacy, asked bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.heldByOther(c) || r.offerLocked().Excludes(c.worker, r.e.cfg.Now()) {
@@ -280,10 +280,10 @@ func (r *resource) pokeAll() {
 	}
 }
 
-// view is what a candidacy's loop sees of the resource in each step.
-type view struct {
+// snapshot is what a candidacy's loop sees of the resource in each step.
+type snapshot struct {
 	observation     LeaseObservation
-	blind           bool // the watch is failing
+	watchFailing    bool // the watch is failing
 	unreached       bool // the database does not answer
 	taken           bool // another candidacy of this proxy holds the lease
 	closing         bool // another candidacy of this proxy is about to release it
@@ -294,12 +294,12 @@ type view struct {
 	offer           offer.Offer
 }
 
-func (r *resource) view(c *Candidacy) view {
+func (r *resource) snapshot(c *Candidacy) snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return view{
-		observation: r.mu.observation, blind: r.mu.watchErr != nil, unreached: r.mu.unreached,
-		taken: r.mu.heldByOther(c), closing: r.mu.otherDeparts(c),
+	return snapshot{
+		observation: r.mu.observation, watchFailing: r.mu.watchErr != nil, unreached: r.mu.unreached,
+		taken: r.mu.heldByOther(c), closing: r.mu.otherDeparting(c),
 		freeSince: r.mu.freeSince, lastLed: r.mu.lastLed, lastEnded: r.mu.lastEnded, highestObserved: r.mu.highestObserved,
 		offer: r.offerLocked(),
 	}
@@ -311,11 +311,11 @@ func (r *resource) countFalseAlarm() {
 	r.mu.falseAlarms++
 }
 
-func (r *resource) refuseAddress(claim fencing.JoinRequest, other string) error {
+func (r *resource) refuseAddress(req fencing.JoinRequest, other string) error {
 	return &fencing.Refusal{
 		SQLState: fencing.StateUnfenceable,
 		Message: fmt.Sprintf("worker %s is already connected from %s for resource %s: a worker id must name one process",
-			strconv.QuoteToASCII(claim.Worker), other, strconv.QuoteToASCII(r.key.name)),
+			strconv.QuoteToASCII(req.Worker), other, strconv.QuoteToASCII(r.key.name)),
 		Hint: "Set fencepost.worker to an id that is unique to each process and each start of it, such as host, process id and start time. " +
 			"If the process at that address has died, its id becomes free when its connection ends or its worker timeout has passed.",
 	}

@@ -78,8 +78,8 @@ func (s *roster) servesOthersOnly(user string) bool {
 // heldByOther reports whether a candidacy other than c holds the lease.
 func (s *roster) heldByOther(c *Candidacy) bool { return s.holder != nil && s.holder != c }
 
-// otherDeparts reports whether a candidacy other than c is about to release the lease.
-func (s *roster) otherDeparts(c *Candidacy) bool {
+// otherDeparting reports whether a candidacy other than c is about to release the lease.
+func (s *roster) otherDeparting(c *Candidacy) bool {
 	for other := range s.departing {
 		if other != c {
 			return true
@@ -88,12 +88,12 @@ func (s *roster) otherDeparts(c *Candidacy) bool {
 	return false
 }
 
-// depart records that a candidacy is about to release the lease.
-func (s *roster) depart(c *Candidacy) { s.departing[c] = struct{}{} }
+// addDeparting records that a candidacy is about to release the lease.
+func (s *roster) addDeparting(c *Candidacy) { s.departing[c] = struct{}{} }
 
-// departed records that a candidacy is no longer about to release the lease. It reports
+// removeDeparting records that a candidacy is no longer about to release the lease. It reports
 // whether it was.
-func (s *roster) departed(c *Candidacy) bool {
+func (s *roster) removeDeparting(c *Candidacy) bool {
 	_, was := s.departing[c]
 	delete(s.departing, c)
 	return was

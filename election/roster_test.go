@@ -181,7 +181,7 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 			r.mu.record.Incarnation = "former"
 		}
 		r.followLocked(1)
-		got := r.readLocked(2)
+		got := r.stateLocked(2)
 		if leaderless := r.mu.leaderlessSince != 0; got.state != c.state || got.why != c.why || got.since != 1 || leaderless != (c.state != Led) {
 			t.Errorf("%+v: %+v, leaderless is %t", c, got, leaderless)
 		}
@@ -199,12 +199,12 @@ func TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries(t *testing.T) {
 	c.mu.ungranted = full
 	r.mu.record.Incarnation = "former"
 	r.followLocked(1)
-	if got := r.readLocked(2); got.state != Blocked || !errors.Is(got.why, full) {
+	if got := r.stateLocked(2); got.state != Blocked || !errors.Is(got.why, full) {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestAPauseIsShownSinceItBegan, and what follows it since its end, however long nobody has led.
+// TestAPauseIsShownSinceItBegan, and what follows it since its end, however long no one has led.
 func TestAPauseIsShownSinceItBegan(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
@@ -213,7 +213,7 @@ func TestAPauseIsShownSinceItBegan(t *testing.T) {
 	delete(r.mu.loops, c)
 	want := func(state State, since time.Duration) {
 		t.Helper()
-		if got := r.readLocked(now); got.state != state || got.since != since {
+		if got := r.stateLocked(now); got.state != state || got.since != since {
 			t.Errorf("it is %v since %v, want %v since %v", got.state, got.since, state, since)
 		}
 	}
@@ -245,7 +245,7 @@ type blockedError struct{ error }
 func (blockedError) BlockedBy() []string { return nil }
 
 // TestWhatBlocksAGrantIsFollowedUntilTheNextOne, although others have the lease for longer than the pause. Of what blocked the
-// grant, that is named which is left. Nothing is followed once somebody leads.
+// grant, that is named which is left. Nothing is followed once someone leads.
 func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -264,15 +264,15 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Error("nobody looks after the pause")
 		}
-		if got := r.readLocked(2); got.state != Blocked || !strings.HasSuffix(got.why.Error(), "blocked: two") {
+		if got := r.stateLocked(2); got.state != Blocked || !strings.HasSuffix(got.why.Error(), "blocked: two") {
 			t.Errorf("%+v", got)
 		}
 		c.mu.liveness.unresponsive, r.mu.observation = true, LeaseObservation{State: Freed}
-		if got := r.readLocked(2); got.state != Blocked {
+		if got := r.stateLocked(2); got.state != Blocked {
 			t.Errorf("the worker, which is silent by now, would not lead at its next write: %+v", got)
 		}
 		by = nil
-		if got := r.readLocked(2); got.state != Idle {
+		if got := r.stateLocked(2); got.state != Idle {
 			t.Errorf("nothing is in its way any more: %+v", got)
 		}
 		c.observe(fencing.Record{Epoch: 3, Worker: "leader", Incarnation: "elsewhere"})
@@ -292,7 +292,7 @@ func TestWhoSharesATokenHidesNoLeader(t *testing.T) {
 	c.incarnation, c.token = "elsewhere", 5
 	c.observe(r.mu.record)
 	r.followLeader()
-	if st := r.standing(); r.leaderLocked() != leaderElsewhere || st.State != Led || c.Status().Epoch != 0 {
+	if st := r.summary(); r.leaderLocked() != leaderElsewhere || st.State != Led || c.Status().Epoch != 0 {
 		t.Errorf("%+v, and it has epoch %d", st, c.Status().Epoch)
 	}
 	c.mu.hasEpoch(2)
@@ -301,7 +301,7 @@ func TestWhoSharesATokenHidesNoLeader(t *testing.T) {
 		t.Errorf("with a share in the epoch, it cannot write, and the leader is %d", who)
 	}
 	r.mu.record.Worker = "barred"
-	c.mu.standing = standing{}
+	c.mu.leadership = leadership{}
 	c.publishLocked(now)
 	if who := r.leaderLocked(); who != leaderNone {
 		t.Errorf("the epoch was granted to it, and it cannot write, and the leader is %d", who)
@@ -326,7 +326,7 @@ func resourceElsewhere(worker string, now *time.Duration) (*resource, *Candidacy
 		Now: func() time.Duration { return *now }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
 	}}
 	r := &resource{e: e, log: zap.NewNop(), watcher: newWatcher(zap.NewNop()), services: services{provider: source{}}}
-	r.mu.roster, r.mu.news = newRoster(), make(chan struct{})
+	r.mu.roster, r.mu.updated = newRoster(), make(chan struct{})
 	c := newCandidacy(r, nil, fencing.JoinRequest{Worker: worker}, history{incarnation: "here"})
 	r.mu.add(c)
 	r.mu.observation = LeaseObservation{State: Held, Incarnation: "elsewhere"}
@@ -341,9 +341,9 @@ func TestAFormerLeaderIsForgottenWhenAnotherLeads(t *testing.T) {
 	now := time.Minute
 	r, c := resourceElsewhere("former", &now)
 	r.mu.holder, c.mu.lastLed = c, time.Second
-	r.settle(c, true)
+	r.leaseChanged(c, true)
 	now = time.Hour
-	r.seen(LeaseObservation{State: Freed})
+	r.leaseObserved(LeaseObservation{State: Freed})
 	if r.mu.lastLed != time.Hour {
 		t.Errorf("the last leader was last confirmed at %v, want 1h", r.mu.lastLed)
 	}
@@ -355,38 +355,38 @@ func TestAFollowersTroubleIsThatAnotherLeads(t *testing.T) {
 	for worker, want := range map[string]*fencing.Trouble{"follower": nil, "leader": sameWorker} {
 		var now time.Duration
 		r, c := resourceElsewhere(worker, &now)
-		c.mu.heard(&DeniedError{Answer: "403"}, 0)
+		c.mu.leaseAnswered(&DeniedError{Answer: "403"}, 0)
 		if got := c.Trouble(); got != want {
 			t.Errorf("%s: %+v, want %+v", worker, got, want)
 		}
-		r.seen(LeaseObservation{State: Freed})
+		r.leaseObserved(LeaseObservation{State: Freed})
 		if got := c.Trouble(); got == nil || !strings.Contains(got.Problem, "403") {
 			t.Errorf("%s, and nobody leads: %+v", worker, got)
 		}
 		c.mu.held = holding{lease: &Lease{}, granted: true, trusted: -1}
 		r.mu.holder = c
-		if got := r.readLocked(0); got.state != Unknown || !strings.Contains(got.why.Error(), "403") {
+		if got := r.stateLocked(0); got.state != Unknown || !strings.Contains(got.why.Error(), "403") {
 			t.Errorf("%s, whose lease is not confirmed: %+v", worker, got)
 		}
 	}
 }
 
-// TestAServiceThatGivesNobodyTheLeaseIsNamed, if that lasts.
-func TestAServiceThatGivesNobodyTheLeaseIsNamed(t *testing.T) {
+// TestAServiceThatGivesNoOneTheLeaseIsNamed, if that lasts.
+func TestAServiceThatGivesNoOneTheLeaseIsNamed(t *testing.T) {
 	t.Parallel()
 	now := time.Minute
 	r, c := resourceElsewhere("waits", &now)
 	r.mu.observation, r.mu.record = LeaseObservation{State: Freed}, fencing.Record{}
 	c.mu.retained = time.Hour // it campaigns
-	c.mu.heard(errors.New("403 permission denied"), now)
-	if got := r.readLocked(now + servedWithin - 1); got.state != Electing || got.why != nil {
+	c.mu.leaseAnswered(errors.New("403 permission denied"), now)
+	if got := r.stateLocked(now + servedWithin - 1); got.state != Electing || got.why != nil {
 		t.Errorf("at first: %+v", got)
 	}
-	if got := r.readLocked(now + servedWithin); got.state != Blocked || got.why == nil || !strings.Contains(got.why.Error(), "Test has answered only with errors for 5s (403 permission denied)") {
+	if got := r.stateLocked(now + servedWithin); got.state != Blocked || got.why == nil || !strings.Contains(got.why.Error(), "Test has answered only with errors for 5s (403 permission denied)") {
 		t.Errorf("when it lasts: %+v", got)
 	}
-	c.mu.heard(nil, now)
-	if got := r.readLocked(now + servedWithin); got.why != nil {
+	c.mu.leaseAnswered(nil, now)
+	if got := r.stateLocked(now + servedWithin); got.why != nil {
 		t.Errorf("when it is over: %+v", got)
 	}
 }
@@ -416,7 +416,7 @@ func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 		r.mu.holder = leaves
 		r.mu.record = fencing.Record{}
 		r.mu.follow(false, time.Second) // as when the one that leaves lapsed
-		r.settle(leaves, true)
+		r.leaseChanged(leaves, true)
 		if (r.mu.holder == stays) != c.holds || (r.mu.ledSince != 0) != c.led || (r.mu.leaderlessSince == 0) != c.led {
 			t.Errorf("%s: it is held: %t, and %+v", name, r.mu.holder != nil, r.mu.leaderless)
 		}

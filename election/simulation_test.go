@@ -70,7 +70,7 @@ func TestSimulatedCandidacies(t *testing.T) {
 	}
 }
 
-// TestSimulatedCandidaciesUnderFalseVerdicts: whatever is said of the workers' liveness, nobody
+// TestSimulatedCandidaciesUnderFalseVerdicts: whatever is said of the workers' liveness, no one
 // leads who must not.
 func TestSimulatedCandidaciesUnderFalseVerdicts(t *testing.T) {
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestSimulatedCandidaciesUnderFalseVerdicts(t *testing.T) {
 			var truth atomic.Bool
 			s := newSimulation(t, kinds, func(string) bool { return !truth.Load() && rand.N(4) == 0 })
 			s.disturb()
-			truth.Store(true) // somebody has to lead in the end
+			truth.Store(true) // someone has to lead in the end
 			s.calm()
 		})
 	}

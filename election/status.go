@@ -16,7 +16,7 @@ type ResourceStatus struct {
 	Record fencing.Record
 	// LeaseState is what the lease service shows.
 	LeaseState LeaseState
-	// State says whether anybody leads, since StateSince, which is zero if that is not
+	// State says whether anyone leads, since StateSince, which is zero if that is not
 	// known. Reason says why the state is Unknown or Blocked, and in some cases why it is
 	// Electing. Callers may add one to others.
 	State      State
@@ -37,10 +37,10 @@ type ResourceStatus struct {
 	Holds  bool
 	Margin time.Duration
 	// Leaderless is how long no worker has been known to be able to write: since the lease
-	// was free or no longer confirmed, and until an epoch is granted. It is 0 while somebody
-	// leads, and while nobody is meant to (State.Rests).
+	// was free or no longer confirmed, and until an epoch is granted. It is 0 while someone
+	// leads, and while no one is meant to (State.Rests).
 	Leaderless time.Duration
-	// FalseAlarms counts the workers that became active again, before anybody else was
+	// FalseAlarms counts the workers that became active again, before anyone else was
 	// granted an epoch, after their lease was released as unresponsive.
 	FalseAlarms int
 	// Unusable is why no candidacy can begin, because of the fence, or why none can write, because the
@@ -115,11 +115,11 @@ func (e *Elections) LedByTokens(database, resource string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.mu.resources[resourceKey{database, resource}]
-	return r != nil && r.bearers != nil
+	return r != nil && r.tokenProvider != nil
 }
 
 func (r *resource) status() ResourceStatus {
-	st := r.standing()
+	st := r.summary()
 	if o, lost := r.e.lostOrder(r.key); lost {
 		st.LostOrder = &o
 	}
@@ -132,31 +132,31 @@ func (r *resource) status() ResourceStatus {
 	return st
 }
 
-// standing returns the status without the candidacies.
-func (r *resource) standing() ResourceStatus {
+// summary returns the status without the candidacies.
+func (r *resource) summary() ResourceStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, clock := r.e.cfg.Now(), time.Now()
-	is := r.readLocked(now)
+	state := r.stateLocked(now)
 	unusable := r.mu.unusable
 	if r.lostLocked() {
 		unusable = r.mu.lost
 	}
 	st := ResourceStatus{
-		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: is.state, Reason: is.why,
+		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: state.state, Reason: state.why,
 		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: unusable, Orders: r.mu.inForce.Orders,
 		Local: r.leaderLocked() == leaderHere,
 	}
-	if is.since != 0 {
-		st.StateSince = clock.Add(is.since - now)
+	if state.since != 0 {
+		st.StateSince = clock.Add(state.since - now)
 	}
 	if r.mu.asked != 0 {
 		st.OrdersAsked = clock.Add(r.mu.asked - now)
 	}
-	if is.until != 0 {
-		st.LeaseLeft = max(0, is.until-now)
+	if state.until != 0 {
+		st.LeaseLeft = max(0, state.until-now)
 	}
-	if o := r.offerLocked(); o.Lasts(now) {
+	if o := r.offerLocked(); o.IsActive(now) {
 		st.Offered, st.OfferedUntil = o.Worker, clock.Add(o.Until-now)
 	}
 	if r.mu.holder != nil {
@@ -165,10 +165,10 @@ func (r *resource) standing() ResourceStatus {
 			st.Holds, st.Margin = true, max(0, term.TrustedUntil-now)
 		}
 	}
-	if is.state.Rests() {
-		r.mu.restedUntil = now
-	} else if since := cmp.Or(r.mu.wantedSince(), is.since); is.state.Wanted() && since != 0 {
-		st.Leaderless = max(now-since, time.Millisecond) // 0 would mean that somebody leads
+	if state.state.NeedsNoLeader() {
+		r.mu.noLeaderNeededUntil = now
+	} else if since := cmp.Or(r.mu.wantedSince(), state.since); state.state.LacksLeader() && since != 0 {
+		st.Leaderless = max(now-since, time.Millisecond) // 0 would mean that someone leads
 	}
 	return st
 }
@@ -180,7 +180,7 @@ func (c *Candidacy) status() CandidacyStatus {
 	st := CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
 		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners == 0, Campaigns: c.campaignsLocked(),
-		WorkerTimeout: c.tolerated(now), FalseAlarms: c.extension(now).alarms,
+		WorkerTimeout: c.allowedSilence(now), FalseAlarms: c.extension(now).alarms,
 		Silence: c.mu.liveness.quiet, LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
 	}
 	return st

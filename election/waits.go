@@ -45,7 +45,7 @@ func (d *demand) answerFirst() {
 	}
 }
 
-// asked reports whether somebody waits for the result of an attempt.
+// asked reports whether someone waits for the result of an attempt.
 func (d *demand) asked() bool { return d.firstExpected() || len(d.demanded) > 0 }
 
 // answer ends the wait of those who wait for the result of an attempt.

@@ -15,16 +15,16 @@ import (
 const (
 	minPoll = 100 * time.Millisecond
 	maxPoll = time.Second
-	// maxBlind is the longest pause before the next attempt to watch a lease service
-	// that cannot be reached. Nobody leads until it is reachable again.
-	maxBlind = 250 * time.Millisecond
+	// maxWatchPause is the longest pause before the next attempt to watch a lease service
+	// that cannot be reached. No one leads until it is reachable again.
+	maxWatchPause = 250 * time.Millisecond
 	// idleLook is how often, at least, the lease of a resource without a candidacy is looked at. Each
 	// look may open a connection to the database and closes it again, so that DROP DATABASE,
 	// which waits 5 s for connections to close, finds a moment without any.
 	idleLook = 5 * time.Second
-	// blindRead is how often, at least, the record is read while the lease service cannot be reached: what
+	// readWhileFailing is how often, at least, the record is read while the lease service cannot be reached: what
 	// others do to the fence is then seen nowhere else.
-	blindRead = 5 * time.Second
+	readWhileFailing = 5 * time.Second
 	// afterLeaving is when the first such look follows the end of the last candidacy. A worker that connects
 	// again before that spares the database a look that it would break off, with the connection that asks.
 	afterLeaving = 100 * time.Millisecond
@@ -50,22 +50,22 @@ func newWatcher(log *zap.Logger) watcher {
 	}
 }
 
-// sighting is what the watch last showed of a lease.
-type sighting struct {
-	observation LeaseObservation
-	watchErr    error         // why the watch is failing
-	blindSince  time.Duration // since when it has been failing; it means nothing unless watchErr is set
-	news        chan struct{} // closed and replaced with each observation and each failure
-	instanceID  string        // of the lease service, as last observed; "" before
-	freeSince   time.Duration // since when the lease has had no holder; 0 if it has one
-	// startsOver means that the next failure is not to be shown: it may be that of a request to a database that was
+// leaseWatch is what the watch last showed of a lease.
+type leaseWatch struct {
+	observation  LeaseObservation
+	watchErr     error         // why the watch is failing
+	failingSince time.Duration // since when it has been failing; it means nothing unless watchErr is set
+	updated      chan struct{} // closed and replaced with each observation and each failure
+	instanceID   string        // of the lease service, as last observed; "" before
+	freeSince    time.Duration // since when the lease has had no holder; 0 if it has one
+	// skipNextFailure means that the next failure is not to be shown: it may be that of a request to a database that was
 	// dropped, and has been created again since.
-	startsOver bool
+	skipNextFailure bool
 }
 
 // observed records an observation that was made at this time.
-func (s *sighting) observed(o LeaseObservation, now time.Duration) {
-	s.observation, s.watchErr, s.instanceID, s.startsOver = o, nil, o.InstanceID, false
+func (s *leaseWatch) observed(o LeaseObservation, now time.Duration) {
+	s.observation, s.watchErr, s.instanceID, s.skipNextFailure = o, nil, o.InstanceID, false
 	switch {
 	case o.State == Held:
 		s.freeSince = 0
@@ -76,13 +76,13 @@ func (s *sighting) observed(o LeaseObservation, now time.Duration) {
 }
 
 // failed records that the watch has failed. It reports whether it had not failed before.
-func (s *sighting) failed(err error, now time.Duration) (first bool) {
-	if s.startsOver {
-		s.startsOver = false
+func (s *leaseWatch) failed(err error, now time.Duration) (first bool) {
+	if s.skipNextFailure {
+		s.skipNextFailure = false
 		return false
 	}
 	if first = s.watchErr == nil; first {
-		s.blindSince = now
+		s.failingSince = now
 	}
 	s.watchErr = err
 	s.announce()
@@ -90,21 +90,21 @@ func (s *sighting) failed(err error, now time.Duration) (first bool) {
 }
 
 // announce wakes those who wait for an observation.
-func (s *sighting) announce() {
-	close(s.news)
-	s.news = make(chan struct{})
+func (s *leaseWatch) announce() {
+	close(s.updated)
+	s.updated = make(chan struct{})
 }
 
 // forget forgets what was observed while there was no candidacy, because it may be out of
 // date.
-func (s *sighting) forget() {
+func (s *leaseWatch) forget() {
 	s.observation, s.freeSince, s.instanceID = LeaseObservation{}, 0, ""
 }
 
 // startOver forgets all, because the database is another one.
-func (s *sighting) startOver() {
+func (s *leaseWatch) startOver() {
 	s.forget()
-	s.watchErr, s.startsOver = nil, true
+	s.watchErr, s.skipNextFailure = nil, true
 }
 
 // watch keeps the resource's observation of the lease and its record up to date while
@@ -128,7 +128,7 @@ func (r *resource) watch() {
 			return
 		case err == nil:
 			failures, look = 0, minPoll
-			r.seen(observation)
+			r.leaseObserved(observation)
 			r.readRecord()
 		case lookAgain && len(r.all()) == 0:
 		case lookAgain:
@@ -136,13 +136,13 @@ func (r *resource) watch() {
 			r.readRecord()
 		default:
 			failures++
-			r.blind(err)
+			r.watchFailed(err)
 			// The fence may be reachable although the lease service is not.
-			if now := r.e.cfg.Now(); now-read >= blindRead || failures%8 == 1 && r.expectsGrant() {
+			if now := r.e.cfg.Now(); now-read >= readWhileFailing || failures%8 == 1 && r.expectsGrant() {
 				r.readRecord()
 				read = now
 			}
-			r.pause(maxBlind/2 + jitter(maxBlind/2))
+			r.pause(maxWatchPause/2 + jitter(maxWatchPause/2))
 		}
 	}
 }
@@ -191,7 +191,7 @@ func (r *resource) idle() bool {
 			cancel()
 		}
 		if !first { // Elections closes what the candidacies have used
-			r.e.rest(r.key.database)
+			r.e.closeIfIdle(r.key.database)
 		}
 		look.Reset(r.nextLook())
 	}
@@ -237,9 +237,9 @@ func (r *resource) look(ctx context.Context) {
 	}
 	switch {
 	case err == nil:
-		r.seen(observation)
+		r.leaseObserved(observation)
 	case !errors.Is(ctx.Err(), context.Canceled): // otherwise a candidacy has started, or Elections is closing
-		r.blind(err)
+		r.watchFailed(err)
 	}
 }
 
@@ -315,7 +315,7 @@ func (r *resource) lastObservation() LeaseObservation {
 	return r.mu.observation
 }
 
-func (r *resource) seen(observation LeaseObservation) {
+func (r *resource) leaseObserved(observation LeaseObservation) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
 	wasHeld := r.mu.observation.State == Held && r.mu.holder == nil
@@ -328,7 +328,7 @@ func (r *resource) seen(observation LeaseObservation) {
 	r.pokeAll()
 }
 
-func (r *resource) blind(err error) {
+func (r *resource) watchFailed(err error) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
 	first := r.mu.failed(err, now)

@@ -56,7 +56,7 @@ func TestTheWatchLooksAgainWhenALeaseWasGivenUp(t *testing.T) {
 	if r.expectsGrant() {
 		t.Error("a grant of another proxy is expected while this one holds the lease")
 	}
-	r.settle(c, true)
+	r.leaseChanged(c, true)
 	if !r.expectsGrant() {
 		t.Error("no grant of another proxy is expected")
 	}
@@ -91,7 +91,7 @@ func TestAnotherOrderOfTheSameId(t *testing.T) {
 	}
 	look := func(read Orders, want bool) {
 		t.Helper()
-		if _, ordered, err := e.lookForOrders(t.Context(), "d", read, seen, false); err != nil || ordered != want {
+		if _, ordered, err := e.readNewOrders(t.Context(), "d", read, seen, false); err != nil || ordered != want {
 			t.Errorf("ordered is %v, want %v: %v", ordered, want, err)
 		}
 	}

@@ -49,7 +49,7 @@ func choose(current int, past *history, found []*Finding) int {
 		if f == nil {
 			return none
 		}
-		if f.Err != nil || f.Standby || !past.admits(i, found) {
+		if f.Err != nil || f.Standby || !past.mayBePrimary(i, found) {
 			continue
 		}
 		if best == none || newer(f, found[best]) || i == current && !newer(found[best], f) {

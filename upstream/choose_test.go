@@ -132,7 +132,7 @@ func TestWhoOwnsATimeline(t *testing.T) {
 			got = slices.Index(s.Addresses(), p.Address)
 		}
 		if got != c.want {
-			t.Errorf("%s: the primary is %d, want %d: %v", name, got, c.want, s.Views())
+			t.Errorf("%s: the primary is %d, want %d: %v", name, got, c.want, s.Statuses())
 		}
 	}
 }

@@ -18,14 +18,14 @@ type history struct {
 // which are different histories all the same. So a timeline has an owner, the host that was
 // first seen writing in it, and another host that writes in it is no successor. Only a server
 // without standbys moves: its data may be started at another host, or it may get another name.
-// Such a host was not seen as a standby before, nor writing beside the owner.
+// Such a host was not seen as a standby before, nor writing while the owner does.
 type line struct {
 	timeline uint32
 	seen     int          // the host at which it was seen first
 	stale    []*Finding   // by host: what was known when it was seen first; nil if that was the first look
-	owner    int          // none: nobody was seen writing, or the owner has become a standby
+	owner    int          // none: no one was seen writing, or the owner has become a standby
 	server   string       // of the owner, as in Finding
-	rivals   map[int]bool // hosts that have written in it beside the owner
+	rivals   map[int]bool // hosts that have written in it while the owner did
 }
 
 func newHistory() *history { return &history{lines: map[string]*line{}, standbys: map[int]string{}} }
@@ -33,8 +33,8 @@ func newHistory() *history { return &history{lines: map[string]*line{}, standbys
 // newest returns the newest timeline of a system, nil if there is none.
 func (h *history) newest(system string) *line { return h.lines[system] }
 
-// admits reports whether a host that answers and is not a standby may be the primary.
-func (h *history) admits(host int, found []*Finding) bool {
+// mayBePrimary reports whether a host that answers and is not a standby may be the primary.
+func (h *history) mayBePrimary(host int, found []*Finding) bool {
 	f := found[host]
 	if h.system != "" && f.System != h.system {
 		return false
@@ -52,15 +52,15 @@ func (h *history) admits(host int, found []*Finding) bool {
 	}
 }
 
-// appoint remembers that a host is the primary.
-func (h *history) appoint(host int, f *Finding) {
+// setPrimary remembers that a host is the primary.
+func (h *history) setPrimary(host int, f *Finding) {
 	h.system = f.System
 	if l := h.newest(f.System); l != nil {
-		h.own(l, host, f)
+		h.setOwner(l, host, f)
 	}
 }
 
-func (h *history) own(l *line, host int, f *Finding) {
+func (h *history) setOwner(l *line, host int, f *Finding) {
 	l.owner, l.server = host, f.Server
 	if h.standbys[host] == f.System {
 		delete(h.standbys, host)
@@ -106,18 +106,18 @@ func (h *history) learnLine(system string, l *line, found []*Finding) {
 		}
 		switch {
 		case l.owner == none, l.owner == i:
-			h.own(l, i, f)
+			h.setOwner(l, i, f)
 		case f.same(l.server):
 			// it has two names
-		case h.standbys[i] == system, primaryBeside(found[l.owner], f):
+		case h.standbys[i] == system, otherPrimary(found[l.owner], f):
 			l.rivals[i] = true
 		}
 	}
 }
 
-// primaryBeside reports whether the owner of a timeline was found to be a primary in it by a look
+// otherPrimary reports whether the owner of a timeline was found to be a primary in it by a look
 // that began after another host had been found writing. The former place of a server that has
 // moved is not: an old finding may say that it is a primary, but no later one.
-func primaryBeside(owner, other *Finding) bool {
+func otherPrimary(owner, other *Finding) bool {
 	return owner.Err == nil && !owner.Standby && owner.System == other.System && owner.Timeline == other.Timeline && !owner.began.Before(other.ended)
 }

@@ -40,18 +40,18 @@ type Primary struct {
 	// *DemotedError then.
 	Tenure context.Context
 
-	doubt func() // nil if there is a single host
+	recheck func() // nil if there is a single host
 }
 
 // LedToStandby is called when a connection to the primary has led to a standby. It returns what
-// whoever made the connection is told: the address leads to another server than it did at the
+// the client gets: the address leads to another server than it did at the
 // last look, or the server has become a standby since. If there is a single host, it is used
 // whatever it is, and the result is nil.
 func (p Primary) LedToStandby() *fencing.Refusal {
-	if p.doubt == nil {
+	if p.recheck == nil {
 		return nil
 	}
-	p.doubt()
+	p.recheck()
 	return &fencing.Refusal{
 		SQLState: "57P03",
 		Message:  noPrimary,
@@ -60,7 +60,7 @@ func (p Primary) LedToStandby() *fencing.Refusal {
 	}
 }
 
-// noPrimary is what clients are told that want to connect.
+// noPrimary is what clients that connect get.
 const noPrimary = "Fencepost knows no primary to connect to"
 
 // DemotedError says that a host is not the primary any more.
@@ -86,7 +86,7 @@ func (e *DemotedError) Error() string {
 	return fmt.Sprintf("%s is no longer the primary, %s is", e.Host, e.By)
 }
 
-// Refusal returns what a client is told whose session is ended for that reason.
+// Refusal returns what the client of a session that ends for that reason gets.
 func (e *DemotedError) Refusal() *fencing.Refusal {
 	return &fencing.Refusal{
 		SQLState: "57P01",
@@ -97,7 +97,7 @@ func (e *DemotedError) Refusal() *fencing.Refusal {
 
 // NoPrimaryError says that no host is known to be the primary.
 type NoPrimaryError struct {
-	Hosts []View
+	Hosts []HostStatus
 	found []*Finding
 }
 
@@ -126,7 +126,7 @@ func (e *NoPrimaryError) Unwrap() []error {
 	return errs
 }
 
-// Refusal returns what a client is told that wants to connect.
+// Refusal returns what a client that connects gets.
 func (e *NoPrimaryError) Refusal() *fencing.Refusal {
 	return &fencing.Refusal{
 		SQLState: "57P03",

@@ -118,20 +118,20 @@ func (s *Servers) Primary(ctx context.Context) (Primary, error) {
 	t := s.mu.tenure
 	p := Primary{Host: s.hosts[t.host], Tenure: t.ctx}
 	if s.probe != nil {
-		p.doubt = func() { s.doubt(t.host) }
+		p.recheck = func() { s.recheck(t.host) }
 	}
 	return p, nil
 }
 
-// doubt makes the next look at a host use a new connection.
-func (s *Servers) doubt(host int) {
+// recheck makes the next look at a host use a new connection.
+func (s *Servers) recheck(host int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.doubted[host] = true
 }
 
-// undoubt reports whether a host was doubted, and is not any more.
-func (s *Servers) undoubt(host int) bool {
+// takeRecheck reports whether recheck was called for a host since the last call.
+func (s *Servers) takeRecheck(host int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	doubted := s.mu.doubted[host]
@@ -140,7 +140,7 @@ func (s *Servers) undoubt(host int) bool {
 }
 
 func (s *Servers) noPrimaryLocked() *NoPrimaryError {
-	return &NoPrimaryError{Hosts: s.viewsLocked(), found: append([]*Finding(nil), s.mu.found...)}
+	return &NoPrimaryError{Hosts: s.statusesLocked(), found: append([]*Finding(nil), s.mu.found...)}
 }
 
 // Run looks at the hosts until ctx ends, if there are several.
@@ -187,7 +187,7 @@ func (s *Servers) watch(ctx context.Context, host int, p Probe) {
 func (s *Servers) look(ctx context.Context, host int, p Probe) {
 	bounded, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("no answer within %s", lookTimeout))
 	defer cancel()
-	if s.undoubt(host) {
+	if s.takeRecheck(host) {
 		p.Close()
 	}
 	began := time.Now()
@@ -221,7 +221,7 @@ func (s *Servers) record(host int, f Finding) {
 		s.appointLocked(chosen)
 	}
 	if s.mu.serving {
-		s.mu.past.appoint(chosen, s.mu.found[chosen])
+		s.mu.past.setPrimary(chosen, s.mu.found[chosen])
 		s.mu.tenure.timeline = s.mu.found[chosen].Timeline
 		s.mu.unready = false
 	}

@@ -134,8 +134,8 @@ func TestASingleHostIsThePrimary(t *testing.T) {
 	}
 	s.Run(t.Context()) // returns
 	s.Look(t.Context())
-	if p := now(t, s); p.Network() != "unix" || s.Views() != nil || s.Warnings() != nil {
-		t.Errorf("%+v, %v, %v", p, s.Views(), s.Warnings())
+	if p := now(t, s); p.Network() != "unix" || s.Statuses() != nil || s.Warnings() != nil {
+		t.Errorf("%+v, %v, %v", p, s.Statuses(), s.Warnings())
 	}
 	if _, err := One(Host{}); err == nil {
 		t.Error("a host without an address was accepted")
@@ -151,7 +151,7 @@ func TestAHostThatChangesIsLogged(t *testing.T) {
 	if n := logs.FilterMessage("a host has changed").Len(); n != 0 {
 		t.Errorf("%d lines about hosts that are what they should be", n)
 	}
-	began := *s.Views()[0].Since
+	began := *s.Statuses()[0].Since
 	for _, step := range []struct {
 		host  int
 		found *Finding
@@ -175,7 +175,7 @@ func TestAHostThatChangesIsLogged(t *testing.T) {
 		if got != step.want {
 			t.Errorf("the log says %q, want %q", got, step.want)
 		}
-		if step.found.Timeline == 1 && !s.Views()[0].Since.After(began) {
+		if step.found.Timeline == 1 && !s.Statuses()[0].Since.After(began) {
 			t.Error("a former primary is one since it was the primary")
 		}
 	}
@@ -225,8 +225,8 @@ func TestANewerTimelineAtTheSameName(t *testing.T) {
 	}
 	second := now(t, s)
 	s.record(1, *at("x", 1))
-	if p := now(t, s); p.Address != "a:1" || p.Tenure != second.Tenure || s.Views()[1].State != FormerPrimary {
-		t.Errorf("the primary is %+v; %+v", p, s.Views())
+	if p := now(t, s); p.Address != "a:1" || p.Tenure != second.Tenure || s.Statuses()[1].State != FormerPrimary {
+		t.Errorf("the primary is %+v; %+v", p, s.Statuses())
 	}
 }
 
@@ -237,18 +237,18 @@ func TestAFormerPrimaryThatWasNotLookedAtSince(t *testing.T) {
 	s.record(1, *standby)
 	s.record(0, *primaryOf(1))
 	s.record(1, *primaryOf(2))
-	if v := s.Views()[0]; v.State != Unknown || v.Is != "was not looked at since timeline 2 was seen at b:2" {
+	if v := s.Statuses()[0]; v.State != Unknown || v.Is != "was not looked at since timeline 2 was seen at b:2" {
 		t.Errorf("before the next look: %+v", v)
 	}
 	if n := logs.FilterMessage("a host has changed").Len(); n != 0 || len(s.Warnings()) != 1 {
 		t.Errorf("%d lines about it: %v; warnings %q", n, logs.All(), s.Warnings())
 	}
 	s.record(0, *primaryOf(1))
-	if v := s.Views()[0]; v.State != FormerPrimary {
+	if v := s.Statuses()[0]; v.State != FormerPrimary {
 		t.Errorf("after the next look: %+v", v)
 	}
 	s.record(0, *readOnly(1))
-	if v := s.Views()[0]; v.State != ReadOnly || !strings.HasPrefix(v.Is, "is a former primary, read-only (timeline 1, but 2 was seen at b:2)") {
+	if v := s.Statuses()[0]; v.State != ReadOnly || !strings.HasPrefix(v.Is, "is a former primary, read-only (timeline 1, but 2 was seen at b:2)") {
 		t.Errorf("read-only: %+v", v)
 	}
 }

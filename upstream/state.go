@@ -25,7 +25,7 @@ func States() []State {
 	return []State{Unknown, Unreachable, OtherSystem, SameServer, Standby, FormerPrimary, SecondPrimary, ReadOnly, IsPrimary}
 }
 
-// wrong reports whether a host in that state must not go on as it is.
+// wrong reports whether a host in that state must not continue as it is.
 func (s State) wrong() bool {
 	switch s {
 	case OtherSystem, SameServer, FormerPrimary, SecondPrimary:
@@ -55,7 +55,7 @@ func (p picture) describe(i int) (State, string) {
 		return OtherSystem, fmt.Sprintf("belongs to another database system (%s) than the primary in use (%s): remove the wrong one from upstream.address, or restart Fencepost if all hosts have been replaced",
 			f.System, p.past.system)
 	}
-	if j := p.twin(i); j != none {
+	if j := p.sameServerAs(i); j != none {
 		return SameServer, fmt.Sprintf("is the same server as %s: name each server once in upstream.address", p.hosts[j].Address)
 	}
 	l := p.past.newest(f.System)
@@ -65,21 +65,21 @@ func (p picture) describe(i int) (State, string) {
 	case l != nil && f.Timeline < l.timeline && l.stale != nil && l.stale[i] == f:
 		return Unknown, fmt.Sprintf("was not looked at since timeline %d was seen at %s", l.timeline, p.hosts[l.seen].Address)
 	case l != nil && f.Timeline < l.timeline && f.ReadOnly:
-		return ReadOnly, "is a former primary, read-only " + p.older(f, l)
+		return ReadOnly, "is a former primary, read-only " + p.newerTimelineText(f, l)
 	case l != nil && f.Timeline < l.timeline:
-		return FormerPrimary, "is a former primary that still accepts writes " + p.older(f, l)
+		return FormerPrimary, "is a former primary that still accepts writes " + p.newerTimelineText(f, l)
 	case f.ReadOnly:
 		return ReadOnly, "is read-only (default_transaction_read_only)"
-	case p.chosen != none && p.chosen != i, !p.past.admits(i, p.found):
-		return SecondPrimary, p.second(i, l)
+	case p.chosen != none && p.chosen != i, !p.past.mayBePrimary(i, p.found):
+		return SecondPrimary, p.secondPrimaryText(i, l)
 	default:
 		return IsPrimary, "is the primary"
 	}
 }
 
-// twin returns the host that is to be used for the same server, none if there is no other, or
+// sameServerAs returns the host that is to be used for the same server, none if there is no other, or
 // if it is this one.
-func (p picture) twin(i int) int {
+func (p picture) sameServerAs(i int) int {
 	for j, g := range p.found {
 		if j != i && g.same(p.found[i].Server) && p.chosen != i && (j == p.chosen || j < i) {
 			return j
@@ -88,8 +88,8 @@ func (p picture) twin(i int) int {
 	return none
 }
 
-// older says of a former primary which timeline is newer, and what to do.
-func (p picture) older(f *Finding, l *line) string {
+// newerTimelineText says of a former primary which timeline is newer, and what to do.
+func (p picture) newerTimelineText(f *Finding, l *line) string {
 	text := fmt.Sprintf("(timeline %d, but %d was seen at %s): ", f.Timeline, l.timeline, p.hosts[l.seen].Address)
 	if p.serving {
 		return text + "stop it and make it a standby"
@@ -97,7 +97,7 @@ func (p picture) older(f *Finding, l *line) string {
 	return fmt.Sprintf("%sstart the primary of timeline %d, and make this one its standby; to go back to this one, see docs/incidents.md", text, l.timeline)
 }
 
-func (p picture) second(i int, l *line) string {
+func (p picture) secondPrimaryText(i int, l *line) string {
 	switch {
 	case l == nil || l.owner == none || l.owner == i:
 		return "accepts writes too, like the primary: stop one of them"

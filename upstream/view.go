@@ -9,8 +9,8 @@ import (
 const asynchronous = "several upstream hosts, and synchronous_standby_names is empty: a failover can lose commits of workers and the newest grants. " +
 	"Set synchronous_standby_names, or run fencepost generation bump --database DATABASE --restored after each failover"
 
-// View is what is known of one host.
-type View struct {
+// HostStatus is what is known of one host.
+type HostStatus struct {
 	Address string     `json:"address"`
 	State   State      `json:"state"`
 	Since   *time.Time `json:"since,omitempty"` // of the state
@@ -18,20 +18,20 @@ type View struct {
 	Is string `json:"is"`
 }
 
-// Views returns what is known of each host, in the order of the configuration. It is empty
+// Statuses returns what is known of each host, in the order of the configuration. It is empty
 // if there is a single host.
-func (s *Servers) Views() []View {
+func (s *Servers) Statuses() []HostStatus {
 	if s.probe == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.viewsLocked()
+	return s.statusesLocked()
 }
 
-func (s *Servers) viewsLocked() []View {
+func (s *Servers) statusesLocked() []HostStatus {
 	p := s.pictureLocked()
-	views := make([]View, len(s.hosts))
+	views := make([]HostStatus, len(s.hosts))
 	for i, h := range s.hosts {
 		views[i].Address = h.Address
 		views[i].State, views[i].Is = p.describe(i)
@@ -50,7 +50,7 @@ func (s *Servers) Warnings() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var warnings []string
-	for i, v := range s.viewsLocked() {
+	for i, v := range s.statusesLocked() {
 		switch {
 		case v.State.wrong():
 			warnings = append(warnings, v.Address+" "+v.Is)

@@ -81,7 +81,7 @@ func (o doctorOptions) configure(ctx context.Context, t terminal, sources *docto
 	if err != nil {
 		return nil, usageError{err.Error()}
 	}
-	sources.Hosts = servers.Views()
+	sources.Hosts = servers.Statuses()
 	sources.Control = hosts.Store(cfg, servers, "", zap.NewNop())
 	leases, err := kinds.Open(cfg, "doctor", zap.NewNop())
 	if err != nil {

@@ -203,8 +203,8 @@ func TestRaftStatusSaysWhatIsWrongWithANode(t *testing.T) {
 		"it has stopped":                {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1", Stopped: true, State: "Shutdown (upgrade)"}}, "takes no part: Shutdown (upgrade)"},
 		"it goes on with deleted files": {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "0"}}, "another directory than the one that was added. Restart its proxy"},
 		"it is of another cluster":      {nil, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "it runs and is no member"},
-		"it hears of no leader":         {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Disk: "1", State: "Candidate"}}, "it hears of no leader"},
-		"it is behind":                  {member, raft.NodeAnswer{Name: "a", Behind: 7, Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "it is behind: it has not applied 7 of the entries"},
+		"it knows of no leader":         {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Disk: "1", State: "Candidate"}}, "it knows of no leader"},
+		"it lags":                       {member, raft.NodeAnswer{Name: "a", Lag: 7, Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "it lags: it has not applied 7 of the entries"},
 		"its address is another's":      {member, raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "b", Disk: "2"}}, "the node b answers at its address"},
 		"the peers do not name it":      {append(member, raft.Member{Name: "b"}), raft.NodeAnswer{Name: "a", Status: raft.NodeStatus{Name: "a", Leader: "a", Disk: "1"}}, "node b: election.raft.peers does not name it"},
 	} {

@@ -41,7 +41,7 @@ Run bootstrap and add as the user of the proxy, before the proxy starts: they ma
 directory. They are refused while the proxy runs.
 
 status shows the nodes. Exit code 1: one of them does not answer, cannot write its
-directory, takes no part, is behind or runs without being a member, or there is no
+directory, takes no part, lags or runs without being a member, or there is no
 leader.`
 
 func runRaft(ctx context.Context, t terminal, args []string) error {

@@ -46,7 +46,7 @@ func TestStatusShowsATable(t *testing.T) {
 		return map[string]string{"billing": "discard", "mail": "reject"}[resource]
 	}
 	ready := func(context.Context) admin.Readiness {
-		return admin.Readiness{Faults: []faults.Lasting{{Fault: faults.Fault{Kind: faults.ControlLogin, Problem: "the password is wrong", Remedy: "Correct it."}}}}
+		return admin.Readiness{Faults: []faults.Active{{Fault: faults.Fault{Kind: faults.ControlLogin, Problem: "the password is wrong", Remedy: "Correct it."}}}}
 	}
 	server := &admin.Server{Proxy: "fence-2", Metrics: m, Ready: ready, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
 		return []election.ResourceStatus{

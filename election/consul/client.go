@@ -20,7 +20,7 @@
 //
 // Sessions have a TTL and no health checks: a check would tie the lease to the agent's node, and
 // a flapping agent would lose it. Consul's leader counts the time, and ends a session between one
-// and two TTLs after it was last renewed. A new leader begins every TTL anew.
+// and two TTLs after it was last renewed. A new leader restarts every TTL.
 //
 // # Permissions
 //

@@ -30,8 +30,8 @@ var (
 
 const patience = electiontest.Patience
 
-// A session that is renewed while no read confirms the lock would serve nobody: its holder
-// may not lead, and nobody else could take over.
+// A session that is renewed while no read confirms the lock would serve no one: its holder
+// may not lead, and no one else could take over.
 func TestALeaseThatCannotBeConfirmedEnds(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Shared(t)
@@ -66,7 +66,7 @@ func TestALeaseThatCannotBeConfirmedEnds(t *testing.T) {
 	}
 }
 
-// An agent that stands still confirms nothing, and loses nothing. Agents of the tests keep no data.
+// An agent that is frozen confirms nothing, and loses nothing. Agents of the tests keep no data.
 func TestAFrozenAgentIsUnknownNotLost(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t)
@@ -202,7 +202,7 @@ func TestDeadHolderWithTheDefaultTTL(t *testing.T) {
 	}
 }
 
-// During the lock delay the lease is held by nobody and cannot be acquired. Attempts leave no
+// During the lock delay the lease is held by no one and cannot be acquired. Attempts leave no
 // sessions.
 func TestTheLockDelayIsWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/election/kv"
 )
 
-// watchFor is how long a watch goes on before everything is read anew: long enough to be cheap,
+// watchFor is how long a watch continues before everything is read again: long enough to be cheap,
 // and with the sixteenth that Consul may add, short enough not to be cut off.
 const watchFor = 4 * time.Second
 
@@ -31,7 +31,7 @@ type consulStore struct {
 
 var _ kv.Store = (*consulStore)(nil)
 
-// basis is what a Swap compares besides the version of the record.
+// basis is what a Swap compares in addition to the version of the record.
 type basis struct {
 	session string // locks the record, also one that was overwritten
 	marker  uint64 // the ModifyIndex of the marker
@@ -39,7 +39,7 @@ type basis struct {
 
 func (s *consulStore) marker() string { return s.prefix + ".generation" }
 
-// entryOf returns what stands under a key. Each argument may be nil, or have a ModifyIndex of 0,
+// entryOf returns what is stored under a key. Each argument may be nil, or have a ModifyIndex of 0,
 // if there is nothing.
 func entryOf(pair, marker *api.KVPair) kv.Entry {
 	var e kv.Entry
@@ -136,7 +136,7 @@ func (s *consulStore) Begin(ctx context.Context, ttl time.Duration) (kv.Life, er
 }
 
 // Beat implements kv.Store. A session that is renewed proves nothing about the key, which may
-// have been taken from it. One that were renewed and not confirmed would serve nobody, so the key is read first.
+// have been taken from it. One that were renewed and not confirmed would serve no one, so the key is read first.
 func (s *consulStore) Beat(ctx context.Context, key, life string) error {
 	key = s.prefix + key
 	pair, _, err := s.api.KV().Get(key, read(ctx))

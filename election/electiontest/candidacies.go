@@ -40,8 +40,8 @@ func campaign(mode fencing.CampaignMode) func(*fencing.JoinRequest) {
 	return func(c *fencing.JoinRequest) { c.Campaign = mode }
 }
 
-// isTold checks since when a leading worker is said to know its epoch.
-func (w *testEnv) isTold(m *conn) {
+// isAnnounced checks since when KnewAt says that a leading worker knows its epoch.
+func (w *testEnv) isAnnounced(m *conn) {
 	w.Helper()
 	epoch, now := m.Status().Epoch, time.Now()
 	later := now.Add(time.Nanosecond)
@@ -289,7 +289,7 @@ var candidacyCases = []testCase{
 		if !again.SupersededBefore() || again.Incarnation() == a.Incarnation() {
 			w.Error("the new candidacy has the old one's incarnation")
 		}
-		w.isTold(again)
+		w.isAnnounced(again)
 		if !a.superseded() || a.Status().Epoch != old {
 			w.Errorf("the old candidacy came back: %+v", *a.Status())
 		}

@@ -26,7 +26,7 @@ import (
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
-// Service is one lease service for one case: nobody else uses its leases.
+// Service is one lease service for one case: no one else uses its leases.
 type Service struct {
 	// TTL is the TTL of the leases in the suite. A case takes about ten of them.
 	TTL time.Duration
@@ -57,7 +57,7 @@ type Service struct {
 	// Faults are what an operator can do to a held lease.
 	Faults []Fault
 	// Token, if not nil, returns the token that a worker brings: the provider is an
-	// election.Bearers, which awards no leases. Generation returns the generation in force.
+	// election.TokenProvider, which awards no leases. Generation returns the generation in force.
 	Token      func(worker string) int64
 	Generation func() int64
 }
@@ -80,7 +80,7 @@ func RunElections(t *testing.T, open func(t *testing.T, server *pgtest.Server, d
 }
 
 // RunRestores runs the cases in which a backup is restored. open creates a service for one case,
-// and nobody else uses that service.
+// and no one else uses that service.
 func RunRestores(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
 	run(t, restoreCases, open)
 }

@@ -64,7 +64,7 @@ func (w *testEnv) bid(worker string) election.AcquireRequest {
 	return bid
 }
 
-// briefBid is a request for a lease that expires soon if nobody renews it.
+// briefBid is a request for a lease that expires soon if no one renews it.
 func (w *testEnv) briefBid(worker string) election.AcquireRequest {
 	bid := w.bid(worker)
 	bid.TTL = w.service.TTL
@@ -154,8 +154,8 @@ func (w *testEnv) backend(ctx context.Context, db string, p *proxy) (election.Ba
 	p.stores = append(p.stores, st)
 	p.mu.Unlock()
 	provider := p.provider
-	var bearers election.Bearers
-	if of, ok := provider.Provider.(election.Bearers); ok {
+	var bearers election.TokenProvider
+	if of, ok := provider.Provider.(election.TokenProvider); ok {
 		bearers = faultyBearers{provider, of}
 	}
 	return election.Backend{
@@ -174,7 +174,7 @@ func (w *testEnv) backend(ctx context.Context, db string, p *proxy) (election.Ba
 // faultyBearers is a faultyProvider to which workers bring tokens.
 type faultyBearers struct {
 	*faultyProvider
-	of election.Bearers
+	of election.TokenProvider
 }
 
 func (b faultyBearers) Generation(ctx context.Context) (int64, error) { return b.of.Generation(ctx) }
@@ -215,7 +215,7 @@ func (p *proxy) granted() (last election.Event) {
 // gate controls a proxy's grants, and can lose their responses.
 type gate struct {
 	mu      sync.Mutex
-	closed  chan struct{} // not nil while grants wait; closed to let them go on
+	closed  chan struct{} // not nil while grants wait; closed to let them continue
 	waiting chan struct{} // closed when the first one waits
 	lose    bool
 }
@@ -295,14 +295,14 @@ func (c *conn) speak() { c.reads.Add(1) }
 func (c *conn) wake()  { c.speak(); c.owed.Store(true) }
 
 func (w *testEnv) claim(worker string) fencing.JoinRequest {
-	claim := fencing.JoinRequest{
+	req := fencing.JoinRequest{
 		Database: w.db, User: pgtest.App, Resource: resource, Worker: worker,
 		Client: netip.MustParseAddr("192.0.2.1"), WorkerTimeout: -1,
 	}
 	if w.service.Token != nil {
-		claim.Token = w.service.Token(worker)
+		req.Token = w.service.Token(worker)
 	}
-	return claim
+	return req
 }
 
 // join connects a worker.
@@ -316,13 +316,13 @@ func (p *proxy) join(worker string, change ...func(*fencing.JoinRequest)) *conn 
 }
 
 func (p *proxy) tryJoin(worker string, change ...func(*fencing.JoinRequest)) (*conn, error) {
-	claim := p.w.claim(worker)
+	req := p.w.claim(worker)
 	for _, f := range change {
-		f(&claim)
+		f(&req)
 	}
 	c := &conn{w: p.w}
 	c.owed.Store(true)
-	candidacy, err := p.Join(within(p.w.T, patience), claim, c)
+	candidacy, err := p.Join(within(p.w.T, patience), req, c)
 	c.Candidacy = candidacy
 	return c, err
 }

@@ -20,7 +20,7 @@ const (
 	watch   call = "watch"
 )
 
-// errInjected is what a caller gets whose call failed, or whose answer was lost. It says
+// errInjected is the error of a call that failed, or whose answer was lost. It says
 // nothing about the outcome.
 var errInjected = errors.New("injected by the test")
 
@@ -32,7 +32,7 @@ type faultyProvider struct {
 	mu    sync.Mutex
 	next  map[call]*fault
 	calls map[call]int  // so far
-	gate  chan struct{} // not nil while all calls hang; closed when they go on
+	gate  chan struct{} // not nil while all calls hang; closed when they continue
 }
 
 // fault is what happens to one call.
@@ -96,7 +96,7 @@ func (f *faultyProvider) set(c call, kind faultKind) *fault {
 }
 
 // hang makes all calls hang until their contexts end: those made from now on do nothing,
-// and those under way do not return. mend ends that; what still waits goes on.
+// and those under way do not return. mend ends that; what still waits continues.
 func (f *faultyProvider) hang() (mend func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

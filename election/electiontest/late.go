@@ -7,11 +7,11 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// long is a TTL longer than any wait of a case: a lease that nobody releases is held
+// long is a TTL longer than any wait of a case: a lease that no one releases is held
 // until its case has failed.
 const long = 10 * time.Minute
 
-// expiring gives leases that nobody renews a short TTL.
+// expiring gives leases that no one renews a short TTL.
 func (w *testEnv) expiring(s *election.Settings) { s.TTL = w.service.TTL }
 
 // follows fails the test unless a worker that joins now leads at once.

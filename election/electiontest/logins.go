@@ -22,16 +22,16 @@ type Rights struct {
 	Open      func(Login) Client
 	Holder    Login
 	Strangers map[string]Login
-	Sessions  bool                  // nobody but the client that took a lease can renew it
+	Sessions  bool                  // no one but the client that took a lease can renew it
 	Deny      func(*election.Lease) // to the holder, and Allow takes that back
 	Allow     func(*election.Lease)
 }
 
-// Run fails the test unless those without rights learn that, and the holder goes on when it has them again.
+// Run fails the test unless those without rights learn that, and the holder continues when it has them again.
 func (r Rights) Run(t *testing.T) {
 	t.Helper()
 	p := r.Open(r.Holder).Database("db")
-	lease := Acquire(t, p, Bid("a", lasting))
+	lease := Acquire(t, p, Bid("a", longTTL))
 	renewed := func(when string) {
 		t.Helper()
 		if err := Renew(t, p, lease); err != nil {
@@ -41,7 +41,7 @@ func (r Rights) Run(t *testing.T) {
 	renewed("with all rights")
 	for name, stranger := range r.Strangers {
 		q, remedy := r.Open(stranger).Database("db"), cmp.Or(stranger.Remedy, r.Holder.Remedy)
-		other := Bid(name, lasting)
+		other := Bid(name, longTTL)
 		other.Resource = "other"
 		if !r.Sessions {
 			IsDenied(t, name+": renew", q.Renew(within(t, patience), lease), remedy)
@@ -94,14 +94,14 @@ func (c Certificates) Run(t *testing.T) {
 		return client.Database("db")
 	}
 	p := open("one", as(full))
-	lease := Acquire(t, p, Bid("a", lasting))
+	lease := Acquire(t, p, Bid("a", longTTL))
 	// ask asks for the lease, which is held.
 	ask := func(q election.Provider) error {
 		t.Helper()
 		if err := Renew(t, p, lease); err != nil {
 			t.Fatalf("renew: %v", err)
 		}
-		_, err := q.Acquire(within(t, patience), Bid("b", lasting))
+		_, err := q.Acquire(within(t, patience), Bid("b", longTTL))
 		return err
 	}
 	unreached := func(name, want string, q election.Provider) {

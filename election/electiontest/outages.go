@@ -22,8 +22,8 @@ var (
 // Patience bounds every wait, and is only reached if a test fails.
 const Patience = patience
 
-// lasting is the TTL of leases that are not to expire. Some services grant no longer one.
-const lasting = time.Minute
+// longTTL is the TTL of leases that are not to expire. Some services grant no longer one.
+const longTTL = time.Minute
 
 // Bid is a request of a worker for the lease of the resource billing.
 func Bid(worker string, ttl time.Duration) election.AcquireRequest {
@@ -143,7 +143,7 @@ type Members struct {
 }
 
 // LoseTheLeader shows that a leader that is frozen, and one that is killed, costs no lease, and that a dead proxy's
-// lease is free after a TTL that began anew.
+// lease is free after a TTL that started over.
 func (m Members) LoseTheLeader(t *testing.T) {
 	t.Helper()
 	p, q := m.Open("one").Database("db"), m.Open("two").Database("db")
@@ -164,7 +164,7 @@ func (m Members) LoseTheLeader(t *testing.T) {
 	if _, err := q.Acquire(within(t, 2*time.Second), Bid("b", m.TTL)); err == nil {
 		t.Error("somebody else got the lease")
 	}
-	next := Acquire(t, q, Bid("b", lasting)) // the holder's candidacy dies
+	next := Acquire(t, q, Bid("b", longTTL)) // the holder's candidacy dies
 	if next.Index <= lease.Index || next.InstanceID != lease.InstanceID {
 		t.Errorf("award (%s, %d) came after (%s, %d)", next.InstanceID, next.Index, lease.InstanceID, lease.Index)
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // RunStore shows what package kv rests on, and what no case through it can bring about in time: a
-// request that is older than what stands there awards nothing. The prefix of the store is empty, and
-// nobody else uses it.
+// request that is older than what is stored there awards nothing. The prefix of the store is empty, and
+// no one else uses it.
 func RunStore(t *testing.T, s kv.Store) {
 	t.Helper()
 	const (

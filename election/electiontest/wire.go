@@ -22,7 +22,7 @@ var wireCases = []testCase{
 			await(w.T, "the answer was lost", lost)
 			return
 		}
-		// Which answer is whose cannot be told on the wire: none passes until the award is seen.
+		// The wire does not show which answer belongs to which request: none passes until the award is seen.
 		muted := link.Mute(w.T, w.request("a"))
 		ended := make(chan error, 1)
 		go func() { _, err := p.Acquire(within(w.T, patience), w.bid("a")); ended <- err }()

@@ -21,7 +21,7 @@
 //
 // etcd takes TTLs in whole seconds, and raises one that is shorter than one and a half of its
 // election timeouts (2 s by default). Its leader counts the time. A new leader, or a restart,
-// begins every TTL anew, so a TTL is a lower bound only.
+// restarts every TTL, so a TTL is a lower bound only.
 //
 // # Permissions
 //
@@ -59,10 +59,10 @@ const (
 )
 
 // tries is how often each request of a renewal is sent until it is answered. Each goes to the next
-// member, so that one that stands still, out of three or more, has at most every other of them.
+// member, so that one that is frozen, out of three or more, gets at most every other of them.
 const tries = 4
 
-// connecting paces the attempts to connect to a member. Nobody leads while none can be reached.
+// connecting paces the attempts to connect to a member. No one leads while none can be reached.
 var connecting = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 	MinConnectTimeout: 5 * time.Second,

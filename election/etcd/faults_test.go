@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/etcdtest"
 )
 
-// A member that was killed has its data when it starts again: the term goes on.
+// A member that was killed has its data when it starts again: the term continues.
 func TestEtcdRestartsWhileALeaseIsHeld(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.Start(t)
@@ -26,8 +26,8 @@ func TestEtcdRestartsWhileALeaseIsHeld(t *testing.T) {
 	}.Run(t)
 }
 
-// What was compacted is not needed: a watch begins anew with what there is.
-func TestCompactionIsNoticedByNobody(t *testing.T) {
+// What was compacted is not needed: a watch starts over with what there is.
+func TestCompactionIsNoticedByNoOne(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.Start(t)
 	p := client(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "one"}).Database("db")

@@ -45,7 +45,7 @@ func (v values) text(key string) string {
 	return ""
 }
 
-// entry returns what stands under the keys of a lease, without the marker.
+// entry returns what is stored under the keys of a lease, without the marker.
 func (v values) entry(k leaseKeys) kv.Entry {
 	record, hold := v[k.record], v[k.held]
 	if record == nil {

@@ -24,7 +24,7 @@ const (
 // password hash; it also waits for etcd when the client is made.
 //
 // One login at a time runs in the background. All requests that need a new token wait for it, and
-// it goes on when they are given up.
+// it continues when they are given up.
 type login struct {
 	user     string
 	password func() string // as it is at the time
@@ -87,7 +87,7 @@ func (l *login) with(ctx context.Context, request func() error) error {
 	return request()
 }
 
-// renew waits for a new token, unless somebody has got one since the old one was used.
+// renew waits for a new token, unless someone has got one since the old one was used.
 func (l *login) renew(ctx context.Context, old string) error {
 	a := l.attempt(old)
 	if a == nil {

@@ -117,7 +117,7 @@ func (s *etcdStore) Begin(ctx context.Context, ttl time.Duration) (kv.Life, erro
 }
 
 // Beat implements kv.Store. An etcd lease that is kept alive proves nothing about the key, which
-// may have been taken from it. One that were kept alive and not confirmed would serve nobody, so it is read first.
+// may have been taken from it. One that were kept alive and not confirmed would serve no one, so it is read first.
 func (s *etcdStore) Beat(ctx context.Context, key, life string) error {
 	id, err := leaseID(life)
 	if err != nil {

@@ -54,7 +54,7 @@ func TestARequestGoesToAMemberWithALeader(t *testing.T) {
 	}
 }
 
-// TestADeadlineThatGRPCNoticesFirst: a request that has ended at its deadline was not answered, although its context goes on.
+// TestADeadlineThatGRPCNoticesFirst: a request that has ended at its deadline was not answered, although its context continues.
 func TestADeadlineThatGRPCNoticesFirst(t *testing.T) {
 	t.Parallel()
 	s := &etcdStore{name: "etcd at test"}

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// inFlight is how many requests of one proxy are under way, beside its watch. They share one
+	// inFlight is how many requests of one proxy are in flight, in addition to its watch. They share one
 	// connection, on which a server takes 100 at least.
 	inFlight = 64
 	// mostAnswer bounds an answer, which is a list in the worst case.

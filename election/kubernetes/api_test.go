@@ -44,7 +44,7 @@ func TestWhatIsDeniedSaysWhatToDo(t *testing.T) {
 			f := newFake(t)
 			s := f.store()
 			life, _ := award(t, s, "award")
-			f.instead(c.answer)
+			f.answerWith(c.answer)
 			err := s.Beat(t.Context(), key, life)
 			var denied *election.DeniedError
 			if errors.Is(err, election.ErrLost) || !errors.As(err, &denied) || denied.Kind != faults.LeaseDenied || denied.Answer == "" {
@@ -55,7 +55,7 @@ func TestWhatIsDeniedSaysWhatToDo(t *testing.T) {
 					t.Errorf("the remedy is %q, and should contain %q", denied.Remedy, want)
 				}
 			}
-			f.instead(nil)
+			f.answerWith(nil)
 			if err := s.Beat(t.Context(), key, life); err != nil {
 				t.Errorf("the holder renews with %v", err)
 			}
@@ -82,7 +82,7 @@ func TestWhatDoesNotAnswerIsUnknown(t *testing.T) {
 	f := newFake(t)
 	s, name := f.store(), f.service().api.name
 	life, _ := award(t, s, "award")
-	f.instead(func(_ http.ResponseWriter, r *http.Request) bool {
+	f.answerWith(func(_ http.ResponseWriter, r *http.Request) bool {
 		<-r.Context().Done()
 		return true
 	})
@@ -111,7 +111,7 @@ func TestATokenIsReadAgain(t *testing.T) {
 	life, _ := award(t, s, "award")
 	var valid atomic.Value
 	valid.Store("Bearer next")
-	f.instead(func(w http.ResponseWriter, r *http.Request) bool {
+	f.answerWith(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("Authorization") == valid.Load() {
 			r.Header.Set("Authorization", "Bearer secret")
 			return false
@@ -155,7 +155,7 @@ func TestCheckNeedsEveryRight(t *testing.T) {
 		if err := s.Check(t.Context()); err != nil {
 			t.Errorf("with all rights: %v", err)
 		}
-		f.instead(func(w http.ResponseWriter, r *http.Request) bool {
+		f.answerWith(func(w http.ResponseWriter, r *http.Request) bool {
 			if needs(r) {
 				status(w, http.StatusForbidden, "Forbidden", "no")
 			}

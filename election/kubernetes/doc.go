@@ -14,7 +14,7 @@
 // # Order of awards
 //
 // The version of a write is its resourceVersion. The number grows with each write of the whole cluster,
-// whatever happens to the object, while leaseTransitions begins anew with a new object. A restore of the
+// whatever happens to the object, while leaseTransitions starts over with a new object. A restore of the
 // cluster's data repeats resourceVersions and uids. The API has no transaction over two objects, so the
 // marker is in an object of its own and is compared after the award.
 //

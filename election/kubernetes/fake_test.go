@@ -127,8 +127,8 @@ func award(t *testing.T, s *standstill.Store, record string) (life string, versi
 	return begun.ID, version
 }
 
-// instead makes a function answer requests, until it returns false.
-func (f *fake) instead(answer func(w http.ResponseWriter, r *http.Request) bool) {
+// answerWith makes a function answer requests, until it returns false.
+func (f *fake) answerWith(answer func(w http.ResponseWriter, r *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answer = answer
@@ -232,7 +232,7 @@ func (f *fake) tellLocked(kind string, o *lease) {
 	f.changed = make(chan struct{})
 }
 
-// change lets somebody else change an object.
+// change lets someone else change an object.
 func (f *fake) change(name string, by func(o *lease)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

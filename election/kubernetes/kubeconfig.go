@@ -149,19 +149,19 @@ func (k *kubeconfig) pick(context string) (c cluster, u user, namespace string, 
 
 // refuse returns an error if a kubeconfig asks for something that Fencepost does not do.
 func refuse(name string, u user, c cluster) error {
-	const instead = "use a service account with a token (tokenFile), or a client certificate"
+	const advice = "use a service account with a token (tokenFile), or a client certificate"
 	switch {
 	case c.Insecure:
 		return errors.New("the cluster has insecure-skip-tls-verify: then anybody on the network could answer as the API server and award leases; " +
 			"remove it, and set certificate-authority or certificate-authority-data")
 	case u.Exec != nil:
-		return fmt.Errorf("the user %q logs in with an exec plugin, and Fencepost runs no other programs: %s", name, instead)
+		return fmt.Errorf("the user %q logs in with an exec plugin, and Fencepost runs no other programs: %s", name, advice)
 	case u.AuthProvider != nil:
-		return fmt.Errorf("the user %q logs in with an auth-provider, which Kubernetes no longer has: %s", name, instead)
+		return fmt.Errorf("the user %q logs in with an auth-provider, which Kubernetes no longer has: %s", name, advice)
 	case u.Username != "":
-		return fmt.Errorf("the user %q logs in with a username, which Kubernetes no longer accepts: %s", name, instead)
+		return fmt.Errorf("the user %q logs in with a username, which Kubernetes no longer accepts: %s", name, advice)
 	case u.As != "":
-		return fmt.Errorf("the user %q acts as another user (as: %s), which Fencepost does not do: %s", name, u.As, instead)
+		return fmt.Errorf("the user %q acts as another user (as: %s), which Fencepost does not do: %s", name, u.As, advice)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ type metadata struct {
 }
 
 // spec is what other programs show of a lease. Fencepost decides by the holder alone: the times
-// are of somebody's clock, and the transitions begin anew with a new object.
+// are of someone's clock, and the transitions start over with a new object.
 type spec struct {
 	HolderIdentity       string `json:"holderIdentity,omitempty"`
 	LeaseDurationSeconds int64  `json:"leaseDurationSeconds,omitempty"`
@@ -89,7 +89,7 @@ func (o *lease) version() (int64, error) {
 }
 
 // holder returns the life that the object was last written with; "" if there is none, or if
-// somebody else has written the holder.
+// someone else has written the holder.
 func (o *lease) holder() string {
 	if o.note(noteLife) != o.Spec.HolderIdentity {
 		return ""
@@ -105,7 +105,7 @@ func (o *lease) stored() (*standstill.Stored, error) {
 	}
 	award, _ := strconv.ParseInt(o.note(noteAward), 10, 64) // 0 if it is none
 	ttl, err := time.ParseDuration(o.note(noteTTL))
-	if err != nil { // somebody has removed it
+	if err != nil { // someone has removed it
 		ttl = time.Duration(o.Spec.LeaseDurationSeconds) * time.Second
 	}
 	return &standstill.Stored{Version: version, Basis: o, Record: standstill.Record{
@@ -182,7 +182,7 @@ func CheckPrefix(prefix string) error {
 func (s *service) markerName() string { return s.prefix + ".generation" }
 
 // nameOf returns the name of the object for a key: the prefix, what people can read of the key,
-// and a hash of the key, in lower-case letters and digits. The key itself stands in an annotation.
+// and a hash of the key, in lower-case letters and digits. The key itself is in an annotation.
 func (s *service) nameOf(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	hash := strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
@@ -208,7 +208,7 @@ func readable(key string) string {
 	return strings.Trim(string(b[:min(len(b), 60)]), "-")
 }
 
-// isOf reports whether an object is that of the key which it names. What somebody has made or
+// isOf reports whether an object is that of the key which it names. What someone has made or
 // copied under another name is not a lease of Fencepost.
 func (s *service) isOf(o *lease) bool {
 	return o.Metadata.Name == s.nameOf(o.note(noteKey))

@@ -177,7 +177,7 @@ func grant(t *testing.T, server *kubernetestest.Server, manifest string) {
 	}
 }
 
-// An answer 429 or 503 of what stands in front of the API server loses no lease.
+// An answer 429 or 503 from a proxy in front of the API server loses no lease.
 func TestABusyServerLosesNoLease(t *testing.T) {
 	t.Parallel()
 	server := kubernetestest.Shared(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/election/standstill"
 )
 
-// conflicts is how often a write is made again that somebody else's write has overtaken.
+// conflicts is how often a write is made again that someone else's write has overtaken.
 const conflicts = 10
 
 // service is one prefix in one namespace.

@@ -25,7 +25,7 @@ type event struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// view is what a watch tells.
+// view is what a watch has shown.
 type view struct {
 	s      *service
 	marker string
@@ -92,7 +92,7 @@ func (v *view) with(all []*standstill.Stored, o *lease) ([]*standstill.Stored, e
 	return append(all, r), err
 }
 
-// apply tells what an event means.
+// apply applies an event.
 func (v *view) apply(e event) (err error) {
 	if e.Type == "ERROR" {
 		return failure(e.Object)

@@ -19,15 +19,15 @@ func TestAWatchShowsTheLeasesOfItsPrefix(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	s := f.store()
-	told := make(chan standstill.Change, 100)
-	go func() { _ = f.service().Watch(t.Context(), func(c standstill.Change) { told <- c }) }()
+	changes := make(chan standstill.Change, 100)
+	go func() { _ = f.service().Watch(t.Context(), func(c standstill.Change) { changes <- c }) }()
 	next := func() standstill.Change {
 		t.Helper()
 		select {
-		case c := <-told:
+		case c := <-changes:
 			return c
 		case <-time.After(patience):
-			t.Fatal("nothing is told")
+			t.Fatal("nothing is reported")
 			return standstill.Change{}
 		}
 	}
@@ -75,7 +75,7 @@ func TestAWatchEnds(t *testing.T) {
 		},
 	} {
 		f := newFake(t)
-		f.instead(func(w http.ResponseWriter, r *http.Request) bool {
+		f.answerWith(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Get("watch") == "" {
 				return false
 			}
@@ -89,11 +89,11 @@ func TestAWatchEnds(t *testing.T) {
 	}
 }
 
-// Whoever cannot watch is told why.
+// Whoever cannot watch gets the reason.
 func TestAWatchSaysWhyItDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	f.instead(func(w http.ResponseWriter, _ *http.Request) bool {
+	f.answerWith(func(w http.ResponseWriter, _ *http.Request) bool {
 		status(w, http.StatusTooManyRequests, "TooManyRequests", "busy")
 		return true
 	})
@@ -109,7 +109,7 @@ func TestAWatchSaysWhyItDoesNotBegin(t *testing.T) {
 	}
 }
 
-// All leases of a proxy need one connection, beside which it has one watch.
+// All leases of a proxy need one connection, in addition to that of its one watch.
 func TestManyLeases(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)

@@ -9,8 +9,8 @@
 // the service ends by itself unless the holder's proxy keeps it alive. Each award has a life of
 // its own, so that a late request of an old term cannot disturb a new one.
 //
-// A lease is held while the life that its record was written with goes on. Whatever an operator
-// does to the record, or to the life, frees the lease and never leaves it held by nobody. The
+// A lease is held while the life that its record was written with continues. Whatever an operator
+// does to the record, or to the life, frees the lease and never leaves it held by no one. The
 // holder notices when it renews the lease, or at its deadline.
 //
 // # Order of awards
@@ -142,7 +142,7 @@ func (c *Client) Check(ctx context.Context, ttls []time.Duration) error {
 		if err != nil {
 			return err
 		}
-		c.dispose(life.ID)
+		c.endInBackground(life.ID)
 		if life.TTL < ttl {
 			return tooLong(ttl, life.TTL)
 		}
@@ -177,15 +177,15 @@ func (c *Client) pending(incarnation string) *attempt {
 	return c.mu.attempts[incarnation]
 }
 
-func (c *Client) note(incarnation string, try *attempt) {
+func (c *Client) startAttempt(incarnation string, try *attempt) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.attempts[incarnation] = try
 }
 
-// settle removes the attempt with this life, which is over. The incarnation may have a later
+// attemptOver removes the attempt with this life, which is over. The incarnation may have a later
 // one by now.
-func (c *Client) settle(incarnation, life string) {
+func (c *Client) attemptOver(incarnation, life string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if try := c.mu.attempts[incarnation]; try != nil && try.life.ID == life {
@@ -193,8 +193,8 @@ func (c *Client) settle(incarnation, life string) {
 	}
 }
 
-// dispose ends a life that holds nothing, in the background.
-func (c *Client) dispose(life string) {
+// endInBackground ends a life that holds nothing, in the background.
+func (c *Client) endInBackground(life string) {
 	c.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), disposeTimeout)
 		defer cancel()

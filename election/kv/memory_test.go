@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// memory is a Store in memory, whose lives go on until they are ended.
+// memory is a Store in memory, whose lives continue until they are ended.
 type memory struct {
 	most time.Duration // the longest TTL that it grants; 0: any
 

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// tries is how often a request that somebody else's write has overtaken is tried again.
+// tries is how often a request that someone else's write has overtaken is tried again.
 const tries = 5
 
 // Provider awards the leases of one database's resources.
@@ -29,7 +29,7 @@ type attempt struct {
 	marker string // under which the lease was asked for
 }
 
-// lease returns the award of the attempt. version is of its record.
+// lease returns the award of the attempt. version is that of its record.
 func (a *attempt) lease(bid election.AcquireRequest, version int64) *election.Lease {
 	l := &election.Lease{AcquireRequest: bid, InstanceID: a.marker, Index: version, Handle: a.life.ID}
 	if a.life.TTL != bid.TTL {
@@ -73,7 +73,7 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 		if err := p.c.store.End(ctx, try.life.ID); err != nil {
 			return nil, notSent(err)
 		}
-		p.c.settle(bid.Incarnation, try.life.ID)
+		p.c.attemptOver(bid.Incarnation, try.life.ID)
 	}
 	switch {
 	case entry.Life != "" && (bid.From == "" || decode(entry.Record).Incarnation != bid.From):
@@ -91,20 +91,20 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 		return nil, notSent(err)
 	}
 	try := &attempt{life: life, marker: entry.Marker}
-	p.c.note(bid.Incarnation, try)
+	p.c.startAttempt(bid.Incarnation, try)
 	version, err := p.c.store.Swap(ctx, key, entry, recordOf(bid, p.c.cfg.Proxy, time.Now()).encode(), life.ID)
 	switch {
 	case err == nil:
 		if entry.Life != "" { // it was the life of bid.From, and holds nothing any more
-			p.c.dispose(entry.Life)
+			p.c.endInBackground(entry.Life)
 		}
 		return try.lease(bid, version), nil
 	case errors.Is(err, ErrConflict), errors.Is(err, election.ErrHeld):
-		p.c.settle(bid.Incarnation, life.ID)
-		p.c.dispose(life.ID)
+		p.c.attemptOver(bid.Incarnation, life.ID)
+		p.c.endInBackground(life.ID)
 		return nil, err
 	case errors.Is(err, election.ErrLost): // the lease was given back meanwhile, or the request took long
-		p.c.settle(bid.Incarnation, life.ID)
+		p.c.attemptOver(bid.Incarnation, life.ID)
 		return nil, fmt.Errorf("%w: its life was over when it arrived", election.ErrNotSent)
 	}
 	return nil, err
@@ -127,8 +127,8 @@ func (p *Provider) confirm(ctx context.Context, key string, bid election.Acquire
 func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 	err := p.c.store.Beat(ctx, keyOf(p.database, l.Resource), l.Handle)
 	if errors.Is(err, election.ErrLost) {
-		p.c.settle(l.Incarnation, l.Handle)
-		p.c.dispose(l.Handle) // it may go on, without the lease
+		p.c.attemptOver(l.Incarnation, l.Handle)
+		p.c.endInBackground(l.Handle) // it may continue, without the lease
 	}
 	return err
 }
@@ -153,7 +153,7 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 	if ended := p.c.store.End(ctx, life); ended != nil {
 		return errors.Join(err, ended)
 	}
-	p.c.settle(l.Incarnation, life)
+	p.c.attemptOver(l.Incarnation, life)
 	if err != nil {
 		p.c.log.Warn("lease released, but the reason is not recorded", zap.String("resource", l.Resource), zap.Error(err))
 	}

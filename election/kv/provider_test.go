@@ -249,7 +249,7 @@ func TestAMarkerOfAnotherFormIsSaid(t *testing.T) {
 	}
 }
 
-// deaf has a marker that somebody has overwritten with nothing.
+// deaf has a marker that someone has overwritten with nothing.
 type deaf struct{ *memory }
 
 func (d *deaf) Mark(ctx context.Context, marker string, replace bool) error {

@@ -12,12 +12,12 @@ import (
 
 // The states of a record.
 const (
-	stateHeld   = "held" // by the life that it was written with, or by nobody since that is over
+	stateHeld   = "held" // by the life that it was written with, or by no one since that is over
 	stateLeft   = "left"
 	stateSilent = "silence"
 )
 
-// record is what stands under the key of a lease, from its first award on. People can read it,
+// record is what is stored under the key of a lease, from its first award on. People can read it,
 // and other proxies learn from it whose lease it is or was.
 type record struct {
 	State       string    `json:"state"`
@@ -56,7 +56,7 @@ func (r record) encode() []byte {
 	return text
 }
 
-// decode returns the record. What another program has written is one of nobody.
+// decode returns the record. What another program has written is one of no one.
 func decode(text []byte) (r record) {
 	if json.Unmarshal(text, &r) != nil {
 		return record{}
@@ -65,7 +65,7 @@ func decode(text []byte) (r record) {
 }
 
 // observe returns the observation of an entry, without the instance id. No entry means that
-// nobody ever had the lease, or that its record was deleted.
+// no one ever had the lease, or that its record was deleted.
 func observe(e Entry) election.LeaseObservation {
 	r := decode(e.Record)
 	obs := election.LeaseObservation{State: election.Freed, Incarnation: r.Incarnation, Index: e.Version}
@@ -108,7 +108,7 @@ func escape(name string) string {
 	return b.String()
 }
 
-// newMarker returns a marker that nobody had before. No restore brings it back by chance,
+// newMarker returns a marker that no one had before. No restore brings it back by chance,
 // unlike whatever a service counts.
 func newMarker() string { return rand.Text() }
 

@@ -26,10 +26,10 @@ func (e *Unreachable) Temporary() bool { return true }
 // operator can help. Unless something else is said here, the outcome of a call that fails is
 // unknown.
 type Store interface {
-	// Read returns what stands under a key and the marker, of one moment, confirmed by a
+	// Read returns what is stored under a key and the marker, of one moment, confirmed by a
 	// quorum.
 	Read(ctx context.Context, key string) (Entry, error)
-	// Swap writes a record, provided that nobody has written or deleted the key's since old was
+	// Swap writes a record, provided that no one has written or deleted the key's since old was
 	// read. life holds the lease from then on, and old's no longer does; "" means nobody. It returns the version of the
 	// new record. ErrConflict means that nothing was awarded: the key has changed, or a life
 	// was given and the marker is no longer old's. election.ErrLost means the same of a life
@@ -57,10 +57,10 @@ type Store interface {
 	Close() error
 }
 
-// Entry is what stands under a key.
+// Entry is what is stored under a key.
 type Entry struct {
 	Record []byte // nil if there is none
-	// Version is of the record; 0 if there is none. Every write gives a record a higher version
+	// Version is that of the record; 0 if there is none. Every write gives a record a higher version
 	// than all writes before had, under whatever key, while the service keeps its state.
 	Version int64
 	// Life holds the lease; "" if nobody does. It is that with which the present record was
@@ -82,7 +82,7 @@ type Checker interface {
 	Check(ctx context.Context) error
 }
 
-// Life is what the service ends by itself unless it is told in time that its owner lives.
+// Life is what the service ends by itself unless its owner renews it in time.
 type Life struct {
 	ID string
 	// TTL is how long it lasts after it began and after each beat, at least. The service

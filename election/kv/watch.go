@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// followFor is how long a watch goes on before everything is read anew: a watch that began
+	// followFor is how long a watch continues before everything is read again: a watch that began
 	// before the service was restored may show nothing, and fail with nothing.
 	followFor = 5 * time.Second
 	// answerTimeout is when a service that has not answered counts as unreachable.
@@ -159,7 +159,7 @@ func (c *Client) mark() error {
 	return err
 }
 
-// overwritten says that something else stands in the place of the marker.
+// overwritten says that something else has replaced the marker.
 func (c *Client) overwritten(marker string) error {
 	what := "empty"
 	if marker != "" {

@@ -12,25 +12,25 @@ type Offer struct {
 	Order  int64 // the order that made it, 0 if there is none
 	Worker string
 	Begins time.Duration // when the leader stops
-	Until  time.Duration // when anybody may take the lease again
+	Until  time.Duration // when anyone may take the lease again
 }
 
-// Lasts reports whether the offer is in force.
-func (o Offer) Lasts(now time.Duration) bool { return o.Order != 0 && now < o.Until }
+// IsActive reports whether the offer is in force.
+func (o Offer) IsActive(now time.Duration) bool { return o.Order != 0 && now < o.Until }
 
 // Excludes reports whether the worker has to leave the lease to another one.
 func (o Offer) Excludes(worker string, now time.Duration) bool {
-	return o.Lasts(now) && worker != o.Worker
+	return o.IsActive(now) && worker != o.Worker
 }
 
 // Invites reports whether the worker may take the lease also if it was released because its holder was
 // silent, which others take on demand only.
 func (o Offer) Invites(worker string, now time.Duration) bool {
-	return o.Lasts(now) && worker == o.Worker
+	return o.IsActive(now) && worker == o.Worker
 }
 
 // Stops reports whether the worker has to give up the lease now. A proxy that learns of the offer in
-// the second half of its time stops nobody, because the chosen worker may not have enough of it left.
+// the second half of its time stops no one, because the chosen worker may not have enough of it left.
 func (o Offer) Stops(leader string, now time.Duration) bool {
 	return o.Excludes(leader, now) && now >= o.Begins && now-o.Begins <= o.Until-now
 }
@@ -47,7 +47,7 @@ func (o Offer) Takes(worker string, now time.Duration) bool {
 // Next returns the next time at which something else is to be decided, 0 if there is none.
 func (o Offer) Next(now time.Duration) time.Duration {
 	switch {
-	case !o.Lasts(now):
+	case !o.IsActive(now):
 		return 0
 	case now < o.Begins:
 		return o.Begins

@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/election/offer"
 )
 
-// given is an offer to b. Its leader stops at 10 s, and anybody may lead at 20 s.
+// given is an offer to b. Its leader stops at 10 s, and anyone may lead at 20 s.
 var given = offer.Offer{Order: 1, Worker: "b", Begins: 10 * time.Second, Until: 20 * time.Second}
 
 func TestWhatAnOfferMeansAtEachTime(t *testing.T) {
@@ -22,12 +22,12 @@ func TestWhatAnOfferMeansAtEachTime(t *testing.T) {
 		{10 * time.Second, true, true, true, true, false, 10500 * time.Millisecond},
 		{10500 * time.Millisecond, true, true, true, true, true, 20 * time.Second}, // a had time to stop
 		{15 * time.Second, true, true, true, true, true, 20 * time.Second},
-		{15*time.Second + 1, true, false, true, true, true, 20 * time.Second}, // too late to stop anybody
+		{15*time.Second + 1, true, false, true, true, true, 20 * time.Second}, // too late to stop anyone
 		{20*time.Second - 1, true, false, true, true, true, 20 * time.Second},
 		{20 * time.Second, false, false, false, false, false, 0},
 		{time.Hour, false, false, false, false, false, 0},
 	} {
-		if got := given.Lasts(c.at); got != c.lasts {
+		if got := given.IsActive(c.at); got != c.lasts {
 			t.Errorf("at %v it lasts: %t", c.at, got)
 		}
 		if got := given.Stops("a", c.at); got != c.stopsA {
@@ -51,11 +51,11 @@ func TestWhatAnOfferMeansAtEachTime(t *testing.T) {
 	}
 }
 
-func TestNoOfferKeepsNobody(t *testing.T) {
+func TestNoOfferKeepsNoOne(t *testing.T) {
 	t.Parallel()
 	none := offer.Offer{}
 	for _, worker := range []string{"", "a"} {
-		if none.Lasts(0) || none.Stops(worker, 0) || none.Excludes(worker, 0) || none.Invites(worker, 0) || none.Takes(worker, time.Hour) || none.Next(0) != 0 {
+		if none.IsActive(0) || none.Stops(worker, 0) || none.Excludes(worker, 0) || none.Invites(worker, 0) || none.Takes(worker, time.Hour) || none.Next(0) != 0 {
 			t.Errorf("the zero offer means something to worker %q", worker)
 		}
 	}

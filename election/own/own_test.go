@@ -38,8 +38,8 @@ func TestAnIncarnationSaysThroughWhichProxyAndForWhomACandidacyRuns(t *testing.T
 	}
 }
 
-// TestAnotherHolderIsLookedAtAnew: how often the same one is looked at is shown by the candidacies.
-func TestAnotherHolderIsLookedAtAnew(t *testing.T) {
+// TestAnotherHolderIsLookedAtAgain: how often the same one is looked at is shown by the candidacies.
+func TestAnotherHolderIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
 	var r Reclaim

@@ -19,8 +19,8 @@ type Reclaim struct {
 	From string
 	// At is when to look at that proxy again.
 	At time.Duration
-	// Said means that it is logged that the proxy is there.
-	Said bool
+	// Logged means that it is logged that the proxy is alive.
+	Logged bool
 
 	since time.Duration // when the candidacy first saw that
 	pause time.Duration // the last one; 0 before the first look
@@ -29,7 +29,7 @@ type Reclaim struct {
 // Pending reports whether another proxy holds the lease for the same worker.
 func (r *Reclaim) Pending() bool { return r.From != "" }
 
-// Looked reports whether it was looked at that proxy before.
+// Looked reports whether that proxy was looked at before.
 func (r *Reclaim) Looked() bool { return r.pause > 0 }
 
 // Follow notes which incarnation of the same worker holds the lease at another proxy, "" for none.
@@ -39,7 +39,7 @@ func (r *Reclaim) Follow(incarnation string, now time.Duration) {
 	}
 }
 
-// Postpone schedules the next look at a proxy that is there.
+// Postpone schedules the next look at a proxy that is alive.
 func (r *Reclaim) Postpone(now time.Duration) {
 	r.pause = min(max(2*r.pause, minPause), maxPause)
 	r.At = now + r.pause

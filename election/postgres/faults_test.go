@@ -45,7 +45,7 @@ func watch(ctx context.Context, p *postgres.Provider, seen election.LeaseObserva
 
 // The server's clock is set back by an hour after the dead holder's last renewal, so by
 // that clock the lease lasts for another hour.
-func TestStepOfTheServersClockBlocksNobody(t *testing.T) {
+func TestStepOfTheServersClockBlocksNoOne(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Shared(t)
 	db := server.Database(t)
@@ -151,7 +151,7 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	}
 }
 
-// TestALeaseDoesNotWaitForNotificationsOfOthers: somebody's commit, in another database, has sent a
+// TestALeaseDoesNotWaitForNotificationsOfOthers: someone's commit, in another database, has sent a
 // notification and waits for a standby, and every other commit that notifies waits for that one. Nor does
 // a lease wait for the standby itself: the grant that follows does.
 func TestALeaseDoesNotWaitForNotificationsOfOthers(t *testing.T) {

@@ -62,9 +62,9 @@ func listening(t *testing.T, server *pgtest.Server, db string) bool {
 	return n > 0
 }
 
-// Everybody may send notifications. Those of others make no proxy read its leases, and
+// Everyone may send notifications. Those of others make no proxy read its leases, and
 // do not delay the notification of a release.
-func TestNotificationsOfOthersWakeNobody(t *testing.T) {
+func TestNotificationsOfOthersWakeNoOne(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Shared(t)
 	db := server.Database(t)

@@ -26,7 +26,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// worker is a connection of a worker that is there, and does nothing else.
+// worker is a connection of an idle worker.
 type worker struct{}
 
 func (*worker) Activity() (uint64, bool) { return 0, true }

@@ -3,7 +3,7 @@
 //
 // A lease expires by the clock of the database. A candidate also acquires a lease whose
 // renewal counter has not changed for a TTL by the candidate's own clock, so that a
-// step of the database's clock blocks nobody. NOTIFY wakes candidates; a timer does if
+// step of the database's clock blocks no one. NOTIFY wakes candidates; a timer does if
 // a notification is lost, or is late because another transaction's commit holds up all
 // notifications of the server. Leases are acquired and released without it.
 package postgres
@@ -59,30 +59,30 @@ type Config struct {
 
 // Provider awards the leases of one database's resources.
 type Provider struct {
-	pool    *pgxpool.Pool
-	log     *zap.Logger
-	now     func() time.Duration
-	recheck time.Duration
-	teller  *teller
-	renewer *renewer
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-	came    chan struct{} // cap 1; a watch has started
-	asked   chan struct{} // cap 1; a lease is to be read at once
+	pool     *pgxpool.Pool
+	log      *zap.Logger
+	now      func() time.Duration
+	recheck  time.Duration
+	notifier *notifier
+	renewer  *renewer
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	came     chan struct{} // cap 1; a watch has started
+	asked    chan struct{} // cap 1; a lease is to be read at once
 
 	mu struct {
 		sync.Mutex
-		watching int                   // calls of Watch
-		looked   time.Duration         // when the last watch ended
-		watched  map[string]*watched   // by resource; those that the reader reads
-		down     chan struct{}         // not nil while notifications cannot be received; closed when they can again
-		seen     map[string]standstill // by resource
-		heard    func(payload string)  // nil unless somebody follows the notifications
+		watching int                    // calls of Watch
+		looked   time.Duration          // when the last watch ended
+		watched  map[string]*watched    // by resource; those that the reader reads
+		down     chan struct{}          // not nil while notifications cannot be received; closed when they can again
+		seen     map[string]lastRenewal // by resource
+		heard    func(payload string)   // nil unless someone follows the notifications
 	}
 }
 
-// standstill is since when a held lease has not been renewed, by this process's clock.
-type standstill struct {
+// lastRenewal is since when a held lease has not been renewed, by this process's clock.
+type lastRenewal struct {
 	award, renewals int64
 	since           time.Duration
 	ttl             time.Duration
@@ -107,13 +107,13 @@ func New(cfg Config) (*Provider, error) {
 		p.now = election.Boottime
 	}
 	p.mu.watched = map[string]*watched{}
-	p.mu.seen = map[string]standstill{}
-	p.teller, p.renewer = newTeller(p.pool, p.log), newRenewer(p.pool)
+	p.mu.seen = map[string]lastRenewal{}
+	p.notifier, p.renewer = newNotifier(p.pool, p.log), newRenewer(p.pool)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	p.wg.Add(1)
 	go p.listen(ctx)
-	p.wg.Go(func() { p.teller.run(ctx) })
+	p.wg.Go(func() { p.notifier.run(ctx) })
 	p.wg.Go(func() { p.renewer.run(ctx) })
 	p.wg.Go(func() { p.readWatched(ctx) })
 	return p, nil
@@ -147,7 +147,7 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 	case award == nil || instanceID == nil:
 		return nil, election.ErrHeld
 	}
-	p.teller.tell(bid.Resource)
+	p.notifier.add(bid.Resource)
 	return &election.Lease{AcquireRequest: bid, InstanceID: *instanceID, Index: *award}, nil
 }
 
@@ -205,13 +205,13 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 		return fmt.Errorf("release the lease of resource %q: %w", l.Resource, standby(err))
 	}
 	if changed {
-		p.teller.tell(l.Resource)
+		p.notifier.add(l.Resource)
 	}
 	return nil
 }
 
 // Position returns which instance of the elector awards leases in the database of conn. Its awards
-// are numbered beside the fence, above those that are recorded there.
+// are numbered next to the fence, above those that are recorded there.
 func Position(ctx context.Context, conn querier) (election.Position, error) {
 	p := election.Position{Source: Source, Index: math.MaxInt64}
 	err := conn.QueryRow(ctx, "SELECT coalesce(max(m.marker), '') FROM fencepost.lease_marker m").Scan(&p.InstanceID)

@@ -53,7 +53,7 @@ func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service 
 		Backup: func(t *testing.T) func(t *testing.T) {
 			server.Exec(t, pgtest.Superuser, db, "CREATE TABLE leases AS TABLE fencepost.lease", "CREATE TABLE awards AS SELECT last_value FROM fencepost.lease_award")
 			return func(t *testing.T) {
-				// Nobody may acquire a lease in between.
+				// No one may acquire a lease in between.
 				server.Exec(t, pgtest.Superuser, db, "BEGIN", "LOCK TABLE fencepost.lease IN ACCESS EXCLUSIVE MODE",
 					"DELETE FROM fencepost.lease", "INSERT INTO fencepost.lease TABLE leases",
 					"SELECT setval('fencepost.lease_award', last_value) FROM awards", "COMMIT")

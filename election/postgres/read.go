@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// readTimeout bounds a read of leases. Those who watch are told if it does not end before.
+	// readTimeout bounds a read of leases. After that, the watches get an error.
 	readTimeout = 3 * time.Second
 	// afterExpiry is how much later than it expires a lease is read, so that it has expired by then.
 	afterExpiry = 5 * time.Millisecond
@@ -23,7 +23,7 @@ const (
 	together = 10 * time.Millisecond
 )
 
-// watched is a lease that somebody watches.
+// watched is a lease that someone watches.
 type watched struct {
 	watches map[watch]struct{}
 	asked   bool          // it is to be read at once
@@ -126,7 +126,7 @@ func (p *Provider) takeDue() (due map[string][]watch, wait time.Duration) {
 // they are read together.
 func (p *Provider) nextRead(now time.Duration) time.Duration { return (now/p.recheck + 1) * p.recheck }
 
-// readDue reads leases and tells those who watch them. Who has begun to watch meanwhile, needs a newer
+// readDue reads leases and notifies those who watch them. Who has begun to watch meanwhile needs a newer
 // reading.
 func (p *Provider) readDue(ctx context.Context, due map[string][]watch) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -156,7 +156,7 @@ type row struct {
 	vacancy              string
 	silent               time.Duration
 	left                 time.Duration // until it expires by the clock of the database, and at most the TTL
-	standstill
+	lastRenewal
 }
 
 // read reads leases, each once.
@@ -178,7 +178,7 @@ func (p *Provider) read(ctx context.Context, resources []string) (map[string]rea
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range rows {
-		all[r.resource] = p.judgeLocked(r, asked, answered)
+		all[r.resource] = p.observedLocked(r, asked, answered)
 	}
 	return all, nil
 }
@@ -202,8 +202,8 @@ func (p *Provider) rows(ctx context.Context, resources []string) ([]row, error) 
 	return all, err
 }
 
-// judgeLocked returns what a row shows that was read between these times. p.mu is held.
-func (p *Provider) judgeLocked(r row, asked, answered time.Duration) reading {
+// observedLocked returns what a row shows that was read between these times. p.mu is held.
+func (p *Provider) observedLocked(r row, asked, answered time.Duration) reading {
 	next := reading{obs: election.LeaseObservation{State: election.Freed, Index: r.award, InstanceID: r.instanceID}, due: p.nextRead(answered)}
 	if r.incarnation != nil {
 		next.obs.Incarnation = *r.incarnation
@@ -212,7 +212,7 @@ func (p *Provider) judgeLocked(r row, asked, answered time.Duration) reading {
 	case "silence":
 		next.obs.State, next.obs.Unconfirmed = election.Unresponsive, r.silent
 	case "held":
-		left := min(r.left, p.patienceLocked(r.resource, r.standstill, asked, answered))
+		left := min(r.left, p.unrenewedForLocked(r.resource, r.lastRenewal, asked, answered))
 		if left <= 0 {
 			next.obs.Unconfirmed = r.ttl
 			return next
@@ -227,9 +227,9 @@ func (p *Provider) judgeLocked(r row, asked, answered time.Duration) reading {
 	return next
 }
 
-// patienceLocked returns how much longer than asked the lease may go without renewal, by this process's
+// unrenewedForLocked returns how much longer than asked the lease may go without renewal, by this process's
 // clock. p.mu is held.
-func (p *Provider) patienceLocked(resource string, now standstill, asked, answered time.Duration) time.Duration {
+func (p *Provider) unrenewedForLocked(resource string, now lastRenewal, asked, answered time.Duration) time.Duration {
 	known, ok := p.mu.seen[resource]
 	if !ok || known.award != now.award || known.renewals != now.renewals {
 		// The renewal may have been sent as late as just before the response.

@@ -58,14 +58,14 @@ type renewer struct {
 	over chan struct{} // closed when nothing is renewed any more
 }
 
-// renewal is one lease that somebody wants renewed, until ctx ends.
+// renewal is one lease that someone wants renewed, until ctx ends.
 type renewal struct {
 	ctx    context.Context
 	lease  *election.Lease
 	answer chan outcome // cap 1
 }
 
-// outcome is what has become of a renewal: whether the lease was renewed, if err is nil.
+// outcome is the result of a renewal: whether the lease was renewed, if err is nil.
 type outcome struct {
 	done bool
 	err  error
@@ -132,7 +132,7 @@ func (r *renewer) gather(ctx context.Context, first *renewal) []*renewal {
 	}
 }
 
-// send renews leases in one statement, and answers all who wait. It gives up when nobody does any more.
+// send renews leases in one statement, and answers all who wait. It gives up when no one does any more.
 func (r *renewer) send(ctx context.Context, all []*renewal) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

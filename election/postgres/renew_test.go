@@ -161,7 +161,7 @@ func TestAnErrorReachesEachRenewal(t *testing.T) {
 	}
 }
 
-// TestARenewalSurvivesTheEndOfIdleConnections: the pool's connections have ended, and nobody has asked whether
+// TestARenewalSurvivesTheEndOfIdleConnections: the pool's connections have ended, and no one has asked whether
 // they are still there.
 func TestARenewalSurvivesTheEndOfIdleConnections(t *testing.T) {
 	t.Parallel()

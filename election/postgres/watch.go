@@ -98,7 +98,7 @@ func (p *Provider) end() {
 	p.mu.looked = p.now()
 }
 
-// watched reports whether somebody watches a lease, or has until a moment ago.
+// watched reports whether someone watches a lease, or has until a moment ago.
 func (p *Provider) watched() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +110,7 @@ func (p *Provider) watched() bool {
 // ends and starts again with everything that it observes.
 const closeIdleAfter = time.Second
 
-// listen receives notifications while somebody watches, until Close.
+// listen receives notifications while someone watches, until Close.
 func (p *Provider) listen(ctx context.Context) {
 	defer p.wg.Done()
 	for {
@@ -130,7 +130,7 @@ func (p *Provider) listen(ctx context.Context) {
 	}
 }
 
-// stopAtRest calls stop when nobody watches any more.
+// stopAtRest calls stop when no one watches any more.
 func (p *Provider) stopAtRest(ctx context.Context, stop context.CancelFunc) {
 	defer p.wg.Done()
 	defer stop()
@@ -211,12 +211,12 @@ func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
 func (p *Provider) FollowNotifications(ctx context.Context, heard func(payload string)) {
 	p.begin()
 	defer p.end()
-	p.hear(heard)
-	defer p.hear(nil)
+	p.setListener(heard)
+	defer p.setListener(nil)
 	<-ctx.Done()
 }
 
-func (p *Provider) hear(heard func(payload string)) {
+func (p *Provider) setListener(heard func(payload string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.heard = heard

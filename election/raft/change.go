@@ -137,8 +137,8 @@ func (n *node) remove(ctx context.Context, m Member) error {
 
 // canDecide refuses a change after which the members would be these, unless a majority of their
 // voters takes part now: members has just had an entry committed, and each of these has it. A change
-// is in force before it is committed: if no majority of the new voters is there, it can be neither
-// committed nor taken back, and nobody leads any more.
+// is in force before it is committed: if no majority of the new voters is running, it can be neither
+// committed nor taken back, and no one leads any more.
 func (n *node) canDecide(ctx context.Context, members []Member, after string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -20,7 +20,7 @@ func (c *members) voter(name string) bool {
 	return slices.ContainsFunc(c.members(), func(m Member) bool { return m.Name == name && m.Voter })
 }
 
-// A process whose directory was removed under it goes on with deleted files. It is no member, whoever
+// A process whose directory was removed under it continues with deleted files. It is no member, whoever
 // is added under its name, and what was added becomes a voter when it starts.
 func TestOnlyTheDirectoryThatWasAddedBecomesAVoter(t *testing.T) {
 	t.Parallel()
@@ -134,8 +134,8 @@ func TestAChangeThatCouldNotBeCommittedIsRefused(t *testing.T) {
 	}
 }
 
-// A node that was removed and still runs keeps nobody from the others.
-func TestARemovedNodeKeepsNobodyFromTheOthers(t *testing.T) {
+// A node that was removed and still runs keeps no one from the others.
+func TestARemovedNodeKeepsNoOneFromTheOthers(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t)
 	p := c.client(t, "p", "test")
@@ -146,7 +146,7 @@ func TestARemovedNodeKeepsNobodyFromTheOthers(t *testing.T) {
 		t.Errorf("it is removed again with %v", err)
 	}
 	lease := acquire(t, p.Database("db"), bid("a", long))
-	q := c.client(t, "q", "test") // has not asked anybody yet
+	q := c.client(t, "q", "test") // has not asked anyone yet
 	eventually(t, "another worker is told that the lease is held", patience, func() bool {
 		lease, err := q.Database("db").Acquire(within(t, patience), bid("b", long))
 		if err == nil {

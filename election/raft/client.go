@@ -41,7 +41,7 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Healthy returns why this proxy's own node is of no use to the cluster, or why the cluster cannot be
+// Healthy returns why this proxy's own node does not serve the cluster, or why the cluster cannot be
 // used at the moment; nil if all is well. The former is an *election.LimitedError.
 func (c *Client) Healthy() error {
 	if c.node != nil {

@@ -63,5 +63,5 @@ func (cfg Config) address() (string, error) {
 	return address, nil
 }
 
-// newID returns a random id that nobody had before.
+// newID returns a random id that no one had before.
 func newID() string { return rand.Text() }

@@ -5,7 +5,7 @@
 // # Records
 //
 // Package state is the replicated state machine: records of leases by key, and a marker. Every
-// award, renewal and release is an entry of Raft's log, so that a quorum has it before anybody
+// award, renewal and release is an entry of Raft's log, so that a quorum has it before anyone
 // counts on it. A node that does not lead passes a request on to the leader. A new leader extends nothing, and
 // has no timers to take over.
 //
@@ -14,7 +14,7 @@
 // The index of an award is the index of its entry in Raft's log. It grows as long as no voter
 // forgets what it has acknowledged. A voter that lost its disk would forget, so a node never
 // starts with an empty directory: Bootstrap or Add makes one, once, and New refuses any other. A
-// member is a name and the directory that was made for it, so that a process that goes on with a
+// member is a name and the directory that was made for it, so that a process that continues with a
 // directory that was deleted is no member, although another one with its name is. A restore of all
 // nodes repeats indexes; the marker comes back with them.
 //
@@ -33,7 +33,7 @@
 //
 // What decides goes to Raft's leader, which proves with an entry of its own (Barrier) that it still
 // leads, and that it has applied everything that was committed before. A leader that was frozen believes in its
-// old state until then. A watch begins with such a proof, and goes on without one: it says when a read is due,
+// old state until then. A watch begins with such a proof, and continues without one: it says when a read is due,
 // and decides nothing.
 //
 // # Repeats
@@ -45,7 +45,7 @@
 // # Connections
 //
 // Raft and the requests of other proxies and of commands share one port, with TLS in which both
-// sides show a certificate of the same authority. The protocol that they negotiate (ALPN) tells
+// sides show a certificate of the same authority. The protocol that they negotiate (ALPN) distinguishes
 // them apart. The name of Raft's contains the ids of the cluster and of the directory of the node
 // that is meant, so that nodes of two clusters cannot mix. Whoever has a certificate of the authority may do
 // everything.

@@ -15,7 +15,7 @@ const repeatAfter = time.Minute
 // lines takes the lines that Raft's library writes.
 type lines struct{ log *zap.Logger }
 
-// libraryLog returns a log for Raft's library. What it calls an error is a warning: it goes on, and
+// libraryLog returns a log for Raft's library. What it calls an error is a warning: it continues, and
 // whether leases can be had is logged elsewhere. It repeats some lines several times a second while a node is away.
 func libraryLog(log *zap.Logger) hclog.Logger {
 	once := zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, repeatAfter, 1, 0) })

@@ -14,12 +14,12 @@ import (
 
 // machine applies the log to the state. It is this node's replica.
 type machine struct {
-	stop func(error) // is told once that the replica cannot go on
+	stop func(error) // is called once, if the replica cannot continue
 
 	mu      sync.Mutex
 	state   *state.State
 	changed chan struct{} // closed and replaced with each change
-	broken  error         // why the replica cannot go on
+	broken  error         // why the replica cannot continue
 }
 
 var _ hraft.FSM = (*machine)(nil)

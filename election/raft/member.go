@@ -42,7 +42,7 @@ func named(id hraft.ServerID) Member {
 type addresses map[string]string
 
 // ServerAddr implements raft.ServerAddressProvider. The address says which directory is meant, because
-// stream.Dial is told nothing else.
+// stream.Dial gets nothing else.
 func (a addresses) ServerAddr(id hraft.ServerID) (hraft.ServerAddress, error) {
 	m := named(id)
 	if address := a[m.Name]; address != "" {

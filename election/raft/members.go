@@ -48,7 +48,7 @@ func accepts(ctx context.Context, address string) bool {
 
 // Add adds this node to the running cluster, and makes its directory. It votes when it has been
 // started and has caught up. It is refused while a process accepts connections at the node's address. Only what
-// starts with this directory is the member: a process that goes on with deleted files is not.
+// starts with this directory is the member: a process that continues with deleted files is not.
 func Add(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	address, err := cfg.address()
@@ -59,7 +59,7 @@ func Add(ctx context.Context, cfg Config) error {
 		return err
 	}
 	if accepts(ctx, address) {
-		return fmt.Errorf("something accepts connections at %s, the address of this node: stop its proxy first, because it goes on with the directory that it had", address)
+		return fmt.Errorf("something accepts connections at %s, the address of this node: stop its proxy first, because it continues to use the directory that it had", address)
 	}
 	id := disk.Identity{Node: cfg.Name, Disk: newID()}
 	var to joined
@@ -118,17 +118,17 @@ type NodeAnswer struct {
 	Name, Address string
 	Status        NodeStatus
 	Err           error // why it did not answer
-	// Behind is how many of the entries that were committed when Look began it had not applied a while
+	// Lag is how many of the entries that were committed when Look began it had not applied a while
 	// later. It is counted for voters.
-	Behind uint64
+	Lag uint64
 }
 
-// behindAfter is how long a voter may need to apply what was committed: as long as a request may take,
+// lagLimit is how long a voter may need to apply what was committed: as long as a request may take,
 // because requests would fail if they depended on a slower one.
-const behindAfter = attemptTimeout
+const lagLimit = attemptTimeout
 
 // Trouble returns what is wrong with the node that has given an answer, and what to do; "" if all is well, or
-// if nobody can tell, because there is no leader.
+// if that is not known, because there is no leader.
 func (s Status) Trouble(a NodeAnswer) (problem, remedy string) {
 	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Name == a.Name })
 	switch {
@@ -147,16 +147,16 @@ func (s Status) Trouble(a NodeAnswer) (problem, remedy string) {
 	case a.Status.Disk != s.Members[i].Disk:
 		return "it runs with another directory than the one that was added", "Restart its proxy."
 	case a.Status.Leader == "":
-		return "it hears of no leader", "Correct its address in election.raft.peers at the others, or let connections pass."
-	case a.Behind > 0:
-		return fmt.Sprintf("it is behind: it has not applied %d of the entries that were committed %s before", a.Behind, behindAfter),
+		return "it knows of no leader", "Correct its address in election.raft.peers at the others, or let connections pass."
+	case a.Lag > 0:
+		return fmt.Sprintf("it lags: it has not applied %d of the entries that were committed %s before", a.Lag, lagLimit),
 			"Stop no other node before it has caught up. If it does not, look into its log, and let connections from the leader pass."
 	}
 	return "", ""
 }
 
 // Look asks all peers of the configuration for their status, and the leader for the members. It waits a
-// while for voters that are behind.
+// while for voters that lag.
 func Look(ctx context.Context, cfg Config) (s Status, err error) {
 	c, err := newCluster(cfg.withDefaults())
 	if err != nil {
@@ -192,12 +192,12 @@ func (s Status) committed() (index uint64) {
 	return index
 }
 
-// follow asks a node again until it has applied the entries up to an index, or is behind.
+// follow asks a node again until it has applied the entries up to an index, or lags.
 func (c *cluster) follow(ctx context.Context, a *NodeAnswer, index uint64) {
 	pause := retryPause
-	for deadline := time.Now().Add(behindAfter); a.Err == nil && !a.Status.Stopped && a.Status.Applied < index; pause = min(2*pause, maxRetryPause) {
+	for deadline := time.Now().Add(lagLimit); a.Err == nil && !a.Status.Stopped && a.Status.Applied < index; pause = min(2*pause, maxRetryPause) {
 		if time.Now().After(deadline) {
-			a.Behind = index - a.Status.Applied
+			a.Lag = index - a.Status.Applied
 			return
 		}
 		select {

@@ -144,7 +144,7 @@ func (n *node) askForVote() {
 	}
 }
 
-// halt stops Raft, because this replica cannot go on. It is called while the log is applied.
+// halt stops Raft, because this replica cannot continue. It is called while the log is applied.
 func (n *node) halt(err error) {
 	n.log.Error("this node of raft has stopped", zap.Error(err))
 	n.wg.Go(func() { n.raft.Shutdown() })
@@ -161,8 +161,8 @@ func (n *node) stopped() error {
 	return errors.New("the node is closing")
 }
 
-// healthy returns why this node is of no use to the cluster, nil if it is. A node that cannot write acknowledges
-// nothing, and the cluster is one node closer to standing still.
+// healthy returns why this node does not serve the cluster, nil if it does. A node that cannot write acknowledges
+// nothing, and the cluster is one node closer to losing its majority.
 func (n *node) healthy() error {
 	if err := n.disk.Problem(); err != nil {
 		return &election.LimitedError{Err: fmt.Errorf("the node %s of Raft cannot write its directory: %w", n.cfg.Name, err), Remedy: DirectoryRemedy}
@@ -208,7 +208,7 @@ func (n *node) close() error {
 	return errors.Join(errs...)
 }
 
-// wait returns when a future is there, or with the context's error. Nobody waits for its goroutine: in
+// wait returns when a future is done, or with the context's error. No one waits for its goroutine: in
 // 1.8.0, a Raft that is ending may leave a future unanswered, and close must not wait for that.
 func (n *node) wait(ctx context.Context, f hraft.Future) error {
 	done := make(chan error, 1)

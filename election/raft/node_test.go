@@ -151,7 +151,7 @@ func (c *members) anUnknownCommandIsRefused(t *testing.T) {
 }
 
 // With two of three gone nothing is awarded, and a holder cannot renew. With two again, the term
-// goes on if its record was not taken.
+// continues if its record was not taken.
 func TestWithoutAQuorumNothingIsAwarded(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t)

@@ -51,7 +51,7 @@ const (
 	attemptTimeout = 2 * time.Second
 	// giveUp is when a request is no longer repeated. An election takes less.
 	giveUp = 5 * time.Second
-	// askTimeout bounds the question whether the others are there, within an attempt.
+	// askTimeout bounds the question whether the others are running, within an attempt.
 	askTimeout    = time.Second
 	retryPause    = 20 * time.Millisecond
 	maxRetryPause = 200 * time.Millisecond

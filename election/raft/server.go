@@ -72,7 +72,7 @@ func (n *node) handle(w http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostRequest))
 	var answer any
 	if err == nil {
-		// A little less than the client waits, so that it hears the cause.
+		// A little less than the client waits, so that it gets the cause.
 		ctx, cancel := context.WithTimeout(r.Context(), attemptTimeout*4/5)
 		defer cancel()
 		op := operation(r.URL.Path[min(len(pathPrefix), len(r.URL.Path)):])
@@ -156,7 +156,7 @@ func (n *node) apply(ctx context.Context, text []byte) (state.Outcome, error) {
 	}
 }
 
-// read returns what stands under a key, with everything that was committed before.
+// read returns what is stored under a key, with everything that was committed before.
 func (n *node) read(ctx context.Context, r readRequest) (v state.View, err error) {
 	if err := n.confirm(ctx); err != nil {
 		return v, err

@@ -34,13 +34,13 @@ func (s *service) apply(ctx context.Context, what string, c state.Command) (o st
 	return o, s.failed(what, err)
 }
 
-// view reads what stands under a key through the leader.
+// view reads what is stored under a key through the leader.
 func (s *service) view(ctx context.Context, key string) (v state.View, err error) {
 	err = s.nodes.call(ctx, request{op: opRead, in: readRequest{Space: s.space, Key: key}}, &v)
 	return v, s.failed("read "+key, err)
 }
 
-// storedOf returns what stands under a key; nil if there is nothing.
+// storedOf returns what is stored under a key; nil if there is nothing.
 func storedOf(key string, r state.Record) (*standstill.Stored, error) {
 	if r.Version == 0 {
 		return nil, nil

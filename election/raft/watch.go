@@ -11,7 +11,7 @@ import (
 // firstTimeout is a little less than package kv waits for, so that its error says why.
 const firstTimeout = 1800 * time.Millisecond
 
-// Watch implements standstill.Service. The leader tells what it applies.
+// Watch implements standstill.Service. The leader sends what it applies.
 func (s *service) Watch(ctx context.Context, tell func(standstill.Change)) error {
 	d, err := s.first(ctx)
 	if err != nil {

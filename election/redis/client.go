@@ -20,7 +20,7 @@
 // # Order of awards
 //
 // The index of an award is the counter. A failover to a replica that lagged, and a restore, repeat
-// its numbers beside the same marker. So the marker that the fence is told contains the replication
+// its numbers next to the same marker. So the marker that the fence gets contains the replication
 // id of the master too, which is a new one after each restart and each failover. Each of these
 // begins a new generation, and needs no operator.
 //
@@ -31,8 +31,8 @@
 //
 // # The watch
 //
-// Redis has none that can be relied on: an expired key is not reported before somebody looks for it,
-// and messages are lost while nobody is connected. The watch asks again and again, by a script that
+// Redis has none that can be relied on: an expired key is not reported before someone looks for it,
+// and messages are lost while no one is connected. The watch asks again and again, by a script that
 // answers only what has changed.
 package redis
 

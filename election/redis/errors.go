@@ -18,7 +18,7 @@ import (
 // leastVersion is the least major version. Older ones report errors of scripts in another way.
 const leastVersion = 7
 
-// rights are what a user needs, beside its keys. docs/redis.md has them too.
+// rights are what a user needs, in addition to its keys. docs/redis.md has them too.
 const rights = "+eval +info +type +get +set +pttl +pexpire +del +hget +hset +hincrby +hgetall"
 
 const noCluster = "Fencepost does not support Redis Cluster: set election.redis.address to a Redis with a single master."

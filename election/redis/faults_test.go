@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/internal/redistest"
 )
 
-// A server that was killed has its data when it starts again: the term goes on. The next award is of
+// A server that was killed has its data when it starts again: the term continues. The next award is of
 // another instance, because nothing shows whether the data are older.
 func TestRedisRestartsWhileALeaseIsHeld(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestRedisForgets(t *testing.T) {
 	}
 }
 
-// A replica that has not seen the newest awards takes the master's place, and the master goes on for
+// A replica that has not seen the newest awards takes the master's place, and the master continues for
 // those who still reach it. Both award the same index, in different instances.
 func TestALaggingFailoverBeginsAnInstance(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestALaggingFailoverBeginsAnInstance(t *testing.T) {
 	if err := p.Release(within(t, patience), first, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
-	there := acquire(t, p, bid("c", long)) // the old master goes on
+	there := acquire(t, p, bid("c", long)) // the old master continues
 	eventually(t, "the new master has the first award", patience, func() bool {
 		_, err := q.Acquire(within(t, patience), bid("b", long))
 		return errors.Is(err, election.ErrHeld)
@@ -165,7 +165,7 @@ func TestTheClockOfRedisSteps(t *testing.T) {
 	}
 }
 
-// A Redis that may delete leases before they expire awards none. Those that it has go on.
+// A Redis that may delete leases before they expire awards none. Those that it has continue.
 func TestARedisThatEvictsAwardsNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -21,7 +21,7 @@ func (c *Client) Risks(ctx context.Context) ([]election.Risk, error) {
 	return risks(parse(answer[0]), parse(answer[1])), nil
 }
 
-// risks judges the sections replication and persistence of INFO.
+// risks evaluates the sections replication and persistence of INFO.
 func risks(replication, persistence map[string]string) (found []election.Risk) {
 	if persistence["aof_enabled"] == "0" {
 		found = append(found, election.Risk{

@@ -63,7 +63,7 @@ local function evicts()
 end
 `
 
-// readScript answers the marker, the field, and whether its life goes on.
+// readScript answers the marker, the field, and whether its life continues.
 const readScript = common + `
 local text = field(ARGV[1])
 return {marker(), text, held(text)}
@@ -113,7 +113,7 @@ redis.call('del', lives .. ARGV[1])
 return {}
 `
 
-// markScript writes the marker. The counter goes on if there is one.
+// markScript writes the marker. The counter continues if there is one.
 const markScript = common + `
 local found = marker()
 if found ~= '' and ARGV[2] ~= 'replace' then return {} end

@@ -104,7 +104,7 @@ func (s *store) eval(ctx context.Context, script string, args []any) ([]string, 
 		command = append(command, key)
 	}
 	values, err := texts(redis.DoContext(conn, ctx, "EVAL", append(command, args...)...))
-	// What the caller has broken by ending tells nothing about the others.
+	// What the caller has broken by ending says nothing about the others.
 	broken := conn.Err() != nil && !errors.Is(err, context.Canceled) || isReplica(err)
 	_ = conn.Close() // it returns to the pool, unless it is broken, which err says
 	if broken {
@@ -249,7 +249,7 @@ func (s *store) Position(ctx context.Context) (marker string, version int64, err
 	}
 	version, err = strconv.ParseInt(answer[1], 10, 64)
 	if answer[0] == "" || err != nil {
-		return answer[0], 0, nil // whatever is counted there counts for nobody
+		return answer[0], 0, nil // whatever is counted there counts for no one
 	}
 	return answer[0], version, nil
 }

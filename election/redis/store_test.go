@@ -123,7 +123,7 @@ func TestALifeThatHoldsNothing(t *testing.T) {
 }
 
 // A marker that was damaged is none, or is refused until a bump; and the counter never begins
-// anew beside a marker that it has counted for.
+// again next to a marker that it has counted for.
 func TestDamagedMarkers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

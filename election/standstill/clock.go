@@ -6,57 +6,57 @@ import (
 )
 
 const (
-	// remembered is how many writes of a record are kept. One source may show an older write beside
+	// remembered is how many writes of a record are kept. One source may show an older write next to
 	// what another one shows, and neither may look new each time.
 	remembered = 4
-	// silence is for how long nothing was heard of the service if holders could not reach it either.
-	silence = 10 * time.Second
+	// silenceLimit is for how long nothing was heard of the service if holders could not reach it either.
+	silenceLimit = 10 * time.Second
 )
 
-// clock has since when records stand still. It is safe for concurrent use.
+// clock knows since when records have not changed. It is safe for concurrent use.
 type clock struct {
 	now func() time.Duration
 
-	mu    sync.Mutex
-	seen  map[string][]sight // by key, the newest last
-	heard time.Duration      // when the service was last heard of
+	mu         sync.Mutex
+	seen       map[string][]writeSeen // by key, the newest last
+	lastAnswer time.Duration          // when the service was last heard of
 }
 
-type sight struct {
+type writeSeen struct {
 	write string
 	since time.Duration // when it was first seen
 }
 
-// newClock returns a clock that has seen nothing. now must not stand still while the machine sleeps.
+// newClock returns a clock that has seen nothing. now must not stop while the machine sleeps.
 func newClock(now func() time.Duration) *clock {
-	return &clock{now: now, seen: map[string][]sight{}, heard: now()}
+	return &clock{now: now, seen: map[string][]writeSeen{}, lastAnswer: now()}
 }
 
-// hear notes that the service answers. After a long silence every standstill begins again: nobody
+// serviceAnswered notes that the service answers. After a long silence every record counts as just written: no one
 // could renew anything meanwhile, and the holders come first.
-func (c *clock) hear() {
+func (c *clock) serviceAnswered() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hearLocked(c.now())
+	c.serviceAnsweredLocked(c.now())
 }
 
-func (c *clock) hearLocked(now time.Duration) {
-	if now-c.heard > silence {
+func (c *clock) serviceAnsweredLocked(now time.Duration) {
+	if now-c.lastAnswer > silenceLimit {
 		for _, all := range c.seen {
 			for i := range all {
 				all[i].since = now
 			}
 		}
 	}
-	c.heard = now
+	c.lastAnswer = now
 }
 
-// see notes which write a record shows now.
-func (c *clock) see(key, write string) {
+// observe notes which write a record shows now.
+func (c *clock) observe(key, write string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	c.hearLocked(now)
+	c.serviceAnsweredLocked(now)
 	all := c.seen[key]
 	for _, one := range all {
 		if one.write == write {
@@ -66,19 +66,19 @@ func (c *clock) see(key, write string) {
 	if len(all) == remembered {
 		all = append(all[:0], all[1:]...)
 	}
-	c.seen[key] = append(all, sight{write, now})
+	c.seen[key] = append(all, writeSeen{write, now})
 }
 
-// forget notes that nobody holds the record any more, or that there is none.
+// forget notes that no one holds the record any more, or that there is none.
 func (c *clock) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hearLocked(c.now())
+	c.serviceAnsweredLocked(c.now())
 	delete(c.seen, key)
 }
 
-// until returns when a record will have shown this write for ttl. ok is false if that was not seen.
-func (c *clock) until(key, write string, ttl time.Duration) (at time.Duration, ok bool) {
+// expiresAt returns when a record will have shown this write for ttl. ok is false if that was not seen.
+func (c *clock) expiresAt(key, write string, ttl time.Duration) (at time.Duration, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, one := range c.seen[key] {
@@ -89,8 +89,8 @@ func (c *clock) until(key, write string, ttl time.Duration) (at time.Duration, o
 	return 0, false
 }
 
-// over reports whether a record has shown this write for ttl.
-func (c *clock) over(key, write string, ttl time.Duration) bool {
-	at, ok := c.until(key, write, ttl)
+// expired reports whether a record has shown this write for ttl.
+func (c *clock) expired(key, write string, ttl time.Duration) bool {
+	at, ok := c.expiresAt(key, write, ttl)
 	return ok && c.now() >= at
 }

@@ -12,17 +12,17 @@ func TestOldWritesLookOld(t *testing.T) {
 	now := time.Hour
 	c := newClock(func() time.Duration { return now })
 	for i := range remembered + 1 {
-		c.see(key, fmt.Sprint(i))
+		c.observe(key, fmt.Sprint(i))
 		now += time.Second
 	}
 	for i := range remembered + 1 {
-		c.see(key, fmt.Sprint(i+1))
-		if write := fmt.Sprint(i + 1); c.over(key, write, time.Second) != (i+1 <= remembered) {
-			t.Errorf("write %s is over: %v", write, c.over(key, write, time.Second))
+		c.observe(key, fmt.Sprint(i+1))
+		if write := fmt.Sprint(i + 1); c.expired(key, write, time.Second) != (i+1 <= remembered) {
+			t.Errorf("write %s is over: %v", write, c.expired(key, write, time.Second))
 		}
 	}
 	c.forget(key)
-	if c.over(key, "1", time.Second) {
+	if c.expired(key, "1", time.Second) {
 		t.Error("what was forgotten is over")
 	}
 }

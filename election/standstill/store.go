@@ -5,14 +5,14 @@
 //
 // A record names the life that holds the lease. Only the proxy that has begun a life knows more of it. To
 // renew the lease, it writes the record again, over the version that it wrote last: the answer proves that
-// nobody else has written it since.
+// no one else has written it since.
 //
 // # Time
 //
 // A lease is free when its record has shown the same write for its TTL, by the clock of the proxy that
 // looks, since that proxy first saw it. No clock of another machine decides anything. A proxy that has just
 // started therefore waits for a whole TTL. So does one that has heard nothing of the service for a while:
-// nobody could renew anything meanwhile, and the holders come first.
+// no one could renew anything meanwhile, and the holders come first.
 //
 // # Order of awards
 //
@@ -39,18 +39,18 @@ import (
 	"github.com/fencepost/fencepost/election/kv"
 )
 
-// conflicts is how often a write is made again that somebody else's write has overtaken.
+// conflicts is how often a write is made again that someone else's write has overtaken.
 const conflicts = 10
 
 // Service keeps one record for each key, and the marker. Its methods return at once when their context
 // ends. Unless something else is said, the outcome of a call that fails is unknown.
 type Service interface {
-	// Get returns what stands under a key, nil if nothing does, and the marker, both confirmed by a quorum.
+	// Get returns what is stored under a key, nil if nothing does, and the marker, both confirmed by a quorum.
 	Get(ctx context.Context, key string) (s *Stored, marker string, err error)
-	// Put writes a record under its key, provided that nobody has written or deleted that since old was
+	// Put writes a record under its key, provided that no one has written or deleted that since old was
 	// read; a nil old means that there is none. kv.ErrConflict means that nothing was written.
 	Put(ctx context.Context, old *Stored, r Record) (*Stored, error)
-	// Watch tells what there is, and then what changes, until its context ends or it fails.
+	// Watch reports what there is, and then what changes, until its context ends or it fails.
 	Watch(ctx context.Context, tell func(Change)) error
 	// Mark, Position and Close are those of kv.Store.
 	Mark(ctx context.Context, marker string, replace bool) error
@@ -71,7 +71,7 @@ type Record struct {
 // Stored is a record as it was read.
 type Stored struct {
 	Record
-	// Version is of the write. Every write has a higher one than all before had, under whatever key, while
+	// Version is that of the write. Every write has a higher one than all before had, under whatever key, while
 	// the service keeps its state.
 	Version int64
 	Basis   any // the service's own: what a Put over it compares
@@ -80,7 +80,7 @@ type Stored struct {
 // mostTTL bounds what is believed of the TTL in a record.
 const mostTTL = 24 * time.Hour
 
-// ttl returns how long the record must stand still until the lease is free.
+// ttl returns how long the record must not change until the lease is free.
 func (s *Stored) ttl() time.Duration { return min(max(s.TTL, 0), mostTTL) }
 
 // award returns the version of the write that wrote the text.
@@ -116,13 +116,13 @@ func (s *Store) sighted(r *Stored) {
 		s.clock.forget(r.Key)
 		return
 	}
-	s.clock.see(r.Key, r.Write)
+	s.clock.observe(r.Key, r.Write)
 }
 
-// entry returns what a record means: nobody holds the lease if the record has stood still for the TTL.
+// entry returns what a record means: no one holds the lease if the record has not changed for the TTL.
 func (s *Store) entry(r *Stored) kv.Entry {
 	e := kv.Entry{Record: r.Text, Version: r.award(), Life: r.Life, Basis: r}
-	if s.clock.over(r.Key, r.Write, r.ttl()) {
+	if s.clock.expired(r.Key, r.Write, r.ttl()) {
 		e.Life = ""
 	}
 	return e

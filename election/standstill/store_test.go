@@ -162,7 +162,7 @@ func TestOthersWriteTheRecord(t *testing.T) {
 	}
 }
 
-// A lease is free when its record has stood still for its TTL, as seen by whoever looks.
+// A lease is free when its record has not changed for its TTL, as seen by whoever looks.
 func TestALeaseIsFreeWhenItStandsStill(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *memory, open func() *Store) {
 		holder := open()
@@ -197,12 +197,12 @@ func TestALeaseIsFreeWhenItStandsStill(t *testing.T) {
 		isHeld(true)
 		wait(2 * time.Second)
 		isHeld(false)
-		if err := holder.Beat(t.Context(), key, life); err != nil { // nobody has taken it
+		if err := holder.Beat(t.Context(), key, life); err != nil { // no one has taken it
 			t.Errorf("the holder renews with %v", err)
 		}
 		isHeld(true)
 		wait(ttl / 2)
-		time.Sleep(ttl) // the service is away, and nobody can renew
+		time.Sleep(ttl) // the service is away, and no one can renew
 		isHeld(true)
 		wait(ttl - time.Second)
 		isHeld(true)

@@ -10,11 +10,11 @@ import (
 	"github.com/fencepost/fencepost/election/kv"
 )
 
-// ahead is how many changes are taken from a service before they are looked at. Those that have come
+// maxPending is how many changes are taken from a service before they are looked at. Those that have come
 // meanwhile are shown together.
-const ahead = 1000
+const maxPending = 1000
 
-// Change is what a watch tells.
+// Change is what a watch reports.
 type Change struct {
 	Marker  string
 	All     bool      // Records are all that there are
@@ -32,7 +32,7 @@ type view struct {
 
 // Watch implements kv.Store.
 func (s *Store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
-	changes, ended := make(chan Change, ahead), make(chan error, 1)
+	changes, ended := make(chan Change, maxPending), make(chan error, 1)
 	go func() {
 		ended <- s.service.Watch(ctx, func(c Change) {
 			select {
@@ -67,7 +67,7 @@ func (s *Store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 // take notes what has changed, and reports whether it means something else than what was shown. A renewal
 // does not.
 func (v *view) take(c Change) (matters bool) {
-	v.s.clock.hear()
+	v.s.clock.serviceAnswered()
 	matters = v.shown == nil || v.marker != c.Marker
 	v.marker = c.Marker
 	if c.All {
@@ -119,7 +119,7 @@ func (v *view) show(see func(kv.Snapshot)) {
 	see(s)
 }
 
-// next returns the time until a lease that was shown as held has stood still for its TTL. A renewal
+// next returns the time until the record of a lease that was shown as held has not changed for its TTL. A renewal
 // makes it later, which shows when this time is over.
 func (v *view) next() time.Duration {
 	wait, now := time.Minute, v.s.clock.now()
@@ -128,7 +128,7 @@ func (v *view) next() time.Duration {
 		if r == nil || e.Life == "" {
 			continue
 		}
-		if at, ok := v.s.clock.until(key, r.Write, r.ttl()); ok {
+		if at, ok := v.s.clock.expiresAt(key, r.Write, r.ttl()); ok {
 			wait = min(wait, at-now)
 		}
 	}

@@ -4,7 +4,7 @@
 // and a grant refuses one that is lower than the recorded one.
 //
 // Tokens count within a generation. An operator begins another one if a token was too high by
-// mistake, or if the elector has started to count anew. The generations are those of the
+// mistake, or if the elector has started to count from the beginning. The generations are those of the
 // fence (fencepost.generations); the newest of the source "token" is in force.
 package token
 
@@ -28,7 +28,7 @@ const recheck = time.Second
 // Provider awards to every candidacy the token that it brings.
 type Provider struct{ pool *pgxpool.Pool }
 
-var _ election.Bearers = (*Provider)(nil)
+var _ election.TokenProvider = (*Provider)(nil)
 
 // New returns a provider for one database. pool connects to it as the control role, and
 // remains the caller's.
@@ -62,7 +62,7 @@ func (p *Provider) current(ctx context.Context) (g generation, err error) {
 	return g, nil
 }
 
-// Generation implements election.Bearers.
+// Generation implements election.TokenProvider.
 func (p *Provider) Generation(ctx context.Context) (int64, error) {
 	g, err := p.current(ctx)
 	return g.number, err

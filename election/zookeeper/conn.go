@@ -19,7 +19,7 @@ const (
 	sessionTimeout = 4 * time.Second
 	// answerWithin bounds the connection to a server, and then its first answer.
 	answerWithin = 2 * time.Second
-	// replaceAfter is when a connection without a session is replaced. The library tells a server which zxid it
+	// replaceAfter is when a connection without a session is replaced. The library sends a server the last zxid that it
 	// has seen, and an ensemble that was restored to an older state does not let it in.
 	replaceAfter = 5 * time.Second
 	// mostAnswer bounds an answer, in bytes. The library would allocate whatever a length asks for.
@@ -47,7 +47,7 @@ func (e *endpoint) acl() []zk.ACL {
 }
 
 // connection is one of the library's. It connects again by itself, unless it is for watching: whoever watches
-// reads everything anew then.
+// reads everything again then.
 type connection struct {
 	*endpoint
 	watching bool
@@ -58,15 +58,15 @@ type connection struct {
 	wg       sync.WaitGroup // the requests
 
 	login    sync.Mutex
-	password string // that the servers were told; "" before that
+	password string // that was sent to the servers; "" before that
 
 	mu struct {
 		sync.Mutex
 		link    net.Conn
 		lost    time.Time           // since when there is no session; zero while there is one
 		cause   error               // why the last connection was lost, or could not be made
-		over    bool                // it is of no use any more
-		watched map[string]struct{} // paths whose next change the server will tell
+		over    bool                // it cannot be used any more
+		watched map[string]struct{} // paths whose next change the server will report
 		changed chan struct{}       // closed and replaced when a path has changed, or the session
 	}
 }
@@ -211,7 +211,7 @@ func (c *connection) cause() error {
 	return c.mu.cause
 }
 
-// event takes what the library tells. It is called from the library's goroutines.
+// event takes an event of the library. It is called from the library's goroutines.
 func (c *connection) event(e zk.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -245,7 +245,7 @@ func (c *connection) watch(path string, on bool) {
 	}
 }
 
-// watches reports whether the server will tell the next change of a path.
+// watches reports whether the server will report the next change of a path.
 func (c *connection) watches(path string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,14 +253,14 @@ func (c *connection) watches(path string) bool {
 	return ok
 }
 
-// isOver reports whether the connection is of no use any more.
+// isOver reports whether the connection cannot be used any more.
 func (c *connection) isOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.over || !c.mu.lost.IsZero() && time.Since(c.mu.lost) > replaceAfter
 }
 
-// introduce tells the servers the user, once. The library tells each server to which it connects later.
+// introduce sends the user to the servers, once. The library sends it to each server that it connects to later.
 func (c *connection) introduce() error {
 	c.login.Lock()
 	defer c.login.Unlock()

@@ -6,7 +6,7 @@
 //	/<prefix>/<database>/<resource>    the record of a lease
 //
 // A write names the version of the data that it replaces. The version begins at 0 again when a znode is made
-// again. So a record that is deleted, and then written as often as the one before, while somebody who has read
+// again. So a record that is deleted, and then written as often as the one before, while someone who has read
 // that one is about to write, is taken for the same: the lease then changes hands, in order, and its holder
 // notices when it renews it.
 //
@@ -31,5 +31,5 @@
 // # Permissions
 //
 // With a user or a client certificate, all znodes are made for that identity alone; otherwise for
-// everybody. It needs all permissions but admin on the prefix, or create on / to make it.
+// everyone. It needs all permissions but admin on the prefix, or create on / to make it.
 package zookeeper

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
-// The server is away for longer than the TTL. The term goes on if nobody has taken the lease.
+// The server is away for longer than the TTL. The term continues if no one has taken the lease.
 func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
 	t.Parallel()
 	ensemble := zookeepertest.Start(t)

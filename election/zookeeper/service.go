@@ -20,7 +20,7 @@ import (
 const (
 	// anyVersion is the version of whatever is there.
 	anyVersion = -1
-	// conflicts is how often a write is made again that somebody else's write has overtaken.
+	// conflicts is how often a write is made again that someone else's write has overtaken.
 	conflicts = 10
 )
 
@@ -137,7 +137,7 @@ func (c *connection) ensure(ctx context.Context, at string) error {
 }
 
 // stored returns what a znode says; nil if there is none, or one that was made for a record that has not come.
-// What another program has written is a record of nobody.
+// What another program has written is a record of no one.
 func (n *znode) stored(key string) *standstill.Stored {
 	if n == nil || len(n.data) == 0 && n.stat.Version == 0 {
 		return nil

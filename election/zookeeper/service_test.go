@@ -28,7 +28,7 @@ func TestStore(t *testing.T) {
 	electiontest.RunStore(t, standstill.New(newService(t, zookeepertest.Shared(t).Addrs()), "one", 0))
 }
 
-// seen watches until something is told, does that, and returns the connection.
+// seen watches until a first change is reported, calls do, and returns the connection.
 func seen(t *testing.T, s *service, then func(stop context.CancelFunc, c standstill.Change)) (*connection, error) {
 	t.Helper()
 	c, err := s.connection(true)

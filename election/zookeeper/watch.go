@@ -16,7 +16,7 @@ import (
 // atOnce is how many znodes are read at the same time.
 const atOnce = 32
 
-// view is what one watch has read. What the server will tell a change of is not read again.
+// view is what one watch has read. What the server will report the next change of is not read again.
 type view struct {
 	s *service
 	c *connection
@@ -26,7 +26,7 @@ type view struct {
 	children map[string][]string
 }
 
-// Watch implements standstill.Service. ZooKeeper tells one change of each znode that was read with a watch. It
+// Watch implements standstill.Service. ZooKeeper reports one change of each znode that was read with a watch. It
 // cannot be asked for one before sync is answered: go-zookeeper 1.0.4 has a data race when a connection begins
 // while it knows of watches. A connection for watching does not begin again.
 func (s *service) Watch(ctx context.Context, tell func(standstill.Change)) error {
@@ -112,7 +112,7 @@ func (v *view) keys(ctx context.Context, databases []string) (keys []string, err
 	return keys, nil
 }
 
-// unlessDenied is the error of reading a record, nil if the record belongs to somebody else. That costs
+// unlessDenied is the error of reading a record, nil if the record belongs to someone else. That costs
 // its own resource: it is shown as free, and whoever asks for it learns why that is denied.
 func unlessDenied(err error) error {
 	if errors.Is(err, zk.ErrNoAuth) {
@@ -121,7 +121,7 @@ func unlessDenied(err error) error {
 	return err
 }
 
-// get reads a znode, unless the server will tell its next change.
+// get reads a znode, unless the server will report its next change.
 func (v *view) get(ctx context.Context, path string) (*znode, error) {
 	return watched(v, v.znodes, path, func(watch bool) (*znode, error) {
 		return v.c.get(ctx, path, func(conn *zk.Conn) ([]byte, *zk.Stat, error) {
@@ -134,7 +134,7 @@ func (v *view) get(ctx context.Context, path string) (*znode, error) {
 	}, func(n *znode) bool { return n != nil })
 }
 
-// list reads the children of a znode, unless the server will tell their next change.
+// list reads the children of a znode, unless the server will report their next change.
 func (v *view) list(ctx context.Context, path string) ([]string, error) {
 	return watched(v, v.children, path, func(watch bool) ([]string, error) {
 		children, err := call(ctx, v.c, "read "+path, func(conn *zk.Conn) ([]string, error) {

@@ -56,7 +56,7 @@ func (a Access) knowsPassword(r *http.Request) bool {
 }
 
 func (a Access) isToken(given string) bool {
-	// The sums have one length, so that the comparison does not tell that of the token.
+	// The sums have one length, so that the comparison does not reveal that of the token.
 	got, want := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(a.Token))
 	return a.Token != "" && subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }

@@ -31,7 +31,7 @@ import (
 type ResourceView struct {
 	Database string `json:"database"`
 	Resource string `json:"resource"`
-	// State says whether anybody leads, as far as this proxy knows: one of election.States, since
+	// State says whether anyone leads, as far as this proxy knows: one of election.States, since
 	// StateSince. StateReason says why it is unknown or blocked. "led" means that writes can be admitted: the leader's lease is
 	// confirmed, and Postgres answers.
 	State       string     `json:"state"`
@@ -79,9 +79,9 @@ type ResourceView struct {
 	Discarded uint64 `json:"discarded_writes"`
 	// Leaderless is how many seconds no worker has been known to be able to write: since the
 	// lease was free or no longer confirmed, and until an epoch is granted. It is 0 while
-	// somebody leads, and while nobody is meant to: in the states "idle" and "paused".
+	// someone leads, and while no one is meant to: in the states "idle" and "paused".
 	Leaderless float64 `json:"leaderless_seconds"`
-	// FalseAlarms counts the workers that became active again, before anybody else was
+	// FalseAlarms counts the workers that became active again, before anyone else was
 	// granted an epoch, after their lease was released for silence.
 	FalseAlarms int `json:"false_alarms"`
 	// Waiting are the workers that campaign and do not lead: those of this proxy.
@@ -111,7 +111,7 @@ type WorkerView struct {
 	User        string `json:"user"`
 	Incarnation string `json:"incarnation"`
 	// Role is what SHOW fencepost.role returns, or "lapsed" for a worker whose lease is
-	// not confirmed while nobody else has been granted one.
+	// not confirmed while no one else has been granted one.
 	Role         string `json:"role"`
 	Epoch        int64  `json:"epoch"`
 	Connections  int    `json:"connections"`
@@ -140,14 +140,14 @@ type Readiness struct {
 	Ready    bool   `json:"ready"`
 	Upstream string `json:"upstream"` // "ok", or the problem
 	// Hosts are the servers of upstream.address if it has several.
-	Hosts []upstream.View `json:"hosts,omitempty"`
+	Hosts []upstream.HostStatus `json:"hosts,omitempty"`
 	// Election is "ok", or the problem. A problem does not make the proxy unready: a
 	// leader continues while its lease lasts, and reads pass.
 	Election string `json:"election"`
 	Draining bool   `json:"draining"`
 	// Faults are what is wrong at present, and what to do. They do not make the proxy
 	// unready, except that the control role must have logged in once.
-	Faults []faults.Lasting `json:"faults"`
+	Faults []faults.Active `json:"faults"`
 	// Warnings say what other roles can do to the fences that this proxy has opened.
 	// They do not make it unready.
 	Warnings []string `json:"warnings,omitempty"`
@@ -191,7 +191,7 @@ type Server struct {
 	// newest refusals of all databases. ErrUnknown means that there is no such database. They may be nil.
 	History  func(ctx context.Context, database, resource string, since, until time.Time) (any, error)
 	Refusals func(ctx context.Context) (any, error)
-	// Process says what is known of the process besides, and Proxies returns what the databases know of all proxies; it may be
+	// Process says what else is known of the process, and Proxies returns what the databases know of all proxies; it may be
 	// nil.
 	Process Process
 	Proxies func() []OtherProxy

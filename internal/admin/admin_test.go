@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// someResources returns one resource whose leader is here, and one that nobody leads.
+// someResources returns one resource whose leader is here, and one that no one leads.
 func someResources() []election.ResourceStatus {
 	return []election.ResourceStatus{
 		{

@@ -26,7 +26,7 @@ func bounded(timeout time.Duration, next http.Handler) http.Handler {
 		if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
 			end = time.Now().Add(timeout)
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(end) // the next request of the connection sets it anew
+		_ = http.NewResponseController(w).SetWriteDeadline(end) // the next request of the connection sets it again
 		next.ServeHTTP(w, r)
 	})
 }

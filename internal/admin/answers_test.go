@@ -75,7 +75,7 @@ func TestClientsThatReadNothingAreLeft(t *testing.T) {
 	})
 }
 
-// smallWindow lets a connection take little that nobody reads.
+// smallWindow lets a connection take little that no one reads.
 func smallWindow(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) })
 }

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// Client asks a running proxy at its admin address. The zero value asks nobody.
+// Client asks a running proxy at its admin address. The zero value asks no one.
 type Client struct {
 	Address string // host:port, or https://host:port
 	token   string

@@ -12,13 +12,13 @@ var faultsDesc = prometheus.NewDesc("fencepost_faults",
 	"1 while something is wrong that keeps Fencepost from its work, by kind.", []string{"kind"}, nil)
 
 // WatchFaults adds the metric that shows the faults that last at each scrape.
-func (m *Metrics) WatchFaults(lasting func() []faults.Lasting) {
+func (m *Metrics) WatchFaults(lasting func() []faults.Active) {
 	m.registry.MustRegister(faultScrape(lasting))
 }
 
 // faultScrape is a prometheus.Collector over the faults of a proxy. It returns every
 // kind, so that an alert finds a 0 when a fault is over.
-type faultScrape func() []faults.Lasting
+type faultScrape func() []faults.Active
 
 func (s faultScrape) Describe(ch chan<- *prometheus.Desc) { ch <- faultsDesc }
 

@@ -10,12 +10,12 @@ var hostDesc = prometheus.NewDesc("fencepost_upstream_host",
 	"1 for the state in which a host of upstream.address is, 0 for the others, if there are several hosts.", []string{"address", "state"}, nil)
 
 // WatchHosts adds the metric that shows the hosts at each scrape.
-func (m *Metrics) WatchHosts(hosts func() []upstream.View) {
+func (m *Metrics) WatchHosts(hosts func() []upstream.HostStatus) {
 	m.registry.MustRegister(hostScrape(hosts))
 }
 
 // hostScrape is a prometheus.Collector over the hosts of upstream.address.
-type hostScrape func() []upstream.View
+type hostScrape func() []upstream.HostStatus
 
 func (s hostScrape) Describe(ch chan<- *prometheus.Desc) { ch <- hostDesc }
 

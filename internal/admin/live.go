@@ -14,7 +14,7 @@ const (
 	// lookEvery is how often the state is looked at while a browser follows it.
 	lookEvery = time.Second
 	// ranOff is by how many seconds a running time may differ from what a browser makes of the one that it was sent. A
-	// lease is renewed, and a worker sends something, much more often than anybody needs to see.
+	// lease is renewed, and a worker sends something, much more often than anyone needs to see.
 	ranOff = 1.5
 	// active is for how many seconds a worker may be silent and still count as one that sends.
 	active = 2
@@ -38,7 +38,7 @@ type live struct {
 	server *Server
 	done   chan struct{} // closed by close
 	end    func()
-	asks   sync.WaitGroup // ends when nobody asks whether the proxy is ready
+	asks   sync.WaitGroup // ends when no one asks whether the proxy is ready
 
 	mu      sync.Mutex
 	looked  time.Time
@@ -47,7 +47,7 @@ type live struct {
 	rows    map[[2]string]*liveRow
 	ready   *Readiness
 	readyAt time.Time
-	asking  bool // somebody asks whether the proxy is ready
+	asking  bool // someone asks whether the proxy is ready
 	closed  bool
 }
 
@@ -57,7 +57,7 @@ type liveRow struct {
 	at      time.Time
 	view    ResourceView    // at that time
 	now     ResourceView    // in the newest look
-	text    json.RawMessage // now as JSON, nil until somebody needs it
+	text    json.RawMessage // now as JSON, nil until someone needs it
 }
 
 // json returns the resource as the newest look has found it.
@@ -77,7 +77,7 @@ func (l *live) init(a *Server) {
 	l.end = sync.OnceFunc(func() { close(l.done) })
 }
 
-// close ends the streams. Nobody asks whether the proxy is ready from then on.
+// close ends the streams. No one asks whether the proxy is ready from then on.
 func (l *live) close() {
 	l.end()
 	l.mu.Lock()
@@ -130,7 +130,7 @@ func (l *live) since(ctx context.Context, version uint64, whole bool) ([]byte, u
 	return text, l.version
 }
 
-// lookLocked looks at the state, unless somebody has just done so. l.mu is held.
+// lookLocked looks at the state, unless someone has just done so. l.mu is held.
 func (l *live) lookLocked(now time.Time) {
 	if now.Sub(l.looked) < lookEvery/2 {
 		return
@@ -155,7 +155,7 @@ func (l *live) lookLocked(now time.Time) {
 	}
 }
 
-// askLocked asks whether the proxy is ready, which may take long, and so nobody waits for it. l.mu is held.
+// askLocked asks whether the proxy is ready, which may take long, and so no one waits for it. l.mu is held.
 func (l *live) askLocked(ctx context.Context) {
 	if l.asking || l.closed {
 		return

@@ -237,7 +237,7 @@ func (m *Metrics) Observe(e election.Event) {
 		m.falseAlarms.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 	case election.EventSuperseded:
 		m.note(e.Database, e.Resource, func(s *shadowed) { s.superseded++ })
-	case election.EventWentOn:
+	case election.EventResumed:
 		m.note(e.Database, e.Resource, func(s *shadowed) { s.silence = max(s.silence, e.Took) })
 	case election.EventLost:
 		m.lost.WithLabelValues(label(e.Database), label(e.Resource)).Inc()

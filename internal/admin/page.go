@@ -29,7 +29,7 @@ const (
 	queryTimeout = 5 * time.Second
 )
 
-// addPage adds the page for operators, and what it reads beside the other routes.
+// addPage adds the page for operators, and what it reads in addition to the other routes.
 func (a *Server) addPage(mux *http.ServeMux) {
 	files, err := fs.Sub(page, "page")
 	if err != nil {
@@ -135,7 +135,7 @@ type Traffic struct {
 type OtherProxy struct {
 	Name     string    `json:"name"`
 	Database string    `json:"database"`
-	Seen     time.Time `json:"seen"` // when it last said that it is there, by the server's clock
+	Seen     time.Time `json:"seen"` // when it last said that it is alive, by the server's clock
 	Age      float64   `json:"age_seconds"`
 	Leading  int       `json:"leading"` // how many workers lead through it
 	Workers  int       `json:"workers"` // how many campaign

@@ -254,7 +254,7 @@ func TestTheEventsHaveWhatHasChanged(t *testing.T) {
 	}
 }
 
-// TestAProxyThatIsNotReadyHoldsUpNoEvent: nobody waits for the answer of Postgres.
+// TestAProxyThatIsNotReadyHoldsUpNoEvent: no one waits for the answer of Postgres.
 func TestAProxyThatIsNotReadyHoldsUpNoEvent(t *testing.T) {
 	t.Parallel()
 	a := testServer(&Readiness{})
@@ -312,7 +312,7 @@ func TestHistoryIsAskedForOncePerTurn(t *testing.T) {
 	}
 }
 
-// TestDatabasesAreReadByFewAtATime: others wait, and are told so in the end.
+// TestDatabasesAreReadByFewAtATime: others wait, and get an answer that says so in the end.
 func TestDatabasesAreReadByFewAtATime(t *testing.T) {
 	t.Parallel()
 	a := testServer(&Readiness{})

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// Process is what the metrics tell of the process itself and of its clients.
+// Process is what the metrics show of the process itself and of its clients.
 type Process struct {
 	Version string
 	// Certificates returns when the certificates in use expire, by what they are for.

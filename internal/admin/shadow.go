@@ -31,11 +31,11 @@ type ShadowView struct {
 	// Superseded is how many workers were superseded while they were connected here: what a takeover would refuse
 	// shows only then.
 	Superseded uint64 `json:"superseded_workers"`
-	// LongestSilence is the longest silence, in seconds, after which a worker went on under its epoch.
+	// LongestSilence is the longest silence, in seconds, after which a worker continued under its epoch.
 	LongestSilence float64 `json:"longest_silence_seconds"`
 	// WorkerTimeout is how many seconds a worker may be silent, null for unlimited: the shortest timeout of those that
 	// are connected here and could lead, or the configured one if there are none. Those that have promised heartbeats do
-	// not count: they are judged by these.
+	// not count: these count for them.
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	// WouldRefuse counts the writes that enforce: on would have refused.
 	WouldRefuse []WouldRefuse `json:"would_refuse"`

@@ -40,7 +40,7 @@ func TestWhatIsSeenInShadow(t *testing.T) {
 	would("gone", "0", false) // a read
 	would("billing", "0", true)
 	for _, took := range []time.Duration{2 * time.Second, time.Second} {
-		m.Observe(election.Event{Kind: election.EventWentOn, Database: "shop", Resource: "gone", Took: took})
+		m.Observe(election.Event{Kind: election.EventResumed, Database: "shop", Resource: "gone", Took: took})
 	}
 	m.Observe(election.Event{Kind: election.EventSuperseded, Database: "shop", Resource: "gone"})
 	m.Observe(election.Event{Kind: election.EventForgotten, Database: "shop", Resource: "gone"})

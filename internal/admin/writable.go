@@ -13,14 +13,14 @@ import (
 // While Postgres as a whole cannot be reached or does not answer, who leads, and which workers there are,
 // is Unknown, although a lease may be confirmed elsewhere; what is Paused or Blocked stays so. A fault of one database is no proof
 // that its leaders cannot write: it may be that only the control role cannot log in, or that
-// only the look at the schema waits for a lock. Such a fault is the Reason beside the state. So is
-// that Postgres lets nobody log in, and that it is a standby, whatever the state.
-func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.Time) []election.ResourceStatus {
+// only the look at the schema waits for a lock. Such a fault is the Reason next to the state. So is
+// that Postgres lets no one log in, and that it is a standby, whatever the state.
+func Writable(all []election.ResourceStatus, lasting []faults.Active, now time.Time) []election.ResourceStatus {
 	for _, f := range lasting {
 		for i := range all {
 			s := &all[i]
 			switch {
-			case besides(f) && s.Reason == nil:
+			case blocksWorkers(f) && s.Reason == nil:
 				s.Reason = errors.New(f.Problem)
 			case f.Where == faults.InServer && f.Kind == faults.Upstream && s.State != election.Paused && s.State != election.Blocked && s.State != election.Unknown:
 				if s.State == election.Led {
@@ -35,9 +35,9 @@ func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.
 	return all
 }
 
-// besides reports whether a fault keeps workers from leading or from connecting, whatever
+// blocksWorkers reports whether a fault keeps workers from leading or from connecting, whatever
 // the state says.
-func besides(f faults.Lasting) bool {
+func blocksWorkers(f faults.Active) bool {
 	return f.Where == faults.InPrimary ||
 		f.Where == faults.InControl && f.Kind == faults.Upstream
 }

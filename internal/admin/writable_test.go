@@ -11,7 +11,7 @@ import (
 
 // TestOnlyAServerThatDoesNotAnswerHidesALeader looks at two resources that are led while
 // Postgres, or one database of it, has a fault. That of a database is shown there alone, and
-// beside the leader.
+// next to the leader.
 func TestOnlyAServerThatDoesNotAnswerHidesALeader(t *testing.T) {
 	now := time.Now()
 	since := now.Add(-time.Minute)
@@ -36,7 +36,7 @@ func TestOnlyAServerThatDoesNotAnswerHidesALeader(t *testing.T) {
 				{Database: "shop", Resource: "billing", State: election.Led, LeaseLeft: time.Second},
 				{Database: "bank", Resource: "billing", State: election.Led, LeaseLeft: time.Second},
 			}
-			lasting := []faults.Lasting{{Fault: faults.Fault{Kind: tt.kind, Problem: "it fails"}, Where: tt.where, Since: since}}
+			lasting := []faults.Active{{Fault: faults.Fault{Kind: tt.kind, Problem: "it fails"}, Where: tt.where, Since: since}}
 			for i, s := range admin.Writable(led, lasting, now) {
 				reason := []bool{tt.shop, tt.bank}[i]
 				if s.State != tt.state || (s.Reason != nil) != reason || (s.LeaseLeft == 0) != (tt.state == election.Unknown) {

@@ -2,7 +2,7 @@ package child
 
 import "syscall"
 
-// normal is what the system call getpriority returns for a process whose priority nobody has changed. The C library's
+// normal is what the system call getpriority returns for a process whose priority no one has changed. The C library's
 // function of that name returns 0 for it: see getpriority(2).
 const normal = 20
 

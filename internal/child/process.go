@@ -21,7 +21,7 @@ type Process struct {
 }
 
 // Start starts cmd, which EndWithParent or OwnSession has prepared. The goroutine of the process
-// keeps its OS thread, because the signal of EndWithParent is sent when the thread ends that has started the child.
+// keeps its OS thread, because the signal of EndWithParent is sent when the thread that has started the child ends.
 func Start(name string, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{Name: name, cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)

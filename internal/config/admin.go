@@ -9,7 +9,7 @@ import (
 // Admin configures the admin address.
 type Admin struct {
 	Address string `yaml:"address"` // "" disables it
-	// OpenReads lets everybody read who reaches the address. Requests that change something
+	// OpenReads lets everyone read who reaches the address. Requests that change something
 	// always need the token or a client certificate, or come from the host itself.
 	OpenReads bool     `yaml:"open_reads"`
 	Token     string   `yaml:"token"`

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Audit says what is kept of refused and discarded statements beside the audit log.
+// Audit says what is kept of refused and discarded statements in addition to the audit log.
 type Audit struct {
 	Table bool `yaml:"table"` // count them in the database concerned
 	Keep  Age  `yaml:"keep"`  // for how long; 0: for ever

@@ -45,7 +45,7 @@ type Config struct {
 	Audit            Audit  `yaml:"audit"`
 }
 
-// ProxyProtocol says which load balancers in front of Fencepost tell it the addresses of their
+// ProxyProtocol says which load balancers in front of Fencepost send it the addresses of their
 // clients.
 type ProxyProtocol struct {
 	Trusted Subnets `yaml:"trusted"`

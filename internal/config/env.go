@@ -87,7 +87,7 @@ func (c *Config) settings() []setting {
 }
 
 // foreign are variables with Fencepost's prefix that are not settings. Kubernetes gives
-// every pod the addresses of the services beside it, whose names may begin with fencepost.
+// every pod the addresses of the services next to it, whose names may begin with fencepost.
 var foreign = regexp.MustCompile(`^FENCEPOST_(?:CONFIG|DSN|TEST_\w+|CHAOS_\w+` +
 	`|(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?))$`)
 

@@ -108,7 +108,7 @@ func (m Match) validate(fault Fault, where string) {
 	}
 }
 
-// validateTarget checks the resource of a route, and that somebody whom the route matches may
+// validateTarget checks the resource of a route, and that someone whom the route matches may
 // campaign for it.
 func (c *Config) validateTarget(fault Fault, where string, r Route) {
 	listed, known := c.Resources[r.Resource]
@@ -129,7 +129,7 @@ func (c *Config) validateTarget(fault Fault, where string, r Route) {
 }
 
 // validateWorker refuses values by which several processes would be one worker without
-// anybody having said so.
+// anyone having said so.
 func (r Route) validateWorker(fault Fault, where string) {
 	words := routes.Words()
 	name := r.Match.ApplicationName

@@ -234,7 +234,7 @@ func (r Resource) validateElection(fault Fault, where string) {
 	}
 }
 
-// AnnouncePerConnection reports whether a worker that was superseded before is told its new
+// AnnouncePerConnection reports whether a worker that was superseded before is announced its new
 // epoch on each of its connections.
 func (r Resource) AnnouncePerConnection() bool { return r.announce() == "per-connection" }
 

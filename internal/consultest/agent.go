@@ -34,7 +34,7 @@ const patience = 60 * time.Second
 type Agent struct {
 	ports   [3]*ports.Port // HTTP, Raft, gossip
 	binary  string
-	args    []string // beside the configuration
+	args    []string // in addition to the configuration
 	options options
 	log     *os.File
 	cmd     *exec.Cmd
@@ -151,7 +151,7 @@ func (a *Agent) Restore(t testing.TB, snapshot []byte) {
 	t.Logf("Consul did not finish a restore; its log ends with:\n%s", a.tail())
 	a.kill()
 	if err := a.run(); err != nil {
-		t.Fatalf("start Consul anew: %v", err)
+		t.Fatalf("restart Consul: %v", err)
 	}
 	a.Request(t, http.MethodPut, "/v1/snapshot", snapshot)
 }
@@ -190,7 +190,7 @@ func (a *Agent) request(method, path string, body []byte, within time.Duration) 
 	return answer, err
 }
 
-// start retries, because gossip also needs the UDP port of its number, which somebody
+// start retries, because gossip also needs the UDP port of its number, which someone
 // may have.
 func start(opts ...Option) (*Agent, error) {
 	var err error

@@ -103,7 +103,7 @@ func (a Awards) against(r Recorded, database string) (seen, do string) {
 	case r.Source == fencing.SourceToken:
 		do = fmt.Sprintf("If other proxies set election: token for it, set that here too. If %s is right, and the workers with tokens have stopped, %s.", a.Source, bump)
 	case a.Source == r.Source:
-		do = fmt.Sprintf("If other proxies of this database use another %s, configure the same one for all. If this one was restored or built anew, and all workers of the lost epochs have stopped, %s.", a.Source, bump)
+		do = fmt.Sprintf("If other proxies of this database use another %s, configure the same one for all. If this one was restored or rebuilt, and all workers of the lost epochs have stopped, %s.", a.Source, bump)
 	default:
 		do = fmt.Sprintf("If other proxies of this database use %s, configure the same election.provider for all. If %s is the right one, and all workers that lead through %[1]s have stopped, %[3]s.",
 			r.Source, a.Source, bump)

@@ -186,9 +186,9 @@ func TestDiagnose(t *testing.T) {
 }
 
 // pairOf returns a primary and another host, and sets synchronous_standby_names of the facts.
-func pairOf(f *Facts, standbys string, other upstream.State) []upstream.View {
+func pairOf(f *Facts, standbys string, other upstream.State) []upstream.HostStatus {
 	f.Postgres.Settings["synchronous_standby_names"] = standbys
-	return []upstream.View{{Address: "a:5432", State: upstream.IsPrimary}, {Address: "b:5432", State: other}}
+	return []upstream.HostStatus{{Address: "a:5432", State: upstream.IsPrimary}, {Address: "b:5432", State: other}}
 }
 
 // awarded sets what Consul has counted, and what the fence records.

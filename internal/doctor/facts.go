@@ -11,10 +11,10 @@ import (
 
 // Facts are what Look has gathered.
 type Facts struct {
-	Settings  *config.Config  // nil: not looked at
-	Login     *faults.Fault   // why the control role cannot log in; nil if it can, or was not tried
-	Hosts     []upstream.View // of upstream.address if it has several
-	Postgres  *Postgres       // of the primary; nil: not looked at
+	Settings  *config.Config        // nil: not looked at
+	Login     *faults.Fault         // why the control role cannot log in; nil if it can, or was not tried
+	Hosts     []upstream.HostStatus // of upstream.address if it has several
+	Postgres  *Postgres             // of the primary; nil: not looked at
 	Databases []Database
 	// NoFence are the databases in which no schema was found, if there was none anywhere.
 	NoFence []string
@@ -109,7 +109,7 @@ type Schema struct {
 type Role struct {
 	Name  string
 	Super bool
-	// Bootstrap is the superuser that initdb has made, which nobody can demote.
+	// Bootstrap is the superuser that initdb has made, which no one can demote.
 	Bootstrap bool
 	Groups    []string // all that it is a member of, also indirectly
 	Writes    string   // a table of the application that it may write; "" if there is none
@@ -131,7 +131,7 @@ type Guard struct {
 	Subscriptions []string // logical replication that writes them
 	Stamp         string   // the column that takes the epoch, "" for none
 	Epoch         int64    // of the resource
-	// LaterTriggers are the triggers, with their tables, that fire behind the guard and could change
+	// LaterTriggers are the triggers, with their tables, that fire after the guard and could change
 	// the stamp.
 	LaterTriggers []string
 	// Above is the highest stamp above that epoch, 0 if there is none or if they were not

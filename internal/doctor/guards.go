@@ -77,7 +77,7 @@ func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
 	}
 	column := pgx.Identifier{g.Stamp}.Sanitize()
 	// The stamps come first: another worker may lead, and write, between the two statements. A column is qualified, and
-	// the table has nothing beside it, because the table's owner chooses the names.
+	// the table has nothing next to it, because the table's owner chooses the names.
 	var highest int64
 	if err := tx.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(max(t.%s), 0) FROM %s t", column, g.Table)).Scan(&highest); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (f *findings) guards(d Database) {
 	for _, g := range d.Guards {
 		if len(g.LaterTriggers) > 0 {
 			f.addf(guardOrder, "Rename the triggers (ALTER TRIGGER ... RENAME TO), so that their names sort before ~fencepost.",
-				"triggers fire behind the guard of table %s by resource %s, and could change its stamps: %s", g.Table, g.Resource, strings.Join(g.LaterTriggers, ", "))
+				"triggers fire after the guard of table %s by resource %s, and could change its stamps: %s", g.Table, g.Resource, strings.Join(g.LaterTriggers, ", "))
 		}
 		if len(g.Broken) > 0 {
 			f.addf(guardBroken, "Run the command fencepost guard add again that guarded the table: it makes what is missing. Do so after each new partition, too. A partition that was detached is a table of its own: guard that, or run fencepost guard remove --table TABLE --dsn DSN for it.",

@@ -10,7 +10,7 @@ var (
 )
 
 // hosts looks at the hosts of upstream.address.
-func (f *findings) hosts(all []upstream.View) {
+func (f *findings) hosts(all []upstream.HostStatus) {
 	f.where = "Postgres"
 	for _, h := range all {
 		seen := h.Address + " " + h.Is

@@ -33,7 +33,7 @@ type Sources struct {
 	Settings *config.Config
 	Control  store.Config // its Database is replaced
 	// Hosts are the servers of upstream.address if it has several, after a look at each.
-	Hosts []upstream.View
+	Hosts []upstream.HostStatus
 	// Leases tries what an election needs of the lease service.
 	Leases func(ctx context.Context) error
 	// Risks says what can cost leaders their leases although the lease service works. It may be nil.

@@ -89,7 +89,7 @@ func TestNothingIsFoundInASoundInstallation(t *testing.T) {
 	}
 }
 
-// TestAControlRoleThatLacksARight: a superuser, who cannot tell it from the role of somebody else, uses nothing in its
+// TestAControlRoleThatLacksARight: a superuser, who cannot distinguish it from the role of someone else, uses nothing in its
 // schema.
 func TestAControlRoleThatLacksARight(t *testing.T) {
 	t.Parallel()

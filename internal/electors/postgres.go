@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/internal/config"
 )
 
-// Postgres keeps the leases beside the fence, in each database. It has no
+// Postgres keeps the leases next to the fence, in each database. It has no
 // settings.
 var Postgres = Elector{
 	Provider: config.Provider{Name: "postgres", Validate: func(*config.Config, config.Fault) {}},

@@ -69,7 +69,7 @@ func (s raftService) Risks(ctx context.Context) ([]election.Risk, error) {
 	return raftRisks(status), nil
 }
 
-// raftRisks judges how many nodes may be lost.
+// raftRisks returns the risks that follow from how many nodes may be lost.
 func raftRisks(s raft.Status) (found []election.Risk) {
 	voters := 0
 	for _, m := range s.Members {

@@ -172,7 +172,7 @@ func (c *Cluster) Leader(t testing.TB) int {
 	}
 }
 
-// Pause freezes a member, and returns when it stands still: connections stay open, but it does not
+// Pause freezes a member, and returns when it has stopped: connections stay open, but it does not
 // respond. On a busy machine its threads run on for a while after the signal.
 func (c *Cluster) Pause(t testing.TB, i int) {
 	t.Helper()
@@ -217,7 +217,7 @@ func (c *Cluster) Backup(t testing.TB) (backup string) {
 	return backup
 }
 
-// Restore puts a copy of the data in the place of what a cluster of one member has, or nothing if
+// Restore puts a copy of the data in place of what a cluster of one member has, or nothing if
 // backup is "", and starts the member again.
 func (c *Cluster) Restore(t testing.TB, backup string) {
 	t.Helper()
@@ -272,7 +272,7 @@ func start(opts ...Option) (*Cluster, error) {
 	}
 	switch {
 	case o.defaults:
-	case o.members == 1: // which has nobody to lose touch with
+	case o.members == 1: // which has no one to lose touch with
 		c.flags = append(c.flags, "--heartbeat-interval=20", "--election-timeout=100")
 	default:
 		c.flags = append(c.flags, "--heartbeat-interval=100", "--election-timeout=650")

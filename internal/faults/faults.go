@@ -56,7 +56,7 @@ const (
 	// InServer is where the faults of reaching Postgres are.
 	InServer = "upstream"
 	// InControl is where the faults of logging in as the control role are, of the role as well as of
-	// a Postgres that lets nobody log in (Upstream).
+	// a Postgres that lets no one log in (Upstream).
 	InControl = "control role"
 	// InPrimary is where it is said that Postgres is a standby.
 	InPrimary = "primary"
@@ -72,8 +72,8 @@ func InDatabase(name string) string { return databasePrefix + name }
 // it is another place.
 func DatabaseOf(where string) (name string, ok bool) { return strings.CutPrefix(where, databasePrefix) }
 
-// Lasting is a fault that has begun and not ended.
-type Lasting struct {
+// Active is a fault that has begun and not ended.
+type Active struct {
 	Fault
 	Where string    `json:"where"` // what fails, as in "database shop"
 	Since time.Time `json:"since"`
@@ -85,8 +85,8 @@ type Register struct {
 	log   *zap.Logger
 	every time.Duration
 
-	mu      sync.Mutex
-	lasting map[string]*entry // by where
+	mu     sync.Mutex
+	active map[string]*entry // by where
 }
 
 type entry struct {
@@ -97,7 +97,7 @@ type entry struct {
 // NewRegister returns a register without faults, which logs to log. every is how often
 // it logs a fault that lasts; 0 means Interval.
 func NewRegister(log *zap.Logger, every time.Duration) *Register {
-	return &Register{log: log, every: every, lasting: map[string]*entry{}}
+	return &Register{log: log, every: every, active: map[string]*entry{}}
 }
 
 // Report records the result of one look at something that may fail: its fault, or nil if
@@ -105,10 +105,10 @@ func NewRegister(log *zap.Logger, every time.Duration) *Register {
 func (r *Register) Report(where string, f *Fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.lasting[where]
+	e := r.active[where]
 	if e != nil && (f == nil || f.Kind != e.Kind) {
 		e.series.Passed()
-		delete(r.lasting, where)
+		delete(r.active, where)
 		e = nil
 	}
 	if f == nil {
@@ -117,7 +117,7 @@ func (r *Register) Report(where string, f *Fault) {
 	if e == nil {
 		log := r.log.With(zap.String("kind", string(f.Kind)), zap.String("where", where))
 		e = &entry{series: NewSeries(log, "fault", r.every)}
-		r.lasting[where] = e
+		r.active[where] = e
 	}
 	e.Fault = *f
 	e.series.Failed(zap.String("problem", f.Problem), zap.String("remedy", f.Remedy))
@@ -126,33 +126,33 @@ func (r *Register) Report(where string, f *Fault) {
 // wholeServer are the places of what concerns Postgres as a whole, the widest first.
 var wholeServer = []string{InServer, InControl}
 
-// Lasting returns the faults that last, in the order of where they are. A fault of Postgres as a whole (Upstream) is the cause of
+// Active returns the faults that have not ended, in the order of where they are. A fault of Postgres as a whole (Upstream) is the cause of
 // those of that kind elsewhere, which are left out: they are not looked at, or show the same.
-func (r *Register) Lasting() []Lasting {
+func (r *Register) Active() []Active {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	cause := ""
 	for _, where := range wholeServer {
-		if e := r.lasting[where]; e != nil && e.Kind == Upstream {
+		if e := r.active[where]; e != nil && e.Kind == Upstream {
 			cause = where
 			break
 		}
 	}
-	all := make([]Lasting, 0, len(r.lasting))
-	for where, e := range r.lasting {
+	all := make([]Active, 0, len(r.active))
+	for where, e := range r.active {
 		if cause != "" && where != cause && e.Kind == Upstream {
 			continue
 		}
 		since, count := e.series.Now()
-		all = append(all, Lasting{Fault: e.Fault, Where: where, Since: since, Count: count})
+		all = append(all, Active{Fault: e.Fault, Where: where, Since: since, Count: count})
 	}
-	slices.SortFunc(all, func(a, b Lasting) int { return cmp.Compare(a.Where, b.Where) })
+	slices.SortFunc(all, func(a, b Active) int { return cmp.Compare(a.Where, b.Where) })
 	return all
 }
 
-// Places returns where faults last, those that Lasting leaves out, too, in order.
+// Places returns where faults are, those that Active leaves out, too, in order.
 func (r *Register) Places() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Sorted(maps.Keys(r.lasting))
+	return slices.Sorted(maps.Keys(r.active))
 }

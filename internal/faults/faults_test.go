@@ -32,7 +32,7 @@ func TestASeriesIsAFewLines(t *testing.T) {
 	if got := lines(); !slices.Equal(got, []string{"broken"}) {
 		t.Errorf("after 100 failures: %q", got)
 	}
-	s.told = s.told.Add(-time.Hour)
+	s.logged = s.logged.Add(-time.Hour)
 	s.Failed()
 	s.Failed()
 	if _, count := s.Now(); count != 102 {
@@ -55,7 +55,7 @@ func TestAPlaceHasOneFault(t *testing.T) {
 	r.Report("there", denied)
 	r.Report("there", denied)
 	r.Report("elsewhere", silent)
-	if all := r.Lasting(); len(all) != 2 || all[1].Where != "there" || all[1].Count != 2 || all[1].Fault != *denied {
+	if all := r.Active(); len(all) != 2 || all[1].Where != "there" || all[1].Count != 2 || all[1].Fault != *denied {
 		t.Errorf("lasting: %+v", all)
 	}
 	r.Report("there", silent)
@@ -69,14 +69,14 @@ func TestAPlaceHasOneFault(t *testing.T) {
 }
 
 // TestOneCauseIsOneFault: while Postgres as a whole does not answer, what it said before, or a database did, is not listed
-// beside that. Other kinds are, and what was left out is again as soon as its cause is gone, until a look shows otherwise.
+// next to that. Other kinds are, and what was left out is again as soon as its cause is gone, until a look shows otherwise.
 func TestOneCauseIsOneFault(t *testing.T) {
 	t.Parallel()
 	r := NewRegister(zap.NewNop(), time.Hour)
 	listed := func(when string, want ...string) {
 		t.Helper()
 		var got []string
-		for _, f := range r.Lasting() {
+		for _, f := range r.Active() {
 			got = append(got, f.Where)
 		}
 		if !slices.Equal(got, want) {
@@ -110,8 +110,8 @@ func TestASeriesThatFailsByTurnsIsAFewLines(t *testing.T) {
 		t.Errorf("the log has %d lines: %q", len(got), got)
 	}
 	s.Failed()
-	s.told = s.told.Add(-time.Hour)
-	s.Failed() // it lasts: that is told, and that it ends
+	s.logged = s.logged.Add(-time.Hour)
+	s.Failed() // it lasts: that is logged, and that it ends
 	s.Passed()
 	if got := lines()[2*mostTurns:]; !slices.Equal(got, []string{"broken (still)", "broken (over)"}) {
 		t.Errorf("the log has %q", got)

@@ -15,10 +15,10 @@ type Series struct {
 	what  string // the message of the first line
 	every time.Duration
 
-	mu    sync.Mutex
-	since time.Time // of the first failure
-	told  time.Time // when the last line was written
-	count int       // failures since the first; 0 if the last try succeeded
+	mu     sync.Mutex
+	since  time.Time // of the first failure
+	logged time.Time // when the last line was written
+	count  int       // failures since the first; 0 if the last try succeeded
 
 	turns    int       // beginnings that were logged since from
 	from     time.Time // when the interval began in which turns are counted
@@ -48,23 +48,23 @@ func (s *Series) Failed(fields ...zap.Field) {
 	switch {
 	case s.count == 1:
 		s.since = now
-		if s.quiet = !s.turnLocked(now); s.quiet {
+		if s.quiet = !s.mayLogLocked(now); s.quiet {
 			s.unlogged++
 			return
 		}
-		if s.told = now; s.unlogged > 0 {
+		if s.logged = now; s.unlogged > 0 {
 			fields = append(fields, zap.Int("unlogged", s.unlogged))
 			s.unlogged = 0
 		}
 		s.log.Warn(s.what, fields...)
-	case now.Sub(s.told) >= s.every:
-		s.told, s.quiet = now, false
+	case now.Sub(s.logged) >= s.every:
+		s.logged, s.quiet = now, false
 		s.log.Warn(s.what+" (still)", append(fields, s.lengthLocked(now)...)...)
 	}
 }
 
-// turnLocked reports whether a beginning is to be logged.
-func (s *Series) turnLocked(now time.Time) bool {
+// mayLogLocked reports whether a beginning is to be logged.
+func (s *Series) mayLogLocked(now time.Time) bool {
 	if now.Sub(s.from) >= s.every {
 		s.from, s.turns = now, 0
 	}

@@ -45,7 +45,7 @@ type Guard struct {
 }
 
 // Lost reports whether the table is recorded as guarded, and has no guard: it was dropped
-// or made anew, or its triggers were, or guard add has not come to an end.
+// or recreated, or its triggers were, or guard add has not come to an end.
 func (g Guard) Lost() bool { return len(g.Relations) == 0 }
 
 // Relation is a table with the triggers of a guard.
@@ -54,7 +54,7 @@ type Relation struct {
 	// Writes and Truncates say whether the trigger for rows, and the one for TRUNCATE, is
 	// in force.
 	Writes, Truncates bool
-	// LaterTriggers are triggers that fire behind the one that stamps the rows, and could change
+	// LaterTriggers are triggers that fire after the one that stamps the rows, and could change
 	// the stamp.
 	LaterTriggers []string
 }

@@ -242,7 +242,7 @@ func TestAddByTheOwner(t *testing.T) {
 	}
 }
 
-// TestAddWaitsForTheTable adds a guard while transactions use the table: nobody who comes
+// TestAddWaitsForTheTable adds a guard while transactions use the table: no one who comes
 // later waits for longer than the timeout of its lock.
 func TestAddWaitsForTheTable(t *testing.T) {
 	t.Parallel()

@@ -18,13 +18,13 @@ const (
 	truncateTrigger = "~fencepost_truncate"
 )
 
-// The locks that statements take: nobody reads under an exclusive one.
+// The locks that statements take: no one reads under an exclusive one.
 const (
 	toWrite   = "SHARE ROW EXCLUSIVE"
 	exclusive = "ACCESS EXCLUSIVE"
 )
 
-// present is a trigger of a guard that is there.
+// present is an existing trigger of a guard.
 type present struct {
 	relation  uint32
 	name      string
@@ -32,7 +32,7 @@ type present struct {
 	truncates bool
 	always    bool   // fires also with session_replication_role = replica
 	clone     bool   // made by Postgres, from the trigger of a partitioned table
-	arguments string // in hex, each with a zero byte behind it
+	arguments string // in hex, each with a zero byte after it
 }
 
 // expected is the name that the trigger should have.
@@ -86,7 +86,7 @@ type wanted struct {
 	arguments       []string // of both
 }
 
-// newPlan compares what is there with what should be. Afterwards the transaction is run by
+// newPlan compares what exists with what should. Afterwards the transaction is run by
 // the role that has logged in.
 func newPlan(ctx context.Context, tx pgx.Tx, o Options, all []relation) (plan, error) {
 	w := wanted{arguments: o.arguments()}
@@ -121,7 +121,7 @@ func newPlan(ctx context.Context, tx pgx.Tx, o Options, all []relation) (plan, e
 }
 
 // compare returns a plan without a column. If a trigger has another name than it should, or
-// stands where a copy should, all are made anew.
+// is where a copy should be, all are recreated.
 func (w wanted) compare(all []relation, list []present) plan {
 	p := plan{mode: toWrite}
 	for _, r := range all {
@@ -149,7 +149,7 @@ func (w wanted) compare(all []relation, list []present) plan {
 }
 
 // statements returns those that one trigger of a table needs. Postgres makes copies of row
-// triggers by itself, but somebody may have disabled one.
+// triggers by itself, but someone may have disabled one.
 func (w wanted) statements(r relation, list []present, name string) []string {
 	enable := fmt.Sprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", r.name, quote(name))
 	at := slices.IndexFunc(list, func(t present) bool { return t.relation == r.oid && t.name == name })
@@ -179,7 +179,7 @@ func hexed(arguments []string) string {
 }
 
 // lock locks tables, one after the other. It waits no longer than until some time for all of
-// them together, because everybody else waits behind the locks that it has already.
+// them together, because everyone else waits behind the locks that it has already.
 func lock(ctx context.Context, tx pgx.Tx, tables []string, mode string, until time.Time) error {
 	for _, table := range tables {
 		left := max(time.Until(until), time.Millisecond)

@@ -31,7 +31,7 @@ func (d *database) listed() string {
 	return strings.Join(tables, " ")
 }
 
-// TestAGuardThatIsLostIsListed: the table was dropped, made anew, or lost its triggers. Its
+// TestAGuardThatIsLostIsListed: the table was dropped, recreated, or lost its triggers. Its
 // record can be removed, or the table guarded again.
 func TestAGuardThatIsLostIsListed(t *testing.T) {
 	t.Parallel()

@@ -71,7 +71,7 @@ func TestStampIsTheClaim(t *testing.T) {
 	}
 }
 
-// TestSomeAreLetPass has a guard let pass a role, or everybody: the stamp is NULL, and the
+// TestSomeAreLetPass has a guard let pass a role, or everyone: the stamp is NULL, and the
 // server's log has one line for each transaction.
 func TestSomeAreLetPass(t *testing.T) {
 	t.Parallel()
@@ -272,7 +272,7 @@ func TestClaimNamesItsMistakes(t *testing.T) {
 	}
 }
 
-// TestOnlyWhoWasAdmittedMayClaim, and its triggers refuse everybody else without any right on the schema.
+// TestOnlyWhoWasAdmittedMayClaim, and its triggers refuse everyone else without any right on the schema.
 func TestOnlyWhoWasAdmittedMayClaim(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)

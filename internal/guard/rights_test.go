@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// owned are tables of a role that nobody logs in as and that is no worker's, which writes
+// owned are tables of a role that no one logs in as and that is no worker's, which writes
 // them for others: by foreign keys, and by a function with SECURITY DEFINER.
 var owned = []string{
 	"CREATE ROLE owner", "CREATE ROLE stranger LOGIN", "GRANT CREATE ON SCHEMA public TO owner", "SET ROLE owner",

@@ -52,7 +52,7 @@ const stampSQL = `SELECT c.oid::regclass::text, CASE
 		ELSE '' END
 	FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.oid = ANY($1) AND a.attname = $2 AND a.attnum > 0`
 
-// stampSuits returns an error if the column of the stamp is there, and cannot take it.
+// stampSuits returns an error if the column of the stamp exists, and cannot take it.
 func stampSuits(ctx context.Context, tx pgx.Tx, o Options, all []relation) error {
 	rows, err := tx.Query(ctx, stampSQL, oids(all), o.Stamp, o.Warn || len(o.Except) > 0)
 	if err != nil {
@@ -73,7 +73,7 @@ func stampSuits(ctx context.Context, tx pgx.Tx, o Options, all []relation) error
 	return nil
 }
 
-// unchanged returns an error if a trigger would fire behind the one that stamps the rows.
+// unchanged returns an error if a trigger would fire after the one that stamps the rows.
 func unchanged(ctx context.Context, tx pgx.Tx, all []relation) error {
 	var later []string
 	err := tx.QueryRow(ctx, `SELECT coalesce(array_agg(format('%I on %s', t.tgname, t.tgrelid::regclass) ORDER BY t.tgname, t.tgrelid), '{}')
@@ -84,7 +84,7 @@ func unchanged(ctx context.Context, tx pgx.Tx, all []relation) error {
 		return fmt.Errorf("look for other triggers: %w", err)
 	}
 	if len(later) > 0 {
-		return fmt.Errorf("a trigger fires behind the guard, and could change the stamp: %s. Rename it (ALTER TRIGGER ... RENAME TO), so that its name sorts before %s", strings.Join(later, ", "), rowTrigger)
+		return fmt.Errorf("a trigger fires after the guard, and could change the stamp: %s. Rename it (ALTER TRIGGER ... RENAME TO), so that its name sorts before %s", strings.Join(later, ", "), rowTrigger)
 	}
 	return nil
 }

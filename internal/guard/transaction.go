@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/owner"
 )
 
-// lockTimeout is how long one attempt waits for the locks of all its tables. Everybody else
+// lockTimeout is how long one attempt waits for the locks of all its tables. Everyone else
 // who wants to use the tables waits behind it meanwhile.
 const lockTimeout = time.Second
 

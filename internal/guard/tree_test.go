@@ -109,9 +109,9 @@ func TestTriggersUnderOtherNames(t *testing.T) {
 	}
 }
 
-// TestATriggerBehindAStampIsRefused, and named if it comes later. Without a stamp it does not
+// TestATriggerAfterAStampIsRefused, and named if it comes later. Without a stamp it does not
 // matter.
-func TestATriggerBehindAStampIsRefused(t *testing.T) {
+func TestATriggerAfterAStampIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Shared(t), family...)
 	const later = `CREATE TRIGGER "~zeta" BEFORE INSERT ON public."Child" FOR EACH ROW EXECUTE FUNCTION public.change()`

@@ -1,4 +1,4 @@
-// Package kubernetestest runs a real kube-apiserver for tests, with an etcd of its own behind it.
+// Package kubernetestest runs a real kube-apiserver for tests, with an etcd of its own.
 //
 // There is nothing else of Kubernetes: no kubelet and no controller. The server dies with the test
 // process.
@@ -140,7 +140,7 @@ func (s *Server) Backup(t testing.TB) (backup string) {
 	return backup
 }
 
-// Restore puts a copy in the place of what etcd has, beneath the running server.
+// Restore puts a copy in place of what etcd has, beneath the running server.
 func (s *Server) Restore(t testing.TB, backup string) {
 	t.Helper()
 	s.etcd.Restore(t, backup)
@@ -230,7 +230,7 @@ func start(etcd *etcdtest.Cluster) (*Server, error) {
 
 func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
 
-// writeTokens writes the tokens of users, beside the administrator's: token,user,uid in each line.
+// writeTokens writes the tokens of users, in addition to the administrator's: token,user,uid in each line.
 func (s *Server) writeTokens(more string) error {
 	return os.WriteFile(s.path("tokens"), []byte(Admin+`,admin,admin,"system:masters"`+"\n"+more), 0o600)
 }

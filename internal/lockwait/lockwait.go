@@ -17,7 +17,7 @@ const (
 )
 
 // holdersSQL returns the process ids of the sessions that the backend $1 waits for, and describes them. The
-// id of a prepared transaction is 0. It reads the function behind pg_stat_activity, because any role can lock the view.
+// id of a prepared transaction is 0. It reads the function under pg_stat_activity, because any role can lock the view.
 const holdersSQL = `SELECT coalesce(string_agg(b.pid::text, ',' ORDER BY b.pid), ''),
 	coalesce(string_agg(CASE WHEN b.pid = 0 THEN 'a prepared transaction (pg_prepared_xacts names it)' WHEN a.pid IS NULL THEN format('backend %s', b.pid)
 		ELSE format('backend %s of role "%s" (application "%s", %s, %s %s UTC)', b.pid, pg_get_userbyid(a.usesysid), a.application_name, coalesce(a.state, 'state unknown'),
@@ -66,7 +66,7 @@ type Waits struct {
 	say func(who string)
 
 	mu    sync.Mutex
-	since time.Time // when somebody was first seen
+	since time.Time // when someone was first seen
 	last  string    // who was seen last
 	said  string    // the process ids of those who were said
 }

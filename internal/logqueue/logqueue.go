@@ -34,12 +34,12 @@ type Queue struct {
 	mu      sync.Mutex
 	changed sync.Cond // one of the following has
 	queued  []byte
-	dropped int // lines, that nobody was told of
+	dropped int // lines that were not reported yet
 	expired bool
 	closed  bool
 }
 
-// New returns a Queue that writes to w, one or several whole lines at a time. lost makes the line that tells how many
+// New returns a Queue that writes to w, one or several whole lines at a time. lost makes the line that says how many
 // lines had no room. broken is called with the error of each Write that has failed; it must not log. If the disk is full, what
 // has not been written is tried again until there is room. After any other error it is lost.
 // Close must be called at the end.
@@ -102,7 +102,7 @@ func (q *Queue) add(line []byte) {
 	q.changed.Broadcast()
 }
 
-// Expire has nobody wait for room any more after that time.
+// Expire has no one wait for room any more after that time.
 func (q *Queue) Expire(after time.Duration) {
 	time.AfterFunc(after, func() {
 		q.mu.Lock()

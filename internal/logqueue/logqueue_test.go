@@ -19,7 +19,7 @@ func unbroken(t *testing.T) func(error) {
 	return func(err error) { t.Errorf("Write: %v", err) }
 }
 
-// stalled is a writer that accepts nothing until it goes on. The test waits until it was called.
+// stalled is a writer that accepts nothing until it continues. The test waits until it was called.
 type stalled struct {
 	called, goOn chan struct{}
 	once         sync.Once
@@ -72,8 +72,8 @@ func TestLinesKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForAStalledWriter but those whose lines must not be lost.
-func TestNobodyWaitsForAStalledWriter(t *testing.T) {
+// TestNoOneWaitsForAStalledWriter but those whose lines must not be lost.
+func TestNoOneWaitsForAStalledWriter(t *testing.T) {
 	t.Parallel()
 	w := newStalled()
 	q := New(w, lost, unbroken(t))
@@ -123,7 +123,7 @@ func TestTheEndIsNotHeldUp(t *testing.T) {
 	}
 }
 
-func TestAWriteThatFailsIsToldOf(t *testing.T) {
+func TestAWriteThatFailsIsReported(t *testing.T) {
 	t.Parallel()
 	r, w := io.Pipe()
 	if err := r.Close(); err != nil {

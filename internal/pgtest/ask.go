@@ -17,7 +17,7 @@ type asker struct {
 	idle map[string]*pgx.Conn // by database
 }
 
-// take returns the connection to a database that nobody uses, nil if there is none.
+// take returns the connection to a database that no one uses, nil if there is none.
 func (a *asker) take(db string) *pgx.Conn {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -40,7 +40,7 @@ func (a *asker) give(db string, conn *pgx.Conn) {
 	a.idle[db] = conn
 }
 
-// close closes what nobody uses: for statements that need a database without connections.
+// close closes what no one uses: for statements that need a database without connections.
 func (a *asker) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -103,13 +103,13 @@ func (s *Server) exec(user, db string, statements ...string) error {
 }
 
 // DrainsPatiently has takeovers leave idle backends of that database alone for a minute, instead of 250 ms. Tests of
-// on_stale: discard need that: on a busy machine, a proxy may take longer to let go of its backends.
+// on_stale: discard need that: on a busy machine, a proxy may take longer to release its backends.
 func (s *Server) DrainsPatiently(t testing.TB, db string) {
 	t.Helper()
 	s.Exec(t, Superuser, "postgres", "ALTER DATABASE "+pgx.Identifier{db}.Sanitize()+" SET fencepost.drain_idle = '1min'")
 }
 
-// LockAway keeps everybody from reading relations of the system catalog in a database, as any role can, until release is
+// LockAway keeps everyone from reading relations of the system catalog in a database, as any role can, until release is
 // called. It reads them in a transaction that stays open, and a CREATE RULE of the same role waits for that: it takes the
 // lock before the rights are checked, and all who come later wait behind it.
 func (s *Server) LockAway(t testing.TB, db string, relations ...string) (release func()) {

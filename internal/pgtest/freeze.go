@@ -13,7 +13,7 @@ import (
 )
 
 // Freeze stops all processes of the server, as when its machine hangs: the kernel still
-// accepts connections, and nobody answers. It is thawed when the test ends.
+// accepts connections, and no one answers. It is thawed when the test ends.
 func (s *Server) Freeze(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() { _ = s.signalAll(syscall.SIGCONT) }) // it may have ended

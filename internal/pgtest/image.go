@@ -21,7 +21,7 @@ import (
 // initdbArguments are the arguments for every server; the data directory follows.
 var initdbArguments = []string{"--no-sync", "-A", "trust", "-U", Superuser, "-E", "UTF8", "--locale=C", "-D"}
 
-// imageAge is how long an image is kept that nobody uses.
+// imageAge is how long an image is kept that no one uses.
 const imageAge = 24 * time.Hour
 
 // fill copies an image of a data directory: the roles named in the package's comment and the migrated
@@ -137,7 +137,7 @@ func imageOf(bin string) string {
 }
 
 // keepImage creates the image of a server that was stopped, unless another process was faster, and
-// removes those that nobody has used for imageAge.
+// removes those that no one has used for imageAge.
 func keepImage(image string, s *Server) error {
 	if image == "" {
 		return nil

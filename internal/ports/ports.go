@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Port is a TCP port of 127.0.0.1 that the kernel gives to nobody who asks for any port,
+// Port is a TCP port of 127.0.0.1 that the kernel gives to no one who asks for any port,
 // neither to listen on nor to connect from. Servers that name it can listen on it, also
 // again and again, if they set SO_REUSEADDR: Go's, PostgreSQL, PgBouncer and Consul do.
 // While none listens, connections to it are refused.

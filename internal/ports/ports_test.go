@@ -27,8 +27,8 @@ func TestAServerListensOnItsPortAgain(t *testing.T) {
 	}
 }
 
-// TestAReservedPortIsGivenToNobody leaves sockets only the reserved port to choose from.
-func TestAReservedPortIsGivenToNobody(t *testing.T) {
+// TestAReservedPortIsGivenToNoOne leaves sockets only the reserved port to choose from.
+func TestAReservedPortIsGivenToNoOne(t *testing.T) {
 	p := For(t)
 	only := func(_, _ string, c syscall.RawConn) error {
 		var err error

@@ -98,7 +98,7 @@ func (n *Nodes) Settings() []string {
 	}
 }
 
-// SettingsOf returns what a proxy that is the named node has beside these.
+// SettingsOf returns what a proxy that is the named node has in addition to these.
 func (n *Nodes) SettingsOf(name string) []string {
 	return []string{"FENCEPOST_PROXY_ID=" + name, "FENCEPOST_ELECTION_RAFT_DIR=" + n.Dir(name)}
 }

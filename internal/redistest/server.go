@@ -123,7 +123,7 @@ func plain(answer any) any {
 	return answer
 }
 
-// Pause freezes the server, and returns when it stands still: connections stay open, but it does
+// Pause freezes the server, and returns when it has stopped: connections stay open, but it does
 // not respond.
 func (s *Server) Pause(t testing.TB) {
 	t.Helper()
@@ -175,7 +175,7 @@ func (s *Server) Backup(t testing.TB) (backup string) {
 	return backup
 }
 
-// Restore puts a copy of the data in the place of what the server has, and starts it again.
+// Restore puts a copy of the data in place of what the server has, and starts it again.
 func (s *Server) Restore(t testing.TB, backup string) {
 	t.Helper()
 	s.Kill()

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Pattern is a name, or the beginning of names with a * behind it. Upper and lower case
+// Pattern is a name, or the beginning of names with a * after it. Upper and lower case
 // differ, as in Postgres. The empty Pattern stands for no condition.
 type Pattern string
 

@@ -16,7 +16,7 @@ import (
 // meanwhile.
 const recordTimeout = 3 * time.Second
 
-// auditing is what records refusals beside the metrics.
+// auditing records refusals, in addition to the metrics.
 type auditing struct {
 	log   *auditlog.Log
 	table *rejections.Table

@@ -42,10 +42,10 @@ func NewLoggers(cfg config.Log, log, audit io.Writer) (Loggers, error) {
 	if cfg.Format == "console" {
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
-	untold := zap.ErrorOutput(zapcore.AddSync(io.Discard)) // by default, standard error, which may accept nothing
+	discarded := zap.ErrorOutput(zapcore.AddSync(io.Discard)) // by default, standard error, which may accept nothing
 	return Loggers{
-		Log:   zap.New(zapcore.NewCore(encoder, zapcore.AddSync(log), level), untold),
-		Audit: zap.New(zapcore.NewCore(jsonEncoder.Clone(), zapcore.AddSync(audit), zapcore.InfoLevel), untold).Named("audit"),
+		Log:   zap.New(zapcore.NewCore(encoder, zapcore.AddSync(log), level), discarded),
+		Audit: zap.New(zapcore.NewCore(jsonEncoder.Clone(), zapcore.AddSync(audit), zapcore.InfoLevel), discarded).Named("audit"),
 		level: level,
 	}, nil
 }

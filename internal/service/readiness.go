@@ -168,7 +168,7 @@ func (s *Server) reachUpstream(ctx context.Context) error {
 // does not answer.
 func (s *Server) resources() []election.ResourceStatus {
 	all := s.records.Merge(s.elections.Resources())
-	return admin.Writable(s.metrics.MarkBlocked(all), s.faults.Lasting(), time.Now())
+	return admin.Writable(s.metrics.MarkBlocked(all), s.faults.Active(), time.Now())
 }
 
 // resourcesNow is resources for an operator who asks. What a database without a worker here knows is asked for rarely
@@ -182,7 +182,7 @@ func (s *Server) resourcesNow() []election.ResourceStatus {
 // those that were not asked for longer than health asks the others, unless Postgres does not answer. What one does not say in
 // time stays as it was last known.
 func (s *Server) readAgain(ctx context.Context) (none struct{}, counts time.Duration) {
-	if slices.ContainsFunc(s.faults.Lasting(), func(f faults.Lasting) bool { return f.Where == faults.InServer }) {
+	if slices.ContainsFunc(s.faults.Active(), func(f faults.Active) bool { return f.Where == faults.InServer }) {
 		return none, readyFor
 	}
 	ctx, cancel := context.WithTimeout(ctx, readAgainTimeout)
@@ -239,7 +239,7 @@ func (s *Server) tryLeases(ctx context.Context) error {
 // the start.
 func (s *Server) readiness(ctx context.Context) admin.Readiness {
 	err := s.reached.get(ctx, func(ctx context.Context) (error, time.Duration) { return s.reachUpstream(ctx), readyFor })
-	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Lasting(), RestartPending: s.settings.Pending()}
+	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Active(), RestartPending: s.settings.Pending()}
 	if at, ok := s.settings.Last(); !ok {
 		at = at.UTC().Truncate(time.Millisecond)
 		r.ReloadFailed = &at
@@ -249,7 +249,7 @@ func (s *Server) readiness(ctx context.Context) admin.Readiness {
 	} else {
 		r.Warnings = s.warned.get(ctx, s.fences.warnings)
 	}
-	r.Hosts = s.upstream.Views()
+	r.Hosts = s.upstream.Statuses()
 	r.Warnings = append(s.upstream.Warnings(), r.Warnings...)
 	if err := s.leases.Healthy(); err != nil {
 		r.Election = err.Error()

@@ -25,7 +25,7 @@ func TestAFaultOfTheUpstreamEndsWhenItIsReached(t *testing.T) {
 	if err := s.reachUpstream(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if lasting := s.faults.Lasting(); len(lasting) > 0 {
+	if lasting := s.faults.Active(); len(lasting) > 0 {
 		t.Errorf("it was reached, and these faults last: %+v", lasting)
 	}
 }

@@ -171,13 +171,13 @@ func (s *Server) Reload(ctx context.Context) reload.Result { return s.settings.R
 // showMetrics adds the metrics that are read at each scrape.
 func (s *Server) showMetrics() {
 	s.metrics.Watch(s.resources)
-	s.metrics.WatchFaults(s.faults.Lasting)
+	s.metrics.WatchFaults(s.faults.Active)
 	s.metrics.WatchReady(s.readiness)
-	s.metrics.WatchHosts(s.upstream.Views)
+	s.metrics.WatchHosts(s.upstream.Statuses)
 	s.metrics.WatchProcess(s.process())
 }
 
-// process is what is told of the process itself.
+// process is what is shown of the process itself.
 func (s *Server) process() admin.Process {
 	return admin.Process{
 		Version: s.options.Version, Certificates: s.certificates, LastReload: s.settings.Last,
@@ -242,7 +242,7 @@ func (s *Server) newElections() (*election.Elections, error) {
 	})
 }
 
-// observe is told of every event of the elections.
+// observe is called with every event of the elections.
 func (s *Server) observe(e election.Event) {
 	s.metrics.Observe(e)
 	s.health.Observe(e)

@@ -7,7 +7,7 @@ import (
 )
 
 // SlowMachine reports whether this machine starts processes slowly, as some virtual machines do. Each connection to
-// Postgres is a process, so that tests which run beside each other wait for each other there.
+// Postgres is a process, so that tests that run at the same time wait for each other there.
 var SlowMachine = sync.OnceValue(func() bool {
 	const slow = 2 * time.Millisecond // most machines need half of that to start and end a small process
 	fastest := time.Hour

@@ -94,7 +94,7 @@ type Streams struct {
 	timeout   time.Duration // of the sending of one event
 }
 
-// NewStreams returns streams that nobody follows.
+// NewStreams returns streams that no one follows.
 func NewStreams() Streams { return Streams{make(chan struct{}, mostListeners), sendTimeout} }
 
 // Send sends what next returns until the browser has gone, or next returns nil. It never keeps more than one event for

@@ -33,9 +33,9 @@ func TestThePagesKeepTheirPolicy(t *testing.T) {
 	}
 }
 
-// TestASlowBrowserHoldsUpNobody: it takes one of the places, gets nothing that is kept for it, and others go on. When
-// all places are taken, a browser is told so.
-func TestASlowBrowserHoldsUpNobody(t *testing.T) {
+// TestASlowBrowserHoldsUpNoOne: it takes one of the places, gets nothing that is kept for it, and others continue. When
+// all places are taken, a browser gets an error that says so.
+func TestASlowBrowserHoldsUpNoOne(t *testing.T) {
 	t.Parallel()
 	streams, asked := NewStreams(), make(chan bool, 1)
 	big := []byte(strings.Repeat("x", 1<<20))

@@ -153,7 +153,7 @@ func (e *Ensemble) Backup(t testing.TB) (backup string) {
 	return backup
 }
 
-// Restore puts a copy of the data in the place of what the servers have, and starts them again.
+// Restore puts a copy of the data in place of what the servers have, and starts them again.
 func (e *Ensemble) Restore(t testing.TB, backup string) {
 	t.Helper()
 	for i := range e.servers {

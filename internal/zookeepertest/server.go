@@ -110,7 +110,7 @@ func (s *server) mode() (string, error) {
 	return "", nil
 }
 
-// Pause freezes a server, and returns when it stands still: connections stay open, but it does not
+// Pause freezes a server, and returns when it has stopped: connections stay open, but it does not
 // respond. On a busy machine its threads run on for a while after the signal.
 func (e *Ensemble) Pause(t testing.TB, i int) {
 	t.Helper()

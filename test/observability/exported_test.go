@@ -37,8 +37,10 @@ func exported(t *testing.T) series {
 			Candidacies: []election.CandidacyStatus{{Worker: "w", Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: time.Minute}},
 		}}
 	})
-	m.WatchFaults(func() []faults.Lasting { return nil })
-	m.WatchHosts(func() []upstream.View { return []upstream.View{{Address: "db1:5432", State: upstream.States()[0]}} })
+	m.WatchFaults(func() []faults.Active { return nil })
+	m.WatchHosts(func() []upstream.HostStatus {
+		return []upstream.HostStatus{{Address: "db1:5432", State: upstream.States()[0]}}
+	})
 	m.WatchProcess(admin.Process{
 		Certificates: func() map[string]time.Time { return map[string]time.Time{"tls": time.Now()} },
 		LastReload:   func() (time.Time, bool) { return time.Now(), true },

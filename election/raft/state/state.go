@@ -67,7 +67,7 @@ type Outcome struct {
 	Version uint64 `json:"version,omitempty"`
 }
 
-// Record is what stands under a key.
+// Record is what is stored under a key.
 type Record struct {
 	Text    json.RawMessage `json:"text,omitempty"`
 	Version uint64          `json:"version"` // the index of the entry that wrote it; 0 if there is none
@@ -117,14 +117,14 @@ func (s *State) Apply(index uint64, c Command) Outcome {
 	return Outcome{r.Version}
 }
 
-// View is what stands under a key and what is around it, of one moment.
+// View is what is stored under a key and what is around it, of one moment.
 type View struct {
 	Record Record `json:"record"`
 	Marker string `json:"marker,omitempty"`
 	Index  uint64 `json:"index"` // of the last entry that was applied
 }
 
-// View returns what stands under a key.
+// View returns what is stored under a key.
 func (s *State) View(space, key string) View {
 	v := View{Index: s.Index}
 	if in := s.Spaces[space]; in != nil {

@@ -1,5 +1,5 @@
 // Package auditlog writes the audit log. Identical refusals become one line, and then a
-// summary every Interval for as long as they go on, so that one client in a loop fills
+// summary every Interval for as long as they continue, so that one client in a loop fills
 // neither the disk nor the memory. Each refusal is in a line or counted in one.
 package auditlog
 

@@ -109,7 +109,7 @@ func (f *Flags) write(out io.Writer, found interface {
 }
 
 // Cancelling has the end of a context cancel the statement at the server, which would otherwise
-// go on reading a table.
+// continue reading a table.
 func Cancelling(cfg *pgx.ConnConfig) {
 	cfg.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: cancelTimeout}

@@ -12,7 +12,7 @@ type kind string
 const (
 	// late: it was not visible to the grant of the next epoch.
 	late kind = "late"
-	// neverGranted: the ledger has no grant of the epoch to anybody.
+	// neverGranted: the ledger has no grant of the epoch to anyone.
 	neverGranted kind = "never_granted"
 )
 
@@ -42,7 +42,7 @@ type term struct {
 // judge judges the rows of one resource's tables.
 type judge struct {
 	grants []evidence.Grant // in the order of their epochs
-	terms  map[int64]term   // without those that nobody held
+	terms  map[int64]term   // without those that no one held
 }
 
 // newJudge returns a judge by the ledger of a resource. now is an id above that of every
@@ -73,7 +73,7 @@ func newJudge(grants []evidence.Grant, now evidence.Xid, since time.Time) judge 
 	return j
 }
 
-// settled returns what need not be told apart by transactions.
+// settled returns what need not be distinguished by transactions.
 func (j judge) settled() evidence.Settled {
 	s := make(evidence.Settled)
 	for epoch, t := range j.terms {
@@ -121,7 +121,7 @@ func (j judge) rows(t evidence.Facts, r evidence.Rows, granted map[int64]bool) v
 	return found(t, *r.Xid, of.next)
 }
 
-// unknown judges rows with a stamp that the ledger does not have, or that nobody held.
+// unknown judges rows with a stamp that the ledger does not have, or that no one held.
 func (j judge) unknown(t evidence.Facts, stamp int64, x evidence.Xid) verdict {
 	if len(j.grants) > 0 && stamp > 0 && stamp < j.grants[0].Epoch {
 		first := j.grants[0]

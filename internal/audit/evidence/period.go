@@ -29,7 +29,7 @@ type Order struct {
 	Kind    string     `json:"kind"`
 	Worker  string     `json:"worker,omitempty"`
 	Until   *time.Time `json:"until,omitempty"`
-	Epoch   int64      `json:"epoch,omitempty"` // that it gave to nobody
+	Epoch   int64      `json:"epoch,omitempty"` // that it gave to no one
 	AskedBy string     `json:"asked_by"`
 	Role    string     `json:"role"`
 	Reason  string     `json:"reason,omitempty"`

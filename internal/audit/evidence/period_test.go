@@ -19,7 +19,7 @@ func TestAPeriodHasWhatHappenedInIt(t *testing.T) {
 	d.grant()
 	d.grant()
 	d.control("SELECT fencepost.pause(1, 'ops', 'because', '1s', '1s')", "SELECT fencepost.register('mail')", "SELECT fencepost.pause(2, 'ops', '', '1s', '1s')")
-	// Epoch n was granted n hours after the beginning; 1 to 3 to workers, 4 to nobody by the order.
+	// Epoch n was granted n hours after the beginning; 1 to 3 to workers, 4 to no one by the order.
 	begin := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	d.s.Exec(t, pgtest.Superuser, d.name, "UPDATE fencepost.grants SET granted_at = '2026-03-02 00:00:00+00'::timestamptz + epoch * interval '1 h'",
 		"UPDATE fencepost.orders SET asked_at = '2026-03-02 04:00:00+00'")

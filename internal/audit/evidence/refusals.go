@@ -27,7 +27,7 @@ type Refusal struct {
 	Kind        string    `json:"kind"` // discarded, or why they were refused
 	Write       bool      `json:"write"`
 	SQLState    string    `json:"sqlstate"`
-	Fingerprint string    `json:"fingerprint"` // empty: the statements are not told apart
+	Fingerprint string    `json:"fingerprint"` // empty: the statements are not distinguished
 	Count       int64     `json:"count"`
 	First       time.Time `json:"first"`
 	Last        time.Time `json:"last"`

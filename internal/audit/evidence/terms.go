@@ -17,7 +17,7 @@ import (
 type Term struct {
 	Resource string     `json:"resource"`
 	Epoch    int64      `json:"epoch"`
-	Worker   string     `json:"worker,omitempty"` // empty: the epoch was given to nobody
+	Worker   string     `json:"worker,omitempty"` // empty: the epoch was given to no one
 	From     time.Time  `json:"from"`
 	To       *time.Time `json:"to,omitempty"` // of the next grant; nil: the epoch is current
 	Source   string     `json:"source"`       // the lease service, or operator

@@ -108,7 +108,7 @@ func verify(ctx context.Context, s *evidence.Session, t evidence.Table, since ti
 		r.problem("the trigger that stamps its rows is missing or disabled: run fencepost guard add again")
 	}
 	for _, name := range t.LaterTriggers {
-		r.problem(fmt.Sprintf("trigger %s fires behind the one that stamps its rows, and may change the stamp", name))
+		r.problem(fmt.Sprintf("trigger %s fires after the one that stamps its rows, and may change the stamp", name))
 	}
 	ledger, err := s.Ledger(ctx)
 	if err != nil {
@@ -170,7 +170,7 @@ func read(ctx context.Context, s *evidence.Session, t evidence.Table, settled ev
 }
 
 // grantedSince returns the epochs that workers of a resource have been granted by now: grants
-// go on while a table is read.
+// continue while a table is read.
 func grantedSince(ctx context.Context, s *evidence.Session, resource string) (map[int64]bool, error) {
 	ledger, err := s.Ledger(ctx)
 	if err != nil {

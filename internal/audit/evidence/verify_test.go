@@ -112,7 +112,7 @@ func says(t *testing.T, r *evidence.Report) (text, ends string) {
 	}
 }
 
-// state is one of a database that the report must tell apart from others: how the report ends, and
+// state is one of a database that the report must distinguish from others: how the report ends, and
 // what it says.
 type state struct {
 	plant func(d *database)

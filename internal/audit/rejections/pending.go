@@ -158,7 +158,7 @@ func (p *pending) take(database string) batch {
 }
 
 // expire removes the entries without a count of minutes that are over. Those of the present minute
-// stay, because its limits go on to apply.
+// stay, because its limits continue to apply.
 func (p *pending) expire(now time.Time) {
 	for k, e := range p.entries {
 		if e.Count > 0 || k.minute >= minuteOf(now) {

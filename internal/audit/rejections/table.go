@@ -3,7 +3,7 @@
 //
 // The audit log has each rejection; the table is a summary that fencepost audit shows. So nothing
 // ever waits for it: rejections are added up in memory, within limits, and written every few
-// seconds on a connection of its own, which is closed afterwards. Nobody else's work shares
+// seconds on a connection of its own, which is closed afterwards. No one else's work shares
 // it, and it does not keep a database from being dropped. What finds no room, or cannot be written,
 // is counted (Unrecorded).
 package rejections
@@ -72,7 +72,7 @@ type Config struct {
 	Gone func(error) bool
 	// Open returns the databases in use. Old rows are deleted in them.
 	Open func() []string
-	// Unrecorded is told of rejections that are in the audit log only. It does not block.
+	// Unrecorded is called with rejections that are in the audit log only. It does not block.
 	Unrecorded func(why Reason, rejections int64)
 	Log        *zap.Logger
 }

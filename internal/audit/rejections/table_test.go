@@ -177,9 +177,9 @@ func TestEachRoleHasRowsOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestALockedTableDelaysNobody: what is refused meanwhile is recorded later, once, and the log has a
+// TestALockedTableDelaysNoOne: what is refused meanwhile is recorded later, once, and the log has a
 // line when it begins and one when it ends.
-func TestALockedTableDelaysNobody(t *testing.T) {
+func TestALockedTableDelaysNoOne(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	r := newRecording(t, s, s.Database(t))

@@ -25,7 +25,7 @@ import (
 const (
 	// Every is the longest time between two looks.
 	Every = 5 * time.Second
-	// soonest is the shortest time between two looks, which somebody asked for.
+	// soonest is the shortest time between two looks, which someone asked for.
 	soonest = time.Second
 	// leaseEvery is how often the lease service is tried while nothing is known to be wrong
 	// with it, because that costs it writes. What goes wrong in the elections, or in what watches the lease
@@ -66,7 +66,7 @@ type Config struct {
 	// Watched says what is wrong with the lease service, as far as that is known without asking it.
 	Watched   func() error
 	Resources func() []election.ResourceStatus
-	// Dropped is told, again and again, of each database of a resource that the server does
+	// Dropped is called, again and again, for each database of a resource that the server does
 	// not have any more.
 	Dropped func(database string)
 	// Record reads what a database knows of its resources.
@@ -82,7 +82,7 @@ type Checker struct {
 	fenced     map[string]time.Time // databases that have the schema, by when they are to be asked for their resources
 	leasesAt   time.Time            // when the lease service was last tried
 	loggedIn   chan struct{}
-	shut       bool // Postgres lets nobody log in, as far as the last login has shown
+	shut       bool // Postgres lets no one log in, as far as the last login has shown
 }
 
 // New returns a Checker, which Run starts.
@@ -90,7 +90,7 @@ func New(cfg Config) *Checker {
 	return &Checker{cfg: cfg, wake: make(chan struct{}, 1), loggedIn: make(chan struct{}), fenced: map[string]time.Time{}}
 }
 
-// Observe is told of what happens in the elections. It does not block.
+// Observe is called with the events of the elections. It does not block.
 func (c *Checker) Observe(e election.Event) {
 	if e.Kind == election.EventFailed {
 		c.Suspect()
@@ -256,7 +256,7 @@ func (c *Checker) Examined(database string, err error) {
 
 func (c *Checker) examined(ctx context.Context, database string, err error) {
 	switch {
-	case store.Gone(err): // nobody can name a database that does not exist
+	case store.Gone(err): // no one can name a database that does not exist
 		c.cfg.Dropped(database)
 		fallthrough
 	case err == nil:

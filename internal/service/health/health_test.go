@@ -27,7 +27,7 @@ func TestALeaseServiceThatCannotBeWatchedIsTriedAtTheNextLook(t *testing.T) {
 	want := func(when string, tried, lasting int) {
 		t.Helper()
 		c.lookAtLeases(t.Context(), false)
-		if got := len(c.cfg.Faults.Lasting()); tries != tried || got != lasting {
+		if got := len(c.cfg.Faults.Active()); tries != tried || got != lasting {
 			t.Errorf("%s: tried %d times, with %d faults; want %d and %d", when, tries, got, tried, lasting)
 		}
 	}
@@ -54,7 +54,7 @@ func TestADatabaseThatAnswersNothingHidesNoOther(t *testing.T) {
 	if !c.login(t.Context(), []string{locked, free}, nil) || !c.LoggedIn() {
 		t.Error("the control role cannot log in")
 	}
-	if found := register.Lasting(); len(found) != 0 {
+	if found := register.Active(); len(found) != 0 {
 		t.Errorf("the faults are %+v", found)
 	}
 }

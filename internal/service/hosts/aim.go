@@ -15,7 +15,7 @@ import (
 // new one does not answer.
 type Aim struct {
 	// At is the address of the primary, as the operator says; "" if he does not. If several hosts
-	// accept writes on the newest timeline, nothing else tells which of them it is.
+	// accept writes on the newest timeline, nothing else shows which of them it is.
 	At string
 	// Reads means that the command changes nothing, so that it may act at any primary.
 	Reads bool
@@ -30,7 +30,7 @@ func (a Aim) take(ctx context.Context, servers *upstream.Servers) (upstream.Prim
 		return upstream.Primary{}, fmt.Errorf("--at is %s, which is not in upstream.address: %s", a.At, strings.Join(servers.Addresses(), ", "))
 	}
 	primary, err := servers.Primary(ctx)
-	views := servers.Views()
+	views := servers.Statuses()
 	if err != nil || views == nil {
 		return primary, err
 	}
@@ -57,8 +57,8 @@ func (a Aim) take(ctx context.Context, servers *upstream.Servers) (upstream.Prim
 	return primary, nil
 }
 
-// warn names the hosts that accept writes beside the one to act at: the command has no effect there.
-func (a Aim) warn(at string, views []upstream.View) {
+// warn names the hosts that accept writes in addition to the one to act at: the command has no effect there.
+func (a Aim) warn(at string, views []upstream.HostStatus) {
 	for _, v := range views {
 		if v.State == upstream.SecondPrimary || v.State == upstream.FormerPrimary {
 			fmt.Fprintf(a.Warnings, "warning: %s %s. The command acts at %s only: whoever leads at %[1]s goes on\n", v.Address, v.Is, at)
@@ -67,7 +67,7 @@ func (a Aim) warn(at string, views []upstream.View) {
 }
 
 // elsewhere is the error of a command whose --at is not the host that would be taken.
-func elsewhere(at, taken string, others, views []upstream.View) error {
+func elsewhere(at, taken string, others, views []upstream.HostStatus) error {
 	if len(others) == 0 {
 		return fmt.Errorf("--at is %s, but %s is the primary, and %s", at, taken, is(views, at))
 	}
@@ -80,7 +80,7 @@ func elsewhere(at, taken string, others, views []upstream.View) error {
 
 // doubtful is the error of a command that changes nothing, because hosts other than the one to act
 // at may be the primary.
-func doubtful(at string, may []upstream.View) error {
+func doubtful(at string, may []upstream.HostStatus) error {
 	choice := fmt.Sprintf("If %s is the primary, run the command again with --at %[1]s", at)
 	for _, v := range seconds(may) {
 		choice += fmt.Sprintf("; if %s is, with --at %[1]s", v.Address)
@@ -89,7 +89,7 @@ func doubtful(at string, may []upstream.View) error {
 }
 
 // reasons says what each of the hosts is, and what follows from that.
-func reasons(of []upstream.View, follows string) string {
+func reasons(of []upstream.HostStatus, follows string) string {
 	all := make([]string, len(of))
 	for i, v := range of {
 		all[i] = v.Address + " " + v.Is
@@ -109,7 +109,7 @@ func (a Aim) confirm(ctx context.Context, servers *upstream.Servers, acted upstr
 	if demoted := context.Cause(acted.Tenure); demoted != nil {
 		return fmt.Errorf("the command was given at host %s, but %w. What it may have changed there does not count: run it again", acted.Address, demoted)
 	}
-	views := servers.Views()
+	views := servers.Statuses()
 	if views == nil || a.Reads && err == nil {
 		return err
 	}
@@ -134,29 +134,29 @@ func (a Aim) confirm(ctx context.Context, servers *upstream.Servers, acted upstr
 }
 
 // rivals are the hosts that may be the primary in place of the one that is taken for it.
-func rivals(views []upstream.View) []upstream.View {
-	return slices.DeleteFunc(slices.Clone(views), func(v upstream.View) bool {
+func rivals(views []upstream.HostStatus) []upstream.HostStatus {
+	return slices.DeleteFunc(slices.Clone(views), func(v upstream.HostStatus) bool {
 		return v.State != upstream.Unreachable && v.State != upstream.SecondPrimary && v.State != upstream.OtherSystem
 	})
 }
 
 // seconds are the hosts that accept writes on the timeline of the one that is taken for the primary,
 // which is taken for it only because it comes first.
-func seconds(views []upstream.View) []upstream.View {
-	return slices.DeleteFunc(slices.Clone(views), func(v upstream.View) bool { return v.State != upstream.SecondPrimary })
+func seconds(views []upstream.HostStatus) []upstream.HostStatus {
+	return slices.DeleteFunc(slices.Clone(views), func(v upstream.HostStatus) bool { return v.State != upstream.SecondPrimary })
 }
 
-func viewOf(views []upstream.View, address string) upstream.View {
+func viewOf(views []upstream.HostStatus, address string) upstream.HostStatus {
 	for _, v := range views {
 		if v.Address == address {
 			return v
 		}
 	}
-	return upstream.View{Address: address, Is: "is unknown"}
+	return upstream.HostStatus{Address: address, Is: "is unknown"}
 }
 
 // is says what a host is.
-func is(views []upstream.View, address string) string {
+func is(views []upstream.HostStatus, address string) string {
 	v := viewOf(views, address)
 	return v.Address + " " + v.Is
 }

@@ -58,17 +58,17 @@ func (next seen) follows(before seen) seen {
 	if !granted && !before.settled() && !next.settled() {
 		next.wanted = before.wanted
 	}
-	if same := before.State == next.State && before.Epoch == next.Epoch; same && (next.StateSince == nil || next.State.Wanted() && before.since.Before(next.since)) {
+	if same := before.State == next.State && before.Epoch == next.Epoch; same && (next.StateSince == nil || next.State.LacksLeader() && before.since.Before(next.since)) {
 		next.since = before.since
 	}
 	return next
 }
 
 // settled reports whether it is known that somebody leads, or that nobody is meant to.
-func (r seen) settled() bool { return r.State == election.Led && r.SaysLed || r.State.Rests() }
+func (r seen) settled() bool { return r.State == election.Led && r.SaysLed || r.State.NeedsNoLeader() }
 
 // doubted is how long a database must say that nobody leads until that counts more than a lease at another proxy. After a
-// grant, the database is told within about a second.
+// grant, the database has it within about a second.
 const doubted = 5 * time.Second
 
 // outdated is how old a reading may be. Those of a database that answers are not older than about a minute.
@@ -190,7 +190,7 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		if row.overrides(s, from.at) {
 			row.stateOf(s, now, from.at)
 		}
-		if s.State == election.Led && s.Local || s.State.Rests() {
+		if s.State == election.Led && s.Local || s.State.NeedsNoLeader() {
 			row.wanted = now
 			from.rows[s.Resource] = row
 		}
@@ -225,7 +225,7 @@ func (r seen) overrides(s *election.ResourceStatus, at time.Time) bool {
 	switch s.State {
 	case election.Led:
 		// The worker of the recorded epoch has its lease again, but its proxy keeps on saying that it does not lead.
-		return !s.Local && !r.Uncertain && r.State.Wanted() && at.Sub(r.since) >= doubted && at.Sub(s.StateSince) >= doubted
+		return !s.Local && !r.Uncertain && r.State.LacksLeader() && at.Sub(r.since) >= doubted && at.Sub(s.StateSince) >= doubted
 	case election.Paused:
 		return r.State != election.Paused && len(s.Candidacies) == 0 && newer
 	case election.Absent, election.Idle:
@@ -258,7 +258,7 @@ func (r seen) stateOf(s *election.ResourceStatus, now, at time.Time) {
 // prolong makes s count from when nobody was known to lead, if the database has shown that before. A proxy sees only that the
 // worker of the recorded epoch has its lease again, which begins no lead while its grant is blocked.
 func (r seen) prolong(s *election.ResourceStatus, now time.Time) {
-	if !s.State.Wanted() || !r.wants() || now.Sub(r.wanted) <= s.Leaderless {
+	if !s.State.LacksLeader() || !r.wants() || now.Sub(r.wanted) <= s.Leaderless {
 		return
 	}
 	s.Leaderless = now.Sub(r.wanted)
@@ -268,4 +268,4 @@ func (r seen) prolong(s *election.ResourceStatus, now time.Time) {
 }
 
 // wants reports whether somebody should lead, and nobody is known to.
-func (r seen) wants() bool { return r.Uncertain || r.State.Wanted() }
+func (r seen) wants() bool { return r.Uncertain || r.State.LacksLeader() }

@@ -9,9 +9,9 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// TestWhatTheDatabaseKnowsBesides: a proxy shows resources without a worker of its own, and knows of workers elsewhere that
+// TestWhatElseTheDatabaseKnows: a proxy shows resources without a worker of its own, and knows of workers elsewhere that
 // want to lead. It shows nothing old as current.
-func TestWhatTheDatabaseKnowsBesides(t *testing.T) {
+func TestWhatElseTheDatabaseKnows(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	row := func(resource string, s election.State) seen {
@@ -128,7 +128,7 @@ func TestOfAPauseTheNewerReadingCounts(t *testing.T) {
 }
 
 // TestALeaseThatGivesNoLeadEndsNoWait: the lease passes between workers of which none is granted an epoch, among them the one that
-// led last. Since when nobody leads stays the same, at the proxies as well, until somebody leads or nobody is meant to.
+// led last. Since when no one leads stays the same, at the proxies as well, until someone leads or no one is meant to.
 func TestALeaseThatGivesNoLeadEndsNoWait(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -1,4 +1,4 @@
-// Package recorded tells what a database records of its resources, for the command status.
+// Package recorded reads what a database records of its resources, for the command status.
 package recorded
 
 import (
@@ -32,7 +32,7 @@ type Row struct {
 	StateSince         *time.Time // nil: not known
 	Worker             string     // that was granted Epoch, at GrantedAt
 	Proxy              string     // through which that worker is connected, "" if it is not
-	Epoch              int64      // 0: nobody ever led
+	Epoch              int64      // 0: no one ever led
 	GrantedAt          *time.Time
 	LeaseLeft          *time.Duration // of a lease that is in the database
 	Guards             int            // how many tables it guards
@@ -86,7 +86,7 @@ func read(ctx context.Context, conn *pgx.Conn, blockers blockersSQL, where strin
 	})
 }
 
-// readProxies reads which proxies have said that they are there, the newest first.
+// readProxies reads which proxies have said that they are alive, the newest first.
 func readProxies(ctx context.Context, conn *pgx.Conn) ([]admin.OtherProxy, error) {
 	rows, err := conn.Query(ctx, `SELECT x.name, x.seen, extract(epoch FROM pg_catalog.clock_timestamp() - x.seen)::float8,
 			pg_catalog.count(k.worker) FILTER (WHERE k.state = 'leading'), pg_catalog.count(k.worker)

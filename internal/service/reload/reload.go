@@ -34,7 +34,7 @@ type Reloader struct {
 	// whether or not the configuration has changed. Its error says which cannot be used.
 	Before func() error
 	// Load reads and validates the configuration. It runs in a goroutine of its own, because a file may
-	// never be read to its end, such as a named pipe, or one on a server that does not answer. Nobody
+	// never be read to its end, such as a named pipe, or one on a server that does not answer. No one
 	// waits for that goroutine for longer than ReadTimeout, and there is only one at a time.
 	Load func() (config.Config, error)
 	// Apply is called with the new configuration when it has become current, for whatever
@@ -48,7 +48,7 @@ type Reloader struct {
 	last    atomic.Pointer[attempt]
 	pending atomic.Pointer[[]string]
 	turn    sync.Mutex  // held during a reload
-	reading chan loaded // of a Load that nobody waits for any more; nil if there is none
+	reading chan loaded // of a Load that no one waits for any more; nil if there is none
 }
 
 // attempt is a read of the configuration.
@@ -88,7 +88,7 @@ func (r *Reloader) Pending() []string {
 	return nil
 }
 
-// Current returns the configuration in effect. Nobody may change it.
+// Current returns the configuration in effect. No one may change it.
 func (r *Reloader) Current() *config.Config { return r.current.Load() }
 
 // load calls Load, and waits for its result for at most ReadTimeout, or until ctx ends.

@@ -24,5 +24,5 @@ var (
 // Cat returns messages as one piece.
 func Cat(messages ...[]byte) []byte { return slices.Concat(messages...) }
 
-// Batch returns messages with a Sync behind them as one piece.
+// Batch returns messages with a Sync after them as one piece.
 func Batch(messages ...[]byte) []byte { return append(Cat(messages...), Sync()...) }
