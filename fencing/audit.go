@@ -59,7 +59,7 @@ func (r *Rejection) Summary() string {
 	return strings.Replace(refused, " refused", " would be refused", 1)
 }
 
-// Auditor is told of each refused statement. Calls come one at a time, in the order in
+// Auditor receives each refused statement. Calls come one at a time, in the order in
 // which each session's statements were refused, after the client got its reply. A slow
 // Auditor delays the sessions whose statements are refused, and no others. It must not
 // keep state that is only good while the session lasts.
@@ -74,7 +74,7 @@ type RejectionKind uint8
 const (
 	// KindStale: the statement belongs to an epoch that is over. Only this kind counts as a stale write.
 	KindStale RejectionKind = iota
-	// KindOrdered: an operator's order has ended the epoch of the statement, and nobody was granted one since.
+	// KindOrdered: an operator's order has ended the epoch of the statement, and no one was granted one since.
 	KindOrdered
 	// KindStartOver: the worker leads, and its connection or its transaction did not know that yet.
 	KindStartOver
@@ -161,7 +161,7 @@ func (k RejectionKind) Summary(write bool) string {
 	}
 }
 
-// Finding is what a refused registration has found in the database. Nobody but the database
+// Finding is what a refused registration has found in the database. No one but the database
 // knows it at that moment.
 type Finding struct {
 	Epoch    Epoch  // the worker's own, as far as the connection, the proxy or the ledger knows

@@ -42,7 +42,7 @@ type Status struct {
 	// worker was silent), and that no other candidacy is known to have been granted a
 	// higher one. Role is then Follower.
 	Lapsed bool
-	// Vacant means that nobody holds the lease because its last holder was silent. Such
+	// Vacant means that no one holds the lease because its last holder was silent. Such
 	// a lease is acquired only on demand (see Candidacy.CampaignOnDemand).
 	Vacant bool
 	// Removed means that an operator has removed the resource. Role is then Superseded.
@@ -122,10 +122,10 @@ type Member interface {
 	Activity() (reads uint64, owed bool)
 	// StatusChanged announces that Candidacy.Status has a new value. It is called after
 	// the value has been stored. When the candidacy is superseded, the member ends its
-	// server backend at once and tells its client at the next use.
+	// server backend at once and sends its client the error at the next use.
 	StatusChanged()
 	// EpochEnds says that a grant waits for the backends that are registered under e or an older epoch. A member
-	// whose backend is one of them ends as soon as it is at rest, and tells its client at the next use.
+	// whose backend is one of them ends as soon as it is at rest, and sends its client the error at the next use.
 	EpochEnds(e Epoch)
 }
 
@@ -163,7 +163,7 @@ type Candidacy interface {
 	// that its client had read that at another: it had sent something by then.
 	AnnouncementRead(e Epoch, sent, read time.Time)
 	// KnewAt reports whether, before the given time, a client of the worker had read that e
-	// was announced, or the epoch directly before e, so that nobody else held one between
+	// was announced, or the epoch directly before e, so that no one else held one between
 	// them. It is false again from the moment when another connection of the worker ends
 	// because it is superseded, until e is announced again.
 	KnewAt(e Epoch, at time.Time) bool

@@ -80,7 +80,7 @@ var WriteWithChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "what shares a text or a batch with SET or RESET of fencepost.resource or fencepost.token may only read, except in the block that SET LOCAL chooses for",
 	Detail:   "{}",
-	Hint:     "Send it by itself, before or behind that.",
+	Hint:     "Send it by itself, before or after that.",
 	Usage:    true,
 }
 
@@ -103,7 +103,7 @@ var UnreadableChoiceRefusal = &Refusal{
 	Usage:    true,
 }
 
-// ChosenParameterRefusal is the refusal of a SET of fencepost.<name>, which is about the resource
+// ChosenParameterRefusal is the refusal of a SET of fencepost.<name>, which concerns the resource
 // of the startup, while another one is chosen.
 func ChosenParameterRefusal(name string) *Refusal {
 	return &Refusal{

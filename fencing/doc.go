@@ -53,12 +53,12 @@
 //     fence table.
 //   - term: what a proxy knows about a lease that it holds.
 //   - false alarm: a lease that was released because its worker seemed unresponsive, although
-//     the worker became active again before anybody else was granted an epoch.
+//     the worker became active again before anyone else was granted an epoch.
 //   - heartbeat: whatever a worker sends to keep its promise to send something at regular
 //     times.
 //   - status: the state of a candidacy (Status): its role and its epoch.
 //   - announce: to let a connection know the epoch under which it may write. That
-//     connection, and its worker, have then been told.
+//     connection, and its worker, then know it.
 //   - stale: below the highest recorded epoch. A worker whose epoch is stale is
 //     superseded.
 //   - registered: of a backend, that it is in the backend registry under an epoch, so that it may
@@ -79,10 +79,10 @@
 //   - marker: the key or row in which a lease service keeps its instance id, which is
 //     another one in each life that is known to be one.
 //   - generation: the number of the life in which an award was made; see Award.InstanceID.
-//   - order: what an operator has told the fence to do: evict a worker, pause or resume a
+//   - order: what an operator has had the fence do: evict a worker, pause or resume a
 //     resource, hand one over, remove one, prune the ledger. The database keeps all orders.
-//   - bar: an order that keeps a worker, or everybody, from being granted an epoch.
-//   - offer: an order that hands a resource over to one worker: for a while nobody else is
+//   - bar: an order that keeps a worker, or everyone, from being granted an epoch.
+//   - offer: an order that hands a resource over to one worker: for a while no one else is
 //     granted an epoch, and the leader stops for it.
 //   - catalog: a snapshot of the objects that names in a database refer to. Reads are
 //     proven harmless from it.

@@ -1,6 +1,6 @@
 package fencing
 
-// Ending says how a term has ended, as far as the proxy knows that was granted the next epoch.
+// Ending says how a term has ended, as far as the proxy of the next leader knows.
 type Ending string
 
 // The endings of terms.

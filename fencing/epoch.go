@@ -19,7 +19,7 @@ type Award struct {
 	Source      string // the provider that made the award: "postgres", "consul", "etcd", "redis", "zookeeper"
 	// InstanceID identifies the instance of the lease service in which Index counts. It
 	// changes when the service is restored or rebuilt. The fence schema numbers the
-	// instances of a source in the order in which it first sees them, before anybody
+	// instances of a source in the order in which it first sees them, before anyone
 	// asks for a lease from them; that number is the award's generation.
 	InstanceID string
 	Index      int64 // order of awards within the instance
@@ -42,7 +42,7 @@ type Term struct {
 	TrustedUntil time.Duration
 }
 
-// SourceOperator is the source of an epoch that an operator gave to nobody.
+// SourceOperator is the source of an epoch that an operator gave to no one.
 const SourceOperator = "operator"
 
 // SourceToken is the source of awards that workers bring themselves: the index of each is its
@@ -65,9 +65,9 @@ type Record struct {
 	Index       int64
 	GrantedAt   time.Time
 	// Unconfirmed means that a failover may lose the grant, because the synchronous standbys
-	// are not known to have confirmed it. Nobody was told of such an epoch, as far as this
+	// are not known to have confirmed it. Such an epoch was announced to no one, as far as this
 	// proxy knows.
 	Unconfirmed bool
-	// Guards is how many tables the resource guards: if any, its checks set a claim.
+	// Guards is how many tables the resource guards.
 	Guards int
 }

@@ -56,7 +56,7 @@ func MemberRefusal(user string) *Refusal {
 	}
 }
 
-// RetiredRefusal is what the client of a session is told whose backend was ended for a grant that was then given up.
+// RetiredRefusal ends a session whose backend was ended for a grant that was then given up.
 var RetiredRefusal = &Refusal{
 	SQLState: "57P01",
 	Message:  "terminating connection due to administrator command",
@@ -65,7 +65,7 @@ var RetiredRefusal = &Refusal{
 	Verbatim: true,
 }
 
-// LostRegistrationRefusal is what the client of a session is told whose backend the registry does not know any more.
+// LostRegistrationRefusal ends a session whose backend is no longer in the registry.
 var LostRegistrationRefusal = &Refusal{
 	SQLState: StateNoFence,
 	Message:  "the database has lost the registration of this connection, so that its writes could not be fenced",
@@ -161,13 +161,13 @@ func MissingResourceRefusal(user string) *Refusal {
 // SupersededHint is the hint of ZF001.
 const SupersededHint = "Another worker leads. Stop what this worker was doing. Connect again only to start over from the current state of the database."
 
-// EvictedHint is the hint of ZF001 where nobody leads, because an operator ended the lead.
+// EvictedHint is the hint of ZF001 where no one leads, because an operator ended the lead.
 // In SQL both are fencepost.superseded_hint.
 const EvictedHint = "An operator ended the lead of this worker. Stop what this worker was doing. Connect again only to start over from the current state of the database."
 
 // HintSuperseded returns the hint of ZF001 for a worker that this record superseded.
 func HintSuperseded(by Record) string {
-	if by.Worker == "" && by.Source != "" { // nobody has the epoch
+	if by.Worker == "" && by.Source != "" { // no one has the epoch
 		return EvictedHint
 	}
 	return SupersededHint
@@ -198,7 +198,7 @@ func databaseWord(name string) string {
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:@%+=,/][A-Za-z0-9_.:@%+=,/-]*$`)
 
-// RemovedRefusal tells a worker that has not led that an operator has removed the resource.
+// RemovedRefusal is the refusal of a worker that has not led, after an operator has removed the resource.
 func RemovedRefusal(resource, worker string) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
@@ -208,7 +208,7 @@ func RemovedRefusal(resource, worker string) *Refusal {
 	}
 }
 
-// SupersededRefusal tells a worker that its candidacy is over.
+// SupersededRefusal is the refusal of a worker whose candidacy is over.
 func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusal {
 	if st.Removed && st.Epoch == 0 {
 		return RemovedRefusal(resource, worker)
@@ -293,7 +293,7 @@ func UnguardedRefusal(resource string) *Refusal {
 	}
 }
 
-// WaitNotice tells a client that waits to lead a resource for whom it waits, and why. Only
+// WaitNotice says which worker a client that waits to lead a resource waits for, and why. Only
 // its message and hint are used.
 func WaitNotice(resource string, st *Status, t *Trouble) *Refusal {
 	r := &Refusal{Message: "waiting to lead resource " + strconv.QuoteToASCII(resource)}
@@ -325,7 +325,7 @@ var PoolerRefusal = &Refusal{
 }
 
 // UnidentifiedBackendRefusal refuses a backend that did not say which one it is, but failed with an error: without its process id
-// it cannot be told from that of a pooler.
+// it cannot be distinguished from that of a pooler.
 func UnidentifiedBackendRefusal(code, message string) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,

@@ -5,19 +5,19 @@ import "time"
 // Order is what an operator has ordered, as the database keeps it.
 type Order struct {
 	ID int64 // grows in the order in which orders become visible
-	// Kind is evict (takes the lead from a worker), pause (also keeps everybody from being granted an epoch), resume
+	// Kind is evict (takes the lead from a worker), pause (also keeps everyone from being granted an epoch), resume
 	// (ends a pause, or lets a worker campaign again), remove (removes a resource), prune (shortens the ledger of the
 	// whole database), raise (puts a resource under a higher epoch, after a restore), or handover (offers the lead to
 	// one worker, and has the leader stop for it).
 	Kind     string
 	Resource string // "" for the whole database
-	// Worker is whom the order concerns. For pause, remove and raise it is who
-	// held the epoch, "" for nobody.
+	// Worker is the worker that the order concerns. For pause, remove and raise it is the one that
+	// held the epoch, "" if none did.
 	Worker string
 	// Until is when the worker may campaign again or, for handover, when others may. It is
 	// zero if the order has no end.
 	Until time.Time
-	// Epoch is the epoch that the order gave to nobody, 0 if it left the epoch alone.
+	// Epoch is the epoch that the order gave to no one, 0 if it left the epoch alone.
 	Epoch   Epoch
 	AskedBy string // as the command said
 	Role    string // the role that gave it, as the server knows
@@ -39,14 +39,14 @@ type Ordered struct {
 // InForce are the orders that keep workers of a resource from leading now.
 type InForce struct {
 	Orders []string // in words
-	Paused bool     // one of them keeps everybody from leading
+	Paused bool     // one of them keeps everyone from leading
 	// PausedFor is for how long it has, as of when this was read; 0 if that is not known.
 	PausedFor time.Duration
 }
 
 // Barred is the error of a grant that an operator's order forbids.
 type Barred struct {
-	// Refusal is what clients are told: a ZF002 that names the order.
+	// Refusal is what clients get: a ZF002 that names the order.
 	Refusal *Refusal
 	// Left is how much longer the order counts, 0 if it does until it is lifted.
 	Left time.Duration
@@ -54,7 +54,7 @@ type Barred struct {
 
 func (b *Barred) Error() string { return b.Refusal.Error() }
 
-// Offer is a hand-over that is in force: nobody but one worker is granted an epoch. It is over when
+// Offer is a hand-over that is in force: no one but one worker is granted an epoch. It is over when
 // there is a higher epoch than the one that it was made under.
 type Offer struct {
 	Order    int64

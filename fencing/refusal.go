@@ -34,7 +34,7 @@ const (
 	// instance has no number. It never reaches a client.
 	StateUnnumbered = "ZF007"
 	// StateBarred is raised by fencepost.grant if an operator keeps the worker from being
-	// granted an epoch. Clients are told StateNotLeader instead; see Barred.
+	// granted an epoch. Clients get StateNotLeader instead; see Barred.
 	StateBarred = "ZF008"
 	// StateInUse is raised by fencepost.remove if the resource is in use. It never reaches
 	// a client.

@@ -20,7 +20,7 @@ func ParseToken(value string) (token int64, ok bool) {
 	return token, err == nil && token > 0
 }
 
-// SetTokenRefusal returns the refusal of a SET fencepost.token for what can be told from the
+// SetTokenRefusal returns the refusal of a SET fencepost.token for what follows from the
 // statement alone; nil if there is none. local says that it is SET LOCAL.
 func SetTokenRefusal(value string, local bool) *Refusal {
 	if local {

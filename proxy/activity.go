@@ -26,8 +26,8 @@ type activity struct {
 	writing       atomic.Bool // a write to the client is under way
 	waitingToLead atomic.Bool // the session waits for the lead in its startup, or for its server just after that
 	stuck         atomic.Bool // when its crew was last polled, the server waited for the worker itself
-	// auditing: a refused statement is being recorded, and what the server has sent behind it is not read meanwhile. That
-	// may last for as long as a disk is full, while nobody works for the client.
+	// auditing: a refused statement is being recorded, and what the server has sent after it is not read meanwhile. That
+	// may last for as long as a disk is full, while no one works for the client.
 	auditing atomic.Bool
 
 	transactions atomic.Uint64 // how many have ended, as of the last bytes of the server
@@ -106,7 +106,7 @@ type hanging struct {
 }
 
 // endHanging ends the sessions that wait for a server to which its address does not lead any more, until ctx ends. Such a
-// server may be gone without a trace: then TCP goes on for minutes before it reports that. The worker would keep its
+// server may be gone without a trace: then TCP continues for minutes before it reports that. The worker would keep its
 // lease meanwhile, or be given one, because the server to which the address leads now answers.
 func (s *Server) endHanging(ctx context.Context) {
 	tick := time.NewTicker(hangEvery)
@@ -136,7 +136,7 @@ func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*se
 		}
 		h, waited := was[x]
 		taken := socketBelow(x.client).Written()
-		if awaits { // its client is told for whom it waits
+		if awaits { // its client gets notices of what it waits for
 			taken = 0
 		}
 		if !waited || h.taken != taken {
@@ -164,7 +164,7 @@ func endIfMoved(ctx context.Context, due []*session) {
 		var ended sync.WaitGroup
 		for _, x := range sessions {
 			host := x.backend.server.Address
-			x.log().Warn("a session waits at a server to which its address does not lead any more, and ends", zap.String("host", host))
+			x.log().Warn("session ended: its server is no longer the one that its address leads to", zap.String("host", host))
 			ended.Go(func() { x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal()) })
 		}
 		ended.Wait()

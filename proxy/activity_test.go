@@ -17,9 +17,9 @@ func (supersededCandidacy) Status() *fencing.Status {
 	return &fencing.Status{Role: fencing.Superseded}
 }
 
-// TestNobodyWaitsForASession: the candidacy's loop, which starts renewals, goes
+// TestNoOneWaitsForASession: the candidacy's loop, which starts renewals, goes
 // on whatever the session is doing for its client.
-func TestNobodyWaitsForASession(t *testing.T) {
+func TestNoOneWaitsForASession(t *testing.T) {
 	t.Parallel()
 	client, server := netlooptest.Pair(t)
 	s := &Server{crews: newCrews()}

@@ -20,10 +20,10 @@ func longRead(n int) string {
 	return "/* " + strings.Repeat("x", n) + " */ select count(*) from c"
 }
 
-// TestAnalysisHoldsNobodyUp: while the texts of many sessions wait for their
-// analysis, which is held back here, another session goes on, and the sessions
+// TestAnalysisHoldsNoOneUp: while the texts of many sessions wait for their
+// analysis, which is held back here, another session continues, and the sessions
 // that wait can be asked for signs of life.
-func TestAnalysisHoldsNobodyUp(t *testing.T) {
+func TestAnalysisHoldsNoOneUp(t *testing.T) {
 	t.Parallel()
 	const sessions = 16
 	asked, held := make(chan string, 4*sessions), make(chan struct{})
@@ -115,7 +115,7 @@ func TestTextsThatWaitHoldNoShutdownUp(t *testing.T) {
 	closed := make(chan struct{})
 	go func() { b.Server.Close(); close(closed) }()
 	for _, r := range replies {
-		r.Wait() // the client is told, whether its text is being analyzed or waits
+		r.Wait() // the client gets the error, whether its text is being analyzed or waits
 	}
 	close(held)
 	select {
@@ -128,10 +128,10 @@ func TestTextsThatWaitHoldNoShutdownUp(t *testing.T) {
 	}
 }
 
-// TestLongTextsAreStillTold: a text of each length is what it is, whoever
+// TestLongTextsAreStillRecorded: a text of each length is what it is, whoever
 // analyzes it: a read for a follower, a write that is refused, and in a batch
 // that is still open.
-func TestLongTextsAreStillTold(t *testing.T) {
+func TestLongTextsAreStillRecorded(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.SharedMajor(t, 18))
 	leader := s.Leader("leader")

@@ -73,8 +73,8 @@ func (x *session) auditShadow() {
 	}
 }
 
-// postponeAudit reports whether r, which ends the session, is audited when both pumps have ended: nothing
-// that is known of may write, and the up pump holds more of the client's. The session's mu is held.
+// postponeAudit reports whether r, which ends the session, is audited only when both pumps have ended: nothing
+// that is known may write, and the up pump holds more of the client's messages. The session's mu is held.
 func (x *session) postponeAudit(r *fencing.Rejection) bool {
 	if r.Write || !x.m.Is(protocol.Holding) {
 		return false
@@ -85,7 +85,7 @@ func (x *session) postponeAudit(r *fencing.Rejection) bool {
 
 // auditPostponed audits what was postponed. held is what the up pump has not taken.
 func (x *session) auditPostponed(held []byte) {
-	r := x.life.postponed // which nobody else uses any more
+	r := x.life.postponed // which no one else uses any more
 	if r == nil {
 		return
 	}

@@ -23,7 +23,7 @@ func TestAuditSaysWhatWasRefused(t *testing.T) {
 	follower := s.Connect("follower")
 	late := s.Connect("late")
 	fixture.MustPass(t, late, Q("select * from c"))
-	s.Grant("late") // it is not told
+	s.Grant("late") // without an announcement
 	unfenced, _ := wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB)
 	for _, c := range []struct {
 		conn  *wiretest.Conn
@@ -71,7 +71,7 @@ func TestAuditSaysWhatWasRefused(t *testing.T) {
 	}
 }
 
-// slowAuditor is told of one rejection for each value in its channel, or of all when that
+// slowAuditor takes one rejection for each value in its channel, or all of them when that
 // is closed.
 type slowAuditor struct {
 	fixture.Recorder
@@ -83,9 +83,9 @@ func (a *slowAuditor) Audit(x fencing.Rejection) {
 	a.Recorder.Audit(x)
 }
 
-// TestAuditLosesNothingAndDelaysOnlyWhoIsRefused: the error is there before the auditor
+// TestAuditLosesNothingAndDelaysOnlyWhoIsRefused: the client has the error before the auditor
 // has seen the rejection. When too many wait for a slow auditor, the session that is
-// refused waits, which counts as inactivity, and others go on. What waits is recorded when the proxy ends.
+// refused waits, which counts as inactivity, and others continue. What waits is recorded when the proxy ends.
 func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	t.Parallel()
 	slow := &slowAuditor{may: make(chan struct{})}

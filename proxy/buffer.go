@@ -17,7 +17,7 @@ type buffer struct {
 	have   int    // length of what was read into it
 }
 
-// spare are buffers of bufferSize that nobody uses. What they hold is never read: it may be another
+// spare are buffers of bufferSize that no one uses. What they hold is never read: it may be another
 // session's.
 var spare = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
@@ -54,7 +54,7 @@ func (b *buffer) shrink() bool {
 	return true
 }
 
-// idle says that nothing will be read for a while, and that nobody refers to what was read before.
+// idle says that nothing will be read for a while, and that no one refers to what was read before.
 // What has grown for a long message stays, because more of them are likely to come.
 func (b *buffer) idle() {
 	if b.have > 0 || len(b.memory) != bufferSize {

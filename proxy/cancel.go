@@ -72,7 +72,7 @@ func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
 }
 
 // cancel forwards a client's cancel request to the server, if that has the statement. Like Postgres it sends no answer, whether or
-// not the key was right. It returns when the server has dealt with the request, because
+// not the key was right. It returns when the server has processed the request, because
 // that is when Postgres closes the client's connection. It stops waiting when the client has
 // gone, or when the server does not answer in time.
 func (s *Server) cancel(ctx context.Context, client link, r *cancelRequest) {

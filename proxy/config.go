@@ -84,7 +84,7 @@ type Config struct {
 	// TrustedProxies are the load balancers whose connections begin with a PROXY header, and
 	// who thereby say what their clients' addresses are. Nil means that there are none.
 	TrustedProxies proxyheader.Trusted
-	// Console is what clients get that name its database; nil means that there is none.
+	// Console serves the clients that name its database; nil means that there is none.
 	Console *console.Console
 	// Candidates has the candidacies that sessions join.
 	Candidates fencing.Candidates
@@ -101,7 +101,7 @@ type Config struct {
 	StartupTimeout time.Duration
 	// DialTimeout bounds connecting to Postgres, including the TLS handshake: 5 s.
 	DialTimeout time.Duration
-	// WaitNotice is how often a client that waits to lead is told why: 10 s.
+	// WaitNotice is how often a client that waits to lead gets a notice of the reason: 10 s.
 	WaitNotice time.Duration
 	// DepartedWait bounds how long what a client has sent waits for the server after the
 	// client has ended its output, while no byte moves: one minute.
@@ -109,7 +109,7 @@ type Config struct {
 	// MaxConnections bounds the number of clients at one time: 10000.
 	MaxConnections int
 	// ResourcesPerConnection returns how many resources a client may choose on one connection,
-	// besides that of its startup; 0 means any number, as does nil.
+	// in addition to that of its startup; 0 means any number, as does nil.
 	ResourcesPerConnection func() int
 	// LogConnections reports whether the begin and the end of each session are logged; nil means that they are not.
 	LogConnections func() bool

@@ -13,7 +13,7 @@ import (
 
 // Connection is one client of a Server. Most of its texts are as the client has sent them.
 type Connection struct {
-	// Session is what the log and the audit log call it. It is "", and so are the texts that the client has sent, until
+	// Session is its id in the log and the audit log. It is "", and so are the texts that the client has sent, until
 	// Fencepost has connected to Postgres for it.
 	Session         string `json:"session,omitempty"`
 	Database        string `json:"database"`
@@ -159,7 +159,7 @@ type traffic struct {
 	open  int     // how many have not
 }
 
-// maxDatabases is how many databases have their traffic kept, besides those that have sessions.
+// maxDatabases is how many databases have their traffic kept, in addition to those that have sessions.
 const maxDatabases = 100
 
 func (x *session) traffic() Traffic {

@@ -49,7 +49,7 @@ func (s *Server) console(ctx context.Context, client link, start *startup, until
 	logs("client disconnected", zap.Duration("duration", time.Since(start.began)), zap.NamedError("error", err))
 }
 
-// allowReadsUntil lets reads from a client that has no session last until then, or without end if that is zero. It returns
+// allowReadsUntil sets the read deadline of a client that has no session; zero means none. It returns
 // shuttingDown if the proxy drains, which ends such reads.
 func (s *Server) allowReadsUntil(client link, then time.Time) error {
 	s.mu.Lock()
@@ -60,7 +60,8 @@ func (s *Server) allowReadsUntil(client link, then time.Time) error {
 	return client.SetReadDeadline(then)
 }
 
-// explainTimeout returns err; if it is a timeout, draining if the proxy drains, which ends reads that way, and late otherwise.
+// explainTimeout returns draining for a timeout while the proxy drains, which ends reads that way, late for any other
+// timeout, and otherwise err.
 func (s *Server) explainTimeout(err, draining, late error) error {
 	var timeout net.Error
 	switch {

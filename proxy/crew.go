@@ -14,7 +14,7 @@ import (
 // backend of one session waits for a lock that another session of the crew holds, it waits
 // for the worker itself, and does not count as being at work. The proxy therefore asks the
 // database which backends wait for which, whenever one session of a crew waits for its
-// server while another one does not. A backend that waits for a lock of anybody else does
+// server while another one does not. A backend that waits for a lock of anyone else does
 // count as being at work.
 type crew struct {
 	key crewKey
@@ -129,7 +129,7 @@ func (cs *crews) leave(x *session) {
 	}
 }
 
-// requestPoll has x's crew polled soon, if that can tell whether x is at work. It does not wait.
+// requestPoll has x's crew polled soon, if that can show whether x is at work. It does not wait.
 func (cs *crews) requestPoll(x *session) {
 	watched := x.start.own.workerTimeout != 0 || x.member.crew.beats.Load()
 	if !x.canBePolled() || !watched || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {

@@ -29,12 +29,13 @@
 // session's lock: pump_needs.go calls the candidacy, the fence and the analysis of long
 // texts, and registration.go adds the backend to the registry. A session that ends deletes
 // nothing there: its backend may still work, and the next grant has to find it. While it lives, an
-// entry is deleted only at rest: behind a transaction that has chosen resources, while the lease is
-// not confirmed, if the session brings another token, or if it discards and a grant waits. handover.go holds the points at which one pump waits for the other.
+// entry is deleted only at rest: after a transaction that has chosen resources, while the lease is
+// not confirmed, if the session brings another token, or if it discards and a grant waits.
+// pump_signals.go has what one pump waits for from the other.
 //
 // # Grants and lost entries
 //
 // registered.go ends a registered session when a grant waits for its backend, as soon as the
-// session is at rest. Its client is told at its next use. Once a second it also compares the
+// session is at rest. Its client gets the error at its next use. Once a second it also compares the
 // registered sessions with the registry, and ends those whose entries are missing.
 package proxy

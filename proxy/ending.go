@@ -41,7 +41,7 @@ func (x *session) endStartup() bool {
 }
 
 // endWithTenure ends the session when the tenure of its server ends, until stop is called. A
-// superseded session has no server any more; its client is told at its next use.
+// superseded session has no server any more; its client gets the error at its next use.
 func (x *session) endWithTenure(tenure context.Context) (stop func()) {
 	done := make(chan struct{})
 	unset := context.AfterFunc(tenure, func() {
@@ -65,7 +65,7 @@ func (x *session) endMoved(why *fencing.Refusal) {
 	}
 }
 
-// demotionOf returns what the clients are told whose server has lost its tenure, nil if it
+// demotionOf returns the error for the clients of a server that has lost its tenure, nil if it
 // has not.
 func demotionOf(tenure context.Context) *fencing.Refusal {
 	var demoted *upstream.DemotedError
@@ -82,8 +82,8 @@ func (x *session) abort() {
 	x.cancel()
 }
 
-// endAtOnce ends the session at once, as Postgres does in a fast shutdown. The client is told
-// why, unless a reply is being sent to it.
+// endAtOnce ends the session at once, as Postgres does in a fast shutdown. The client is sent
+// the reason, unless a reply is being sent to it.
 func (x *session) endAtOnce(why *fencing.Refusal) {
 	if x.sending.TryLock() {
 		x.mu.Lock()
@@ -98,7 +98,7 @@ func (x *session) endAtOnce(why *fencing.Refusal) {
 }
 
 // stopReading moves the session to Ending: nothing more is read from the client, and the down
-// pump no longer waits for the up pump. If reason is not nil, hangUp tells it to the client
+// pump no longer waits for the up pump. If reason is not nil, hangUp sends it to the client
 // after the server's last reply.
 func (x *session) stopReading(reason *fencing.Refusal) {
 	x.mu.Lock()
@@ -114,7 +114,7 @@ func (x *session) stopReading(reason *fencing.Refusal) {
 }
 
 // end moves the session to Ending and sends the client the reason as a FATAL error, after the
-// reply that is being sent. It sends nothing if the client has been told a reason before, if a
+// reply that is being sent. It sends nothing if the client has been sent a reason before, if a
 // message of the server has been sent to it only in part, or if reason is not a *Refusal.
 func (x *session) end(reason error) {
 	x.stopReading(nil) // before sending is locked: the down pump holds it while it waits for the up pump
@@ -168,7 +168,7 @@ func (x *session) hangUp() {
 }
 
 // relayFatal relays the server's FATAL error and ends the session. If the backend was ended
-// because another worker was granted an epoch, the client is told that instead.
+// because another worker was granted an epoch, the client gets that reason instead.
 func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
 	_ = x.server.Close()
 	if fencing.Checking && x.member.candidacy() != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.checkSuperseded(ctx) {
@@ -222,7 +222,7 @@ func (x *session) checkSuperseded(ctx context.Context) bool {
 }
 
 // serverEnded is called by the down pump when the server connection has ended. If the session
-// is superseded and its client waits for no reply, the up pump tells the client at its next
+// is superseded and its client waits for no reply, the up pump sends the client the error at its next
 // use. Every other session ends now.
 func (x *session) serverEnded() {
 	if !x.isSuperseded() {

@@ -94,7 +94,7 @@ func (s *Server) refuseUnreachable(guard context.Context, client link, start *st
 	s.turnAway(client, start, unreachableRefusal(err))
 }
 
-// refuse ends a session during its startup, and tells the client why unless err is errOver.
+// refuse ends a session during its startup, and sends the client the reason unless err is errOver.
 func (x *session) refuse(err error) {
 	if errors.Is(err, errOver) {
 		return
@@ -207,7 +207,7 @@ func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
 	return wire.Sized(offered), stripped
 }
 
-// The authentication requests of a server that the relay tells apart.
+// The authentication requests of a server that the relay distinguishes.
 const (
 	authOK        = 0
 	authGSS       = 7

@@ -18,7 +18,7 @@ import (
 )
 
 // join makes the connection a member of its candidacy if it names a resource, and waits for
-// the lease as the client requested. claim names the worker, and policy is that of the session.
+// the lease as the client requested. req names the worker, and policy is that of the session.
 // announced is the epoch that the greeting announces, 0
 // for none.
 func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy) (st *fencing.Status, announced fencing.Epoch, err error) {
@@ -81,7 +81,7 @@ func (x *session) makeReadOnly(c *protocol.Config) error {
 	return err
 }
 
-// setCore makes m the core of the session. drain may look at the session already.
+// setCore makes m the core of the session. drain may run at the same time.
 func (x *session) setCore(m *protocol.Session) {
 	x.mu.Lock()
 	x.m = m
@@ -162,7 +162,7 @@ func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) (f
 	return cand, err
 }
 
-// coreCandidacy tells the core about the candidacy.
+// coreCandidacy returns what the core has to know of the candidacy.
 func (x *session) coreCandidacy() protocol.Candidacy {
 	cand := x.member.candidacy()
 	return protocol.Candidacy{Resource: x.member.request.Resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
@@ -218,14 +218,14 @@ func (x *session) auditStartup(r *fencing.Refusal) {
 }
 
 // knowsEpoch reports whether the client of a session that has joined its candidacy at the given time
-// may be taken to know its worker's epoch as soon as it has read the reply. If the worker was
+// counts as knowing its worker's epoch as soon as it has read the reply. If the worker was
 // superseded before, a driver may have opened this connection in order to send a statement again
 // that was decided under an earlier epoch.
 func knowsEpoch(cand fencing.Candidacy, announcePerConnection bool, e fencing.Epoch, at time.Time) bool {
 	return !cand.SupersededBefore() || !announcePerConnection && cand.KnewAt(e, at)
 }
 
-// knownEpoch is the epoch of st if the client may be taken to know it, as knows says; otherwise 0.
+// knownEpoch is the epoch of st if the client counts as knowing it (see knowsEpoch); otherwise 0.
 func (x *session) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
 	return knownEpochOf(x.member.candidacy(), x.member.announcePerConnection, st, at)
 }
@@ -307,8 +307,8 @@ func (x *session) checkApplicationName(name string) *fencing.Refusal {
 // renamedHint says how a client sends its application_name in time.
 const renamedHint = "Let the driver send application_name when it connects (pgjdbc: assumeMinServerVersion=9.0 in the URL), or name the resource by fencepost.resource."
 
-// explain returns the refusal of a resource. If the client has not named that resource, it
-// says who has.
+// explain returns the refusal of a resource. If a route has named that resource, and not the
+// client, the hint says so.
 func (r Route) explain(refusal *fencing.Refusal) *fencing.Refusal {
 	if r.Name == "" {
 		return refusal
@@ -412,8 +412,8 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	return nil
 }
 
-// notifyWaiting returns what arrives on led. Until then, it tells the client now and then, by a
-// NOTICE, for whom it waits and why. (Clients accept a NOTICE at any time of the startup.) It returns
+// notifyWaiting returns what arrives on led. Until then, it sends the client a NOTICE now and then,
+// which says which worker it waits for and why. (Clients accept a NOTICE at any time of the startup.) It returns
 // errOver if the client does not read.
 func (x *session) notifyWaiting(led <-chan error) error {
 	tick := time.NewTicker(x.srv.cfg.WaitNotice)

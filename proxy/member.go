@@ -11,15 +11,15 @@ import (
 )
 
 // membership is a session's part in the candidacy of its worker. A session without a
-// resource has none: cand and crew are nil.
+// resource has none: joinedTo and crew are nil.
 type membership struct {
 	// request is what the session has joined with first, and announcePerConnection the setting of its policy.
-	// They and crew are set during the startup, before the candidacy knows of the session.
+	// They and crew are set during the startup, before the session joins the candidacy.
 	request               fencing.JoinRequest
 	announcePerConnection bool
 	crew                  *crew
-	// joinedTo is set before standing becomes joined. The up pump replaces it, between two
-	// transactions, while standing is outside.
+	// joinedTo is set before state becomes joined. The up pump replaces it, between two
+	// transactions, while state is outside.
 	joinedTo atomic.Pointer[joinedCandidacy]
 	// token is that of the candidacy. Only the session's own goroutine uses it.
 	token int64
@@ -29,25 +29,25 @@ type membership struct {
 	catalog      fencing.CatalogReader
 	leaveCatalog func()
 
-	// discards: the session goes on when it is superseded, and its writes are discarded. tables: while its worker does
-	// not lead, only guards refuse its writes. Both are set before standing becomes joined.
+	// discards: the session continues when it is superseded, and its writes are discarded. tables: while its worker does
+	// not lead, only guards refuse its writes. Both are set before state becomes joined.
 	discards, tables bool
 
-	// shadow is set, before standing becomes joined, for a session whose resource is in shadow:
-	// nothing ends it, and it is told nothing.
+	// shadow is set, before state becomes joined, for a session whose resource is in shadow:
+	// nothing ends it, and nothing is announced to it.
 	shadow *background
 
-	state     atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
+	state     atomic.Uint32 // a memberState; the candidacy's loop reads and sets it too
 	leaveOnce sync.Once
 
-	// retireUntil is until when the backend is ended once the session is at rest, because a grant waits for it: a time in
-	// Unix nanoseconds, 0 if none does.
+	// retireUntil, if not 0, is until when the backend is ended once the session is at rest, because a grant waits for
+	// it: a time in Unix nanoseconds.
 	retireUntil atomic.Int64
-	// retiringSeat is the seat because of which, nil if that is the candidacy of the startup.
+	// retiringSeat is the seat for whose resource that grant is, nil for the resource of the startup.
 	retiringSeat atomic.Pointer[seat]
 	// choseOthers: the session has chosen other resources than that of its startup.
 	choseOthers atomic.Bool
-	// supersededSeat is the seat because of which standing is superseded, nil if that is the candidacy above.
+	// supersededSeat is the seat whose candidacy was superseded, nil if it is that of the startup.
 	supersededSeat atomic.Pointer[seat]
 	seats          map[string]*seat // by their resources; guarded by the session's mu
 	unreadEpochs   []unreadEpoch    // guarded by the session's mu
@@ -56,7 +56,7 @@ type membership struct {
 // joinedCandidacy is a candidacy that a session belongs to.
 type joinedCandidacy struct {
 	fencing.Candidacy
-	noted sync.Once // noteSuperseded has been called
+	noted sync.Once // noteSuperseded was called
 }
 
 // unreadEpoch is an epoch of a candidacy that is announced to the client, until the client sends something again.
@@ -76,7 +76,7 @@ type memberState = uint32
 const (
 	// outside: the session has not joined a candidacy.
 	outside memberState = iota
-	// joined: cand is set.
+	// joined: joinedTo is set.
 	joined
 	// superseded: the candidacy is over, because another worker was granted an epoch.
 	superseded
@@ -85,9 +85,9 @@ const (
 var _ fencing.Member = (*session)(nil)
 
 // StatusChanged implements fencing.Member. When the candidacy is superseded, it closes the
-// server connection at once, which ends the backend. The client is told at its next use, so
+// server connection at once, which ends the backend. The client gets the error at its next use, so
 // that its connection pool sees an error, and does not silently replace the connection. A
-// session whose stale writes are discarded goes on.
+// session whose stale writes are discarded continues.
 func (x *session) StatusChanged() {
 	if !x.member.choseOthers.Load() {
 		x.endIfOwnSuperseded()
@@ -121,7 +121,7 @@ func (m *membership) setCandidacy(c fencing.Candidacy) {
 
 func (x *session) isSuperseded() bool { return x.member.state.Load() == superseded }
 
-// supersededRefusal is what the client of a superseded session is told.
+// supersededRefusal is what the client of a superseded session gets.
 func (x *session) supersededRefusal() *fencing.Refusal {
 	m := &x.member
 	cand, resource := m.supersededCandidacy().Candidacy, x.start.own.resource
@@ -131,7 +131,7 @@ func (x *session) supersededRefusal() *fencing.Refusal {
 	return fencing.SupersededRefusal(resource, m.request.Worker, cand.Incarnation(), cand.Status())
 }
 
-// supersededCandidacy returns the candidacy because of which the session is superseded, if it is.
+// supersededCandidacy returns the candidacy whose end has superseded the session, or that of the startup.
 func (m *membership) supersededCandidacy() *joinedCandidacy {
 	if s := m.supersededSeat.Load(); s != nil {
 		return s.joinedTo.Load()
@@ -147,7 +147,7 @@ func (m *membership) addUnreadEpoch(c fencing.Candidacy, e fencing.Epoch) {
 	}
 }
 
-// background is what a session in shadow has done for it while its client does not wait.
+// background is the work for a session in shadow for which its client does not wait.
 type background struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -160,7 +160,7 @@ func newBackground() *background {
 	return b
 }
 
-// trigger returns a function that has f done in the background, unless it is being done. It must
+// trigger returns a function that starts f in the background, unless f is running. It must
 // not be called after end.
 func (b *background) trigger(limit time.Duration, f func(context.Context)) func() {
 	var busy atomic.Bool
@@ -177,7 +177,7 @@ func (b *background) trigger(limit time.Duration, f func(context.Context)) func(
 	}
 }
 
-// end waits until nothing is done any more. b may be nil.
+// end cancels the work and waits for it. b may be nil.
 func (b *background) end() {
 	if b != nil {
 		b.cancel()
@@ -185,7 +185,7 @@ func (b *background) end() {
 	}
 }
 
-// markEpochsRead informs the candidacies of what the client has read, when bytes have arrived from it.
+// markEpochsRead reports the announcements to the candidacies as read, because bytes have arrived from the client.
 // The session's mu is held.
 func (m *membership) markEpochsRead() {
 	for _, t := range m.unreadEpochs {
@@ -194,12 +194,12 @@ func (m *membership) markEpochsRead() {
 	m.unreadEpochs = m.unreadEpochs[:0]
 }
 
-// noteSuperseded informs the candidacy that the connection ends because it is superseded, before the
+// noteSuperseded notes in the candidacy that the connection ends because it is superseded, before the
 // client can learn that. Only the first call for a candidacy has an effect.
 func (b *joinedCandidacy) noteSuperseded() { b.noted.Do(b.ConnectionSuperseded) }
 
 // noteIfSuperseded is noteSuperseded of a connection that ends for any reason, if the candidacy is superseded.
-// The session may not know that yet, or have gone on. b may be nil.
+// The session may not know that yet, or have continued. b may be nil.
 func (b *joinedCandidacy) noteIfSuperseded() {
 	if b != nil && b.Status().Role == fencing.Superseded {
 		b.noteSuperseded()
@@ -219,12 +219,12 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 		return nil
 	}
 	x.unregisterAll(ctx)
-	x.StatusChanged() // the candidacy may not have told it yet
+	x.StatusChanged() // the candidacy may not have called it yet
 	if former := m.joinedTo.Load(); former.Status().Role == fencing.Superseded {
 		former.ConnectionSuperseded() // more than once if SET fails
 	}
 	if !m.state.CompareAndSwap(joined, outside) {
-		return nil // superseded, which the client is told next
+		return nil // superseded, as the client learns next
 	}
 	ctx, stopClient := untilGone(ctx, x.client, goneWait, errClientGone)
 	defer stopClient()
@@ -255,7 +255,7 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 	return nil
 }
 
-// rejoined tells the core about the candidacy that the session has joined at the given time.
+// rejoined gives the core the candidacy that the session has joined at the given time.
 func (x *session) rejoined(began time.Time) {
 	c := x.coreCandidacy()
 	c.Announced = x.knownEpoch(c.Status(), began)

@@ -21,8 +21,8 @@ const (
 	phaseStarting phase = iota
 	// phaseServing: both pumps relay. The phase begins with the greeting. It ends in
 	// Draining when the proxy shuts down, or in Ending when the client or the server has
-	// gone, or when the client is told that its session is over. A superseded session has
-	// lost its server, but stays in this phase until its client uses it and is told.
+	// gone, or when the client is sent the reason why its session ends. A superseded session has
+	// lost its server, but stays in this phase until its client uses it and gets the error.
 	phaseServing
 	// phaseDraining: both pumps relay as before, but the session ends at its next safe
 	// point, where no reply is pending and no transaction is open. The phase begins when
@@ -30,9 +30,9 @@ const (
 	// point or earlier for the same reasons as Serving.
 	phaseDraining
 	// phaseEnding: the proxy reads nothing more from the client. It still relays the
-	// server's replies to what was sent before, unless the client has been told why the
+	// server's replies to what was sent before, unless the client has been sent the reason why the
 	// session ends. The phase begins when the client or the server has gone, when the client
-	// is told, or when the startup is refused. It ends when both connections are closed.
+	// is sent the reason, or when the startup is refused. It ends when both connections are closed.
 	phaseEnding
 )
 
@@ -44,14 +44,14 @@ var nextPhases = [...][]phase{
 	phaseEnding:   {},
 }
 
-// lifecycle is the phase of a session and what its client has been told about the end.
+// lifecycle is the phase of a session and whether its client was sent the reason for the end.
 // The session's mu guards it; only the phase may also be read without that lock.
 type lifecycle struct {
 	current atomic.Uint32 // a phase
-	// reason is what the client will be told after the server's last reply, or nil.
+	// reason is what the client will be sent after the server's last reply, or nil.
 	reason *fencing.Refusal
-	// notified: a caller of markNotified has told the client why the session ends, is about to,
-	// or has given it up because a reply was sent only in part. Nothing else is sent to the
+	// notified: a caller of markNotified has sent the client the reason why the session ends, is about to,
+	// or has given up on that because a reply was sent only in part. Nothing else is sent to the
 	// client.
 	notified bool
 	// audited: the statement that a superseded client tried is in the audit log, or will
@@ -76,7 +76,7 @@ func (l *lifecycle) advance(to phase) bool {
 	return false
 }
 
-// markNotified reports whether the caller is the one that tells the client why the session
+// markNotified reports whether the caller is the one that sends the client the reason why the session
 // ends: only the first caller does.
 func (l *lifecycle) markNotified() bool {
 	first := !l.notified

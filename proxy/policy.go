@@ -11,7 +11,7 @@ type SessionPolicy struct {
 	Identity Identity
 	// AnnouncePerConnection: if the worker was superseded before, its epoch is announced to each of its
 	// connections separately, and to none of them at startup. Otherwise connections that begin
-	// after it was announced to one of them are told at startup.
+	// after it was announced to one of them get it at startup.
 	AnnouncePerConnection bool
 	// OnStale says what becomes of the writes of a worker that was superseded.
 	OnStale OnStale
@@ -63,7 +63,7 @@ const (
 	RejectStale OnStale = iota
 	// DiscardStale answers single INSERT, UPDATE, DELETE and MERGE statements as if they had
 	// changed nothing, without executing them, and refuses all other writes. The connection
-	// goes on.
+	// continues.
 	DiscardStale
 )
 

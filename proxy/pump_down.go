@@ -19,7 +19,7 @@ import (
 // such as an error.
 const maxServerMessage = 16 << 20
 
-// messageTooLong is what the client of a session is told that ends for such a message.
+// messageTooLong ends a session whose server has sent such a message.
 var messageTooLong = &fencing.Refusal{
 	SQLState: "54000", Message: "Postgres has sent an error, a notice or a setting of more than 16 MB, so Fencepost ends the session",
 	Hint: "Whether the last statements were run is not known. Make the text that is raised or set shorter.",
@@ -162,7 +162,7 @@ func (d *downPump) process(ctx context.Context) bool {
 }
 
 // take gives the core what is in the buffer, and records the step. The caller has locked
-// x.sending, which keep unlocks. Nothing is sent if the client has been told why its session
+// x.sending, which endStep unlocks. Nothing is sent if the client has been sent the reason why its session
 // ends.
 func (d *downPump) take() {
 	d.x.mu.Lock()
@@ -178,7 +178,7 @@ func (d *downPump) takeAndUnlock() {
 	for i := range d.events {
 		switch d.events[i].Kind {
 		case protocol.EventSuperseded:
-			x.life.markNotified() // the plan tells the client
+			x.life.markNotified() // the plan has the reason
 			d.events[i].Rejection.Time = time.Now()
 			if !x.life.markAudited() || x.postponeAudit(d.events[i].Rejection) {
 				d.events[i].Rejection = nil
@@ -233,7 +233,7 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventChosen:
 			x.setChosen(e.Resources)
 		case protocol.EventRenamed:
-			if refusal := x.checkApplicationName(e.Name); refusal != nil { // what is sent behind the new name is dropped
+			if refusal := x.checkApplicationName(e.Name); refusal != nil { // what is sent after the new name is dropped
 				return refusal
 			}
 		}
@@ -252,8 +252,8 @@ func (d *downPump) relay(ctx context.Context) error {
 }
 
 // learnSuperseded makes sure that the candidacy knows that it is superseded, before the client
-// learns that: the client's next connection must not join it. If the session goes on, its next
-// reply tells the client its role.
+// learns that: the client's next connection must not join it. If the session continues, its next
+// reply reports the role to the client.
 func (x *session) learnSuperseded(ctx context.Context, b *joinedCandidacy) {
 	if x.member.discards {
 		b.ConnectionSuperseded() // each time: the client may send again what was discarded
@@ -265,9 +265,8 @@ func (x *session) learnSuperseded(ctx context.Context, b *joinedCandidacy) {
 	}
 }
 
-// readRecord learns whether the resource guards tables, or another worker was granted an
-// epoch, since the candidacy has last read its fence. The client is told why it was refused
-// afterwards, so that its next transaction has a claim.
+// readRecord reads whether the resource guards tables, or another worker was granted an
+// epoch, since the candidacy has last read its fence.
 func (x *session) readRecord(ctx context.Context, b *joinedCandidacy) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()

@@ -28,16 +28,16 @@ func (x *session) meetNeed(ctx context.Context, n protocol.Need) bool {
 	answer := protocol.Answer{Need: n.Kind}
 	switch n.Kind {
 	case protocol.NeedRegister:
-		// That is not cut short: nobody would know then whether the backend is registered.
+		// It is not canceled: no one would know then whether the backend is registered.
 		answer.Resource, answer.Refusal = x.register(ctx, n.Register)
 	case protocol.NeedUnregister:
-		x.unregisterAll(ctx) // nor is that
+		x.unregisterAll(ctx) // not canceled either
 	case protocol.NeedCatalog:
 		wait, cancel := context.WithTimeout(waiting, catalogWait)
 		x.member.catalog.RefreshCatalog(wait)
 		cancel()
 	case protocol.NeedAnalysis:
-		text, err := x.analyze(ctx, n.Text, n.Settings) // the core cannot go on without it
+		text, err := x.analyze(ctx, n.Text, n.Settings) // the core cannot continue without it
 		if err != nil {
 			return false
 		}
@@ -55,7 +55,7 @@ func (x *session) meetNeed(ctx context.Context, n protocol.Need) bool {
 	return true
 }
 
-// answer tells the core what has come of a need.
+// answer gives the core the answer to a need.
 func (x *session) answer(a protocol.Answer) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -66,7 +66,7 @@ func (x *session) answer(a protocol.Answer) {
 // cancelWait takes a cancel request of the client, and reports whether it is one for the server
 // too. If the client's message waits for something that the proxy does, and the server works on
 // nothing that was sent before, the message is answered as canceled. While earlier messages are
-// unanswered because nobody has asked for an answer, the server may still be running one of them,
+// unanswered because no one has asked for an answer, the server may still be running one of them,
 // or not: the request is for both then. In shadow nothing is answered in the server's place.
 func (x *session) cancelWait() (deliver bool) {
 	x.mu.Lock()
@@ -81,7 +81,7 @@ func (x *session) cancelWait() (deliver bool) {
 
 // analyze analyzes the text that the core waits for. It does not hold the session's lock,
 // because a long text takes up to half a second and may have to wait for other texts. Roles
-// take turns, and within a role the leaders and the other workers, so that nobody waits for
+// take turns, and within a role the leaders and the other workers, so that no one waits for
 // all the texts of another. The error is that of ctx if it ended before it was this text's turn.
 func (x *session) analyze(ctx context.Context, sql string, settings sqltext.Settings) (*sqltext.Text, error) {
 	x.mu.Lock()

@@ -33,8 +33,8 @@ type upPump struct {
 	waiting time.Time
 }
 
-// startWaiting is a time at or before which the client has not read anything that was sent to it after what is in
-// the buffer had arrived: that may have arrived as early as then.
+// startWaiting notes that this pump waits, unless it did before, and returns since when: a time at or before which the
+// client has not read anything that was sent to it after what is in the buffer had arrived.
 func (u *upPump) startWaiting() time.Time {
 	if u.waiting.IsZero() {
 		u.waiting = u.arrived
@@ -45,7 +45,7 @@ func (u *upPump) startWaiting() time.Time {
 	return u.waiting
 }
 
-// noteWait follows a wait for something else than the client. What the client has sent since may have arrived when the
+// noteWait follows a wait for something other than the client. What the client has sent since may have arrived when the
 // wait began.
 func (u *upPump) noteWait(began time.Time) {
 	if u.waiting.IsZero() && time.Since(began) > briefWait {
@@ -82,7 +82,7 @@ type upStep struct {
 func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool, held []byte) {
 	u := &upPump{x: x, waiting: x.start.startupOnlyUntil}
 	u.in.have = rest(early, u.in.room())
-	if u.clearWaiting(); u.in.have == 0 && u.read() != nil { // a superseded client is not told before it has sent anything
+	if u.clearWaiting(); u.in.have == 0 && u.read() != nil { // a superseded client gets no error before it has sent something
 		return false, u.unfinished()
 	}
 	for {
@@ -316,7 +316,7 @@ func (u *upPump) toServer() error {
 // briefWait is how long something takes that is no wait: it is about the time in which a message that has arrived is read.
 const briefWait = time.Millisecond
 
-// longWrite is how long a write to the server takes before somebody looks whether the client
+// longWrite is how long a write to the server takes before someone looks whether the client
 // has departed. Most writes take microseconds, and cost a timer only.
 const longWrite = 100 * time.Millisecond
 
@@ -378,7 +378,7 @@ func (u *upPump) serverGone() (done, orderly bool) {
 	return true, false
 }
 
-// refuseSuperseded tells the client that its candidacy is over, when it uses the connection
+// refuseSuperseded sends the client the error that its candidacy is over, when it uses the connection
 // again. A Terminate gets no answer.
 func (u *upPump) refuseSuperseded() {
 	left := u.unfinished()

@@ -5,10 +5,10 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// bugRefusal is what the client is told after protocol.ErrBug; the log has the rest.
+// bugRefusal is what the client gets after protocol.ErrBug; the log has the rest.
 var bugRefusal = &fencing.Refusal{SQLState: "XX000", Message: "Fencepost ran into a bug, see its log"}
 
-// unexpectedReplyRefusal is what the client is told after protocol.ErrUnexpectedReply; the log has the rest.
+// unexpectedReplyRefusal is what the client gets after protocol.ErrUnexpectedReply; the log has the rest.
 var unexpectedReplyRefusal = &fencing.Refusal{
 	SQLState: "08P01",
 	Message:  "the server's reply does not fit what was sent, so Fencepost ends the session",

@@ -24,7 +24,7 @@ type refusals struct {
 	series map[refusedKey]*refusedSeries
 }
 
-// refusedKey is what refusals are told apart by. Clients choose the names, so they are empty for all for whom there is
+// refusedKey is what refusals are distinguished by. Clients choose the names, so they are empty for all for whom there is
 // no room, as for those that are refused before they have named any.
 type refusedKey struct{ reason, user, database string }
 
@@ -78,7 +78,7 @@ func (s *Server) refused(err error, start *startup, client net.Addr) {
 	}
 }
 
-// refusedFor is refused where the reason is known, and e is what the client was told.
+// refusedFor is refused where the reason is known, and e is what the client got.
 func (s *Server) refusedFor(reason string, start *startup, client net.Addr, e wire.ServerError) {
 	s.cfg.Metrics.Refused(reason)
 	if reason == refusedShutdown { // which the log says already

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// EpochEnds implements fencing.Member. The backend of a registered session is ended, or let go of, once the session
+// EpochEnds implements fencing.Member. The backend of a registered session is ended, or unregistered, once the session
 // is at rest, so that the grant need not end it.
 func (x *session) EpochEnds(e fencing.Epoch) { x.epochEnds("", nil, e) }
 
@@ -21,15 +21,15 @@ func (x *session) epochEnds(resource string, s *seat, e fencing.Epoch) {
 	defer x.mu.Unlock()
 	r, registered := x.registrations[resource]
 	if x.m == nil || !registered || r.epoch > e || s != nil && !s.forSession.Load() {
-		return // what was chosen for one transaction is let go of behind that
+		return // what was chosen for one transaction is unregistered after it
 	}
 	x.member.retiringSeat.Store(s)
 	x.member.retireUntil.Store(time.Now().Add(retireWithin).UnixNano())
 	x.retireAtRest()
 }
 
-// retireAtRest ends the backend of a session that retires, if the session is at rest, or lets go of it if the session
-// goes on and discards. The client is told at its next use, as the client of a superseded session is. x.mu is held.
+// retireAtRest ends the backend of a session that retires, if the session is at rest, or unregisters it if the session
+// continues and discards. The client gets the error at its next use, as the client of a superseded session is. x.mu is held.
 func (x *session) retireAtRest() {
 	m := &x.member
 	switch {
@@ -55,7 +55,7 @@ func (x *session) isRetiring() bool {
 	return until != 0 && time.Now().UnixNano() < until
 }
 
-// endedRefusal is what the client of a session is told whose candidacy is over, or that has retired for a grant. That
+// endedRefusal is the error for the client of a session that was superseded, or that has retired for a grant. That
 // grant may have been given up.
 func (x *session) endedRefusal() *fencing.Refusal {
 	if x.member.retireUntil.Load() != 0 && x.member.supersededCandidacy().Status().Role != fencing.Superseded {

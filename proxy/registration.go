@@ -74,7 +74,7 @@ func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedE
 		if refusal.SQLState != fencing.StateSuperseded {
 			return refusal
 		}
-		x.readRecord(ctx, cand) // the status says so, before the client is told
+		x.readRecord(ctx, cand) // the status says so before the client gets the error
 		if st := cand.Status(); st.Role == fencing.Superseded {
 			return fencing.SupersededRefusal(cmp.Or(announced.Resource, x.member.request.Resource), request.Worker, request.Incarnation, st)
 		}
@@ -89,7 +89,7 @@ func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedE
 	return nil
 }
 
-// unregisterAll deletes all entries. Nothing may be under way that rests on them.
+// unregisterAll deletes all entries. Nothing that depends on them may be running.
 func (x *session) unregisterAll(ctx context.Context) {
 	x.mu.Lock()
 	deleted := x.takeRegistrations()
@@ -97,7 +97,7 @@ func (x *session) unregisterAll(ctx context.Context) {
 	x.unregister(ctx, deleted)
 }
 
-// takeRegistrations takes out all entries, for unregister. The session's mu is held.
+// takeRegistrations removes all entries from the session, for unregister. The session's mu is held.
 func (x *session) takeRegistrations() registrations {
 	x.m.Unregistered()
 	all := x.registrations

@@ -12,14 +12,14 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// seat is a session's part in the candidacy of a resource that its client has named besides that
-// of the startup. It lasts as long as the session.
+// seat is a session's part in the candidacy of a resource that its client has named in addition to
+// that of the startup. It lasts as long as the session.
 type seat struct {
 	x                     *session
 	resource              string
 	announcePerConnection bool // as in membership
 	joinedTo              atomic.Pointer[joinedCandidacy]
-	// forSession: the session has chosen the resource, so that it ends when the candidacy is superseded.
+	// forSession: the resource is chosen for the session, which then ends when the candidacy is superseded.
 	// A transaction that has chosen it for itself is ended by the grant.
 	forSession  atomic.Bool
 	taken       atomic.Uint64 // as in activity
@@ -74,7 +74,7 @@ func (x *session) candidacyFor(resource string) *joinedCandidacy {
 	return x.member.seats[resource].joinedTo.Load()
 }
 
-// candidacyForLocked is belonging for a caller that holds x.mu.
+// candidacyForLocked is candidacyFor for a caller that holds x.mu.
 func (x *session) candidacyForLocked(resource string) fencing.Candidacy {
 	if resource == "" {
 		return x.member.candidacy()
@@ -111,8 +111,8 @@ func (x *session) leaveSeats(orderly bool) {
 	}
 }
 
-// choose joins the candidacies of the resources that the client has chosen, and tells the core
-// about them. The client had sent that at the given time or before.
+// choose joins the candidacies of the resources that the client has chosen, and gives them
+// to the core. The client had sent that at the given time or before.
 func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Time) {
 	defer while(&x.active.busy)()
 	ctx, stop := untilGone(ctx, x.client, goneWait, errClientGone)
@@ -236,7 +236,7 @@ func (x *session) awaitFirst(ctx context.Context, seats []*seat) {
 }
 
 // chosenCandidacy is what the core has to know of a resource that the client has chosen. The first
-// time, it takes the client to know its epoch as it does at startup.
+// time, the client may count as knowing its epoch, as at startup.
 func (x *session) chosenCandidacy(resource string, s *seat, at time.Time) *protocol.Candidacy {
 	if s == nil {
 		return nil
@@ -251,7 +251,7 @@ func (x *session) chosenCandidacy(resource string, s *seat, at time.Time) *proto
 }
 
 // endIfSuperseded ends the session at once if one of the candidacies that its client is choosing for
-// it is superseded: none is that of the startup, as nil is.
+// it is superseded. No seats, and a nil one, mean the candidacy of the startup.
 func (x *session) endIfSuperseded(seats []*seat) {
 	if len(seats) == 0 || slices.Contains(seats, nil) {
 		x.endIfOwnSuperseded()
@@ -263,8 +263,8 @@ func (x *session) endIfSuperseded(seats []*seat) {
 	}
 }
 
-// setChosen has the session end when one of these resources is superseded, and for no other; none is
-// that of the startup.
+// setChosen makes the session end when its worker is superseded on one of these resources, and on no other. No
+// resources mean that of the startup.
 func (x *session) setChosen(resources []string) {
 	x.mu.Lock()
 	seats := slices.Collect(maps.Values(x.member.seats))

@@ -363,7 +363,7 @@ func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client l
 }
 
 // refuseHeader logs that a trusted load balancer sent no valid header, and returns what its
-// client is told. The log does not say when that is over: connections with a header and
+// client gets. The log does not say when that is over: connections with a header and
 // others, such as health checks, may alternate.
 func (s *Server) refuseHeader(from netloop.Conn, err error) *fencing.Refusal {
 	s.failing.header.Failed(zap.Stringer("from", from.RemoteAddr()), zap.Error(err))

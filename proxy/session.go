@@ -56,7 +56,7 @@ type session struct {
 	pumps         pumpSignals
 	since         time.Time // when the client last sent something, or its last reply ended, if that is later
 	registrations registrations
-	// deletions delete entries while nobody waits for that.
+	// deletions delete entries while no one waits for that.
 	deletions sync.WaitGroup
 }
 
@@ -97,7 +97,7 @@ func (x *session) close() {
 	_ = x.server.Close()
 	_ = x.client.Close()
 	x.member.shadow.end()
-	x.leave(false) // nobody begins another deletion after that
+	x.leave(false) // no one begins another deletion after that
 	x.deletions.Wait()
 	if x.backend.keyPID != 0 {
 		x.srv.keys.remove(x.backend.keyPID)
@@ -107,7 +107,7 @@ func (x *session) close() {
 // run relays until one side ends.
 func (x *session) run(ctx context.Context) {
 	read := x.handshake
-	x.handshake, x.backend.parameters = nil, nil // which nobody needs any more
+	x.handshake, x.backend.parameters = nil, nil // which no one needs any more
 	x.downGone = make(chan struct{})
 	go func() {
 		defer close(x.downGone)
@@ -125,7 +125,7 @@ func (x *session) run(ctx context.Context) {
 }
 
 // endInput lets the server see the end of its input, as from the client itself: it answers what it was sent, and
-// ends. orderly says that this ends with Terminate. The server reads nothing behind that, and a connection that is
+// ends. orderly says that this ends with Terminate. The server reads nothing after that, and a connection that is
 // closed with input unread is reset, which loses what has not arrived of the last replies. So TLS does not say
 // that it ends then.
 func (x *session) endInput(orderly bool) {

@@ -67,14 +67,14 @@ func (b *backend) addParameter(body []byte) error {
 }
 
 // locateSQL asks when the server was started, to the microsecond, in a form that no setting
-// changes. That tells servers apart which have the same data, such as those of a failover. A
+// changes. That distinguishes servers that have the same data, such as those of a failover. A
 // transaction that is deferrable, read-only and SERIALIZABLE waits with its first query until all
 // other SERIALIZABLE transactions have ended, which this query must not do, and a client may have any
 // statement_timeout. In another role, Postgres would not show when the backend was started. The statements are one
 // transaction, so the first ones count for the last, without a warning, and leave no trace.
 // The next two columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
 // it unless the session has another session_user, which a superuser's settings can bring about. The process id
-// tells Postgres from a connection pooler, which says another one to its clients than the backend's, and may give
+// distinguishes Postgres from a connection pooler, which gives its clients another one than the backend's, and may give
 // the next transaction another backend. The last column says whether the role is a member of the owner of the schema
 // fencepost, as it could become by SET ROLE.
 const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL role = none; SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
@@ -83,8 +83,8 @@ const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL role = none; SET L
 	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid(),` +
 	` coalesce((SELECT pg_catalog.pg_has_role(SESSION_USER, n.nspowner, 'MEMBER') FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'fencepost'), false)`
 
-// sendLocate sends what locate reads the answer to, as soon as the server has accepted the client: the server answers
-// that right behind its first ReadyForQuery, so that it costs no round trip.
+// sendLocate sends locateSQL, whose answer locate reads, as soon as the server has accepted the client: the server answers
+// that right after its first ReadyForQuery, so that it costs no round trip.
 func (x *session) sendLocate(policy SessionPolicy) error {
 	md, err := x.chooseMode(policy)
 	if err != nil || md == passing { // join says what is wrong
@@ -96,9 +96,9 @@ func (x *session) sendLocate(policy SessionPolicy) error {
 	return nil
 }
 
-// locate reads what the backend says to sendLocate: when its server and the backend itself were started, and whether its
+// locate reads the answer to sendLocate: when its server and the backend itself were started, and whether its
 // role is a superuser. A very short timeout of the client may end even the statement that lifts it, so it is asked a
-// few times. A backend that cannot tell could be that of a pooler, so its session is refused.
+// few times. A backend that does not answer could be that of a pooler, so its session is refused.
 func (x *session) locate() error {
 	values, failed, err := x.readAnswer()
 	for try := 1; try < locateTries && err == nil && failed != nil; try++ {
@@ -169,7 +169,7 @@ const (
 	restoreIdleTimeoutSQL = "RESET idle_session_timeout"
 )
 
-// setIdleTimeout runs one of these two. A statement_timeout of the client that is very short may hit it, so it is tried more
+// setIdleTimeout runs one of these two statements. A statement_timeout of the client that is very short may hit it, so it is tried more
 // than once.
 func (x *session) setIdleTimeout(sql string) error {
 	for range 3 {

@@ -74,7 +74,7 @@ func (g *startupGuard) wake(conns ...net.Conn) (unwake func() bool) {
 		if stop() {
 			return true
 		}
-		<-done // or wake would also end the write that tells the client why
+		<-done // or wake would also end the write of the reason to the client
 		return false
 	}
 }

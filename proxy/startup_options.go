@@ -147,7 +147,7 @@ func isOwn(name string) bool { return strings.HasPrefix(strings.ToLower(name), f
 // splitOptions separates the settings whose name is one of those wanted from the rest of the
 // parameter options. It reads the parameter as PostgreSQL's pg_split_opts does: white space
 // separates words, a backslash escapes the next byte, and a setting has the form -c name=value,
-// -cname=value or --name=value, perhaps behind other switches, as in -ec name=value. own is name,
+// -cname=value or --name=value, perhaps after other switches, as in -ec name=value. own is name,
 // value, …; kept is the rest, with its bytes unchanged.
 func splitOptions(options string, wanted func(name string) bool) (kept string, own []string) {
 	words := optionWords(options)
@@ -187,7 +187,7 @@ const (
 func settingIn(words []optionWord) (before, setting string, used int) {
 	text := words[0].text
 	switch {
-	case text == "--": // nothing behind it is a switch
+	case text == "--": // nothing after it is a switch
 		return "", "", len(words)
 	case len(text) < 2 || text[0] != '-':
 		return "", "", 1

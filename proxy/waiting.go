@@ -10,12 +10,12 @@ import (
 )
 
 // maxWaiting is how many connections of one worker wait to lead a resource at one time. It is above the size of usual
-// pools, all of whose connections may wait. Workers without an id are told apart by their addresses only, which many may
+// pools, all of whose connections may wait. Workers without an id are distinguished by their addresses only, which many may
 // have in common behind a load balancer.
 const maxWaiting, maxNameless = 64, 256
 
-// waiting has the connections that wait to lead. A driver may leave one behind that it has given up, and open
-// another: pgjdbc does at its loginTimeout. The newest ones are those that somebody still wants.
+// waiting has the connections that wait to lead. A driver may leave one open that it has given up, and open
+// another: pgjdbc does at its loginTimeout. The newest ones are those that someone still wants.
 type waiting struct {
 	mu  sync.Mutex
 	all map[waitKey][]*waiter // oldest first

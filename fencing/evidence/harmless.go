@@ -29,7 +29,7 @@ func (e *HarmfulError) Error() string {
 //
 // An operator of such a role counts, whatever function it has, and so does one with a negator or a commutator of such a role,
 // because the planner may call their functions. So does a range type, whatever it is within, because the planner calls
-// functions of it when it estimates a condition: of a column beside an index with a condition or an expression, or beside
+// functions of it when it estimates a condition: of a column next to an index with a condition or an expression, or next to
 // extended statistics, and within such an expression. Postgres does not record all types of an expression as dependencies, so
 // they are taken from the tree.
 //
@@ -89,7 +89,7 @@ func calls(ctx context.Context, q querier, tables []uint32) ([]string, error) {
 }
 
 // LockHarmless locks a table, with its partitions and children unless only is set, so that the transaction can read the
-// column of its stamps, and nobody can drop or rename it or alter the column. It fails with a *HarmfulError if that would
+// column of its stamps, and no one can drop or rename it or alter the column. It fails with a *HarmfulError if that would
 // evaluate the code of another role. The lock does not keep the owner from making an index, statistics or a child between
 // this look and the read: one that does would keep VACUUM out, and needs more than the right to read. table is qualified
 // and quoted, stamp is neither. The search_path of tx must begin with pg_catalog.

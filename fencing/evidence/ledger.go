@@ -30,7 +30,7 @@ type Grant struct {
 	Proxy string
 	Ended fencing.Ending
 	Gap   time.Duration
-	// Order is what an operator has ordered to give the epoch to nobody or, if its kind is handover, to this worker. It is
+	// Order is what an operator has ordered to give the epoch to no one or, if its kind is handover, to this worker. It is
 	// the zero Order if none has.
 	Order Order
 }

@@ -111,9 +111,9 @@ func awaitLock(t *testing.T, s *pgtest.Server, db string) {
 	}
 }
 
-// TestARestoredLedgerIsToldFromTheOriginal: in a copy by pg_dump, no row was written by the
+// TestARestoredLedgerIsDistinguishedFromTheOriginal: in a copy by pg_dump, no row was written by the
 // transaction that it names. What is granted there is the copy's own.
-func TestARestoredLedgerIsToldFromTheOriginal(t *testing.T) {
+func TestARestoredLedgerIsDistinguishedFromTheOriginal(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithTools(t))
 	db := newDatabase(t, s)
@@ -131,7 +131,7 @@ func TestARestoredLedgerIsToldFromTheOriginal(t *testing.T) {
 			t.Errorf("copied: %v, want %v", got, want)
 		}
 	}
-	// A copied row whose id happens to be that of the copying transaction is told by the others.
+	// A copied row whose id happens to be that of the copying transaction is recognised by the others.
 	s.Exec(t, pgtest.Superuser, copied, `UPDATE fencepost.grants SET xid = CASE epoch WHEN 2 THEN pg_current_xact_id() ELSE '7' END, snapshot = '7:7:'`)
 	for _, g := range ledger(t, s, copied) {
 		if !g.Copied {

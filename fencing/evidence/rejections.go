@@ -14,7 +14,7 @@ import (
 )
 
 // Rejections counts statements that were refused or discarded and that have in common what
-// stands in front of Count. Names are empty if a connection named no resource.
+// is in front of Count. Names are empty if a connection named no resource.
 type Rejections struct {
 	Minute           time.Time // when it began; zero for the sum of several
 	Database         string    // its name when they were recorded, if it has another one now
@@ -23,7 +23,7 @@ type Rejections struct {
 	Kind             string // discarded, or why they were refused
 	Write            bool   // they were not provably reads
 	SQLState         string
-	Fingerprint      string // empty for texts that are not told apart
+	Fingerprint      string // empty for texts that are not distinguished
 
 	Count       int64
 	First, Last time.Time
@@ -33,7 +33,7 @@ type Rejections struct {
 // Rejection is what is kept of one of them.
 type Rejection struct {
 	Epoch, Current int64  // the worker's and the newest, 0 for none
-	Holder         string // of the newest, empty for nobody and if it is not known
+	Holder         string // of the newest, empty for no one and if it is not known
 	Client, Proxy  string
 	Statement      string // without literals
 }
@@ -41,12 +41,12 @@ type Rejection struct {
 var (
 	// ErrNoTable means that the database has no table for rejections.
 	ErrNoTable = errors.New("the database has no table fencepost.rejections")
-	// ErrUncertain means that nobody knows whether the rows were recorded.
+	// ErrUncertain means that no one knows whether the rows were recorded.
 	ErrUncertain = errors.New("the connection broke while the rows were committed")
 )
 
 // These bound what waits in the server, so that an error says that nothing was changed.
-// Nobody waits for a standby either: what a failover loses is in the audit log.
+// No one waits for a standby either: what a failover loses is in the audit log.
 const prepareWrite = `SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '3s'; SET LOCAL synchronous_commit = local`
 
 // upsert adds to the rows that another batch or another proxy has made. Of the latest of two is
@@ -160,7 +160,7 @@ const (
 )
 
 // PruneRejections deletes the rows of minutes that are older than keep, in parts, and returns how
-// many. It leaves the rest for the next time if there are very many, and everything if somebody
+// many. It leaves the rest for the next time if there are very many, and everything if someone
 // else is about it.
 func PruneRejections(ctx context.Context, conn *pgx.Conn, keep time.Duration) (deleted int64, err error) {
 	more := true

@@ -12,11 +12,11 @@ import (
 // blocksAtOnce is how many blocks one statement reads: 64 MiB, if a block has 8 KiB.
 const blocksAtOnce = 8192
 
-// Settled are the epochs whose rows need not be told apart by their transactions: those of
+// Settled are the epochs whose rows need not be distinguished by their transactions: those of
 // transactions below the given id.
 type Settled map[int64]Xid
 
-// All means that the rows of an epoch need not be told apart at all.
+// All means that the rows of an epoch need not be distinguished at all.
 const All = Xid(math.MaxInt64)
 
 // Rows are rows of a table with the same stamp.
@@ -28,7 +28,7 @@ type Rows struct {
 }
 
 // Read reads the rows of a table, and passes them to each in groups, the same group perhaps
-// several times. Rows whose stamp is not among the settled epochs are told apart by their
+// several times. Rows whose stamp is not among the settled epochs are distinguished by their
 // transactions. It runs a statement for each 64 MiB of the table. A row that is overwritten
 // meanwhile may be missing, because its new version is somewhere else.
 func (s *Session) Read(ctx context.Context, t Table, settled Settled, each func(Rows)) error {

@@ -27,9 +27,9 @@ type Table struct {
 	Alike bool
 	// Partitioned: it has no rows of its own.
 	Partitioned bool
-	// InForce: the trigger that stamps its rows is there, and fires always.
+	// InForce: the trigger that stamps its rows exists, and always fires.
 	InForce bool
-	// LaterTriggers are triggers that fire behind that one, and could change the stamp.
+	// LaterTriggers are triggers that fire after that one, and could change the stamp.
 	LaterTriggers []string
 	// Unreadable says why its rows cannot be read, "" if they can.
 	Unreadable string
@@ -95,7 +95,7 @@ UNION ALL SELECT l.resource, l.name, l.name, 0::oid, '', false, '{}', true, fals
 ORDER BY 1, 2, 3`
 
 // Tables returns the stamped tables with their partitions and children, those that were stamped once
-// as far as their columns tell, and those that are recorded as guarded and have lost their guard.
+// as far as their columns show, and those that are recorded as guarded and have lost their guard.
 func (s *Session) Tables(ctx context.Context) ([]Table, error) {
 	var list []Table
 	err := s.asControl(ctx, func(tx pgx.Tx) error {
@@ -161,7 +161,7 @@ func (s *Session) look(ctx context.Context, t *Table) error {
 	return err
 }
 
-// factsOf is SQL for the facts of a table. made is the transaction of the trigger that is there:
+// factsOf is SQL for the facts of a table. made is the transaction of the trigger that exists:
 // the one for rows, if there is one. When a partition is detached, its columns are changed.
 const factsOf = `SELECT pg_relation_size(c.oid) / current_setting('block_size')::bigint, pg_relation_filenode(c.oid) <> c.oid, %[1]s, n.next,
 	coalesce(made.guard, 0), CASE WHEN NOT $2 THEN 0 WHEN made.guard IS NULL THEN 1 ELSE (SELECT %[2]s FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = $3) END

@@ -3,5 +3,5 @@
 //
 // Who campaigns is written as changes, in one statement for all resources of a database and at most
 // as often as Record is called. Every few seconds a statement that changes one row says that the proxy
-// is still there. Nothing waits for a disk.
+// is still alive. Nothing waits for a disk.
 package handover

@@ -14,25 +14,25 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// beat is how often, at least, a proxy says that it is there. The database takes one that has
-// not been seen for 15 s for gone.
+// beat is how often, at least, a proxy says that it is alive. The database takes one that has
+// not been seen for 15 s to be gone.
 const beat = 5 * time.Second
 
 // Table is one database, as one proxy uses it. It is safe for concurrent use.
 type Table struct {
 	pool *pgxpool.Pool
 	name string // of the proxy
-	id   string // random, because a proxy that starts again campaigns for nobody
+	id   string // random, because a proxy that starts again campaigns for no one
 	// noting lets one grant at a time be noted, so that many takeovers at once leave the connections to those who wait for them.
 	noting chan struct{}
 
 	mu       sync.Mutex
 	recorded map[candidacy]fencing.Candidate // what the database has; nil if that is not known
 	revision int64                           // the last one, if recorded is not nil
-	written  time.Time                       // when the proxy last said that it is there
+	written  time.Time                       // when the proxy last said that it is alive
 }
 
-// candidacy is what tells the candidacies of a proxy apart.
+// candidacy is what distinguishes the candidacies of a proxy.
 type candidacy struct{ resource, incarnation string }
 
 func of(c fencing.Candidate) candidacy { return candidacy{c.Resource, c.Incarnation} }
@@ -44,7 +44,7 @@ func New(pool *pgxpool.Pool, proxy string) *Table {
 }
 
 // Record makes the database know that these candidacies campaign through this proxy, and no others.
-// It sends nothing if nothing has changed and the proxy has been seen lately. If nobody campaigns, the
+// It sends nothing if nothing has changed and the proxy has been seen lately. If no one campaigns, the
 // proxy is forgotten.
 func (t *Table) Record(ctx context.Context, all []fencing.Candidate) error {
 	t.mu.Lock()
@@ -146,7 +146,7 @@ func (t *Table) Offers(ctx context.Context) ([]fencing.Offer, error) {
 	return offers, nil
 }
 
-// Elsewhere returns the incarnations that campaign for a worker through other proxies which are there.
+// Elsewhere returns the incarnations that campaign for a worker through other proxies that are alive.
 func (t *Table) Elsewhere(ctx context.Context, resource, worker string) ([]string, error) {
 	rows, err := t.pool.Query(ctx, "SELECT c.incarnation FROM fencepost.campaigning($1) c WHERE c.worker = $2 AND c.proxy <> $3", resource, worker, t.id)
 	if err != nil {

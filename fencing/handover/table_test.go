@@ -141,7 +141,7 @@ func (d *database) barred(worker string) *fencing.Barred {
 }
 
 // TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly, whatever its proxy knows: to the chosen one, and to
-// anybody after the offer has run out.
+// anyone after the offer has run out.
 func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -272,7 +272,7 @@ func TestOtherOrdersEndAnOffer(t *testing.T) {
 	if _, err := d.store.Evict(t.Context(), resource, "", 0, operator); err != nil {
 		t.Fatal(err)
 	}
-	d.offer("b", time.Hour) // while nobody leads, so that an order makes no epoch
+	d.offer("b", time.Hour) // while no one leads, so that an order makes no epoch
 	d.barred("c")
 	for _, order := range []func(context.Context, string) error{
 		func(ctx context.Context, r string) error { _, err := d.store.Pause(ctx, r, operator); return err },
@@ -314,7 +314,7 @@ func TestASupersededCandidacyIsNotChosen(t *testing.T) {
 	d.offer("a", time.Hour)
 }
 
-// TestWhoCampaignsIsKnownFromAllProxies that are there.
+// TestWhoCampaignsIsKnownFromAllProxies that are alive.
 func TestWhoCampaignsIsKnownFromAllProxies(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

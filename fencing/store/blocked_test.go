@@ -118,7 +118,7 @@ func (h *testDatabase) superuser(lock string) (pid string, end func()) {
 }
 
 // TestWhatBlockedAGrantIsNamedWhileSomebodyLooks: what blocks is named without a gap from one grant to the next, and no
-// longer once nobody would notice that it has ended.
+// longer once no one would notice that it has ended.
 func TestWhatBlockedAGrantIsNamedWhileSomebodyLooks(t *testing.T) {
 	t.Parallel()
 	var told blocked
@@ -150,7 +150,7 @@ func TestWhatBlockedAGrantIsNamedWhileSomebodyLooks(t *testing.T) {
 	})
 }
 
-// TestWhatBlocksIsNotNamedAfterItsEnd, although the grant goes on to wait for somebody else, whom it is going to end.
+// TestWhatBlocksIsNotNamedAfterItsEnd, although the grant continues to wait for someone else, whom it is going to end.
 func TestWhatBlocksIsNotNamedAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	var told blocked

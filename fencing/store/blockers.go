@@ -50,7 +50,7 @@ func (w *blockers) clear(ctx context.Context, holders []holder) error {
 			stays = append(stays, remedy)
 		}
 	}
-	if len(blocked) > 0 { // otherwise the last report stands, see found
+	if len(blocked) > 0 { // otherwise the last report stays, see found
 		w.named = true
 		w.report(blocked)
 	}
@@ -153,7 +153,7 @@ func (w *blockers) logEnded(b endedBackend) {
 		zap.Int32("pid", b.PID), zap.String("user", b.User), zap.String("application", b.Application), zap.String("state", b.State))
 }
 
-// report tells the operator what blocks the grant and cannot be ended, if that has changed
+// report reports to the operator what blocks the grant and cannot be ended, if that has changed
 // since the last report about the resource, of this grant or of one before.
 func (w *blockers) report(blocked []string) {
 	w.reportAs("takeover blocked by a transaction the control role cannot end", blocked)
@@ -169,7 +169,7 @@ func (w *blockers) reportAs(what string, blocked []string) {
 
 // gaveUp reports what blocks a grant that was given up. If it was given up for another
 // reason, nothing here waits any more. A grant that no standby has confirmed is asked for again, so
-// its report stands, unless the one who asked is gone.
+// its report stays, unless the one who asked is gone.
 func (w *blockers) gaveUp(ctx context.Context, err error) {
 	var blocked *GrantBlockedError
 	switch {
@@ -184,7 +184,7 @@ func (w *blockers) gaveUp(ctx context.Context, err error) {
 }
 
 // reports are the last reports about each resource. They outlive a grant, because one that
-// was given up is followed by another one. A report about which nobody has looked for reportLifetime is dropped:
+// was given up is followed by another one. A report about which no one has looked for reportLifetime is dropped:
 // what it names may be gone.
 type reports struct {
 	mu sync.Mutex
@@ -197,13 +197,13 @@ type reports struct {
 // watchers is who looks at what blocks a resource.
 type watchers struct {
 	n    int         // grants, and calls of AwaitUnblocked
-	drop *time.Timer // drops the report, nil while somebody looks
+	drop *time.Timer // drops the report, nil while someone looks
 }
 
 // reportLifetime is longer than the pause between two attempts of a grant whose lease is kept.
 const reportLifetime = 5 * time.Second
 
-// startWatch records that somebody looks at what blocks the resource, until done is called.
+// startWatch records that someone looks at what blocks the resource, until done is called.
 func (r *reports) startWatch(resource string, notify func(resource string, by []string)) (done func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -235,7 +235,7 @@ func (r *reports) startWatch(resource string, notify func(resource string, by []
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if l.drop != drop {
-				return // somebody has looked since
+				return // someone has looked since
 			}
 			delete(r.watchers, resource)
 			delete(r.blocking, resource)
@@ -245,7 +245,7 @@ func (r *reports) startWatch(resource string, notify func(resource string, by []
 	}
 }
 
-// standbys stands for the synchronous standbys where otherwise transactions stand.
+// standbys stands for the synchronous standbys in a list of transactions.
 const standbys = "standbys"
 
 // keep records which transactions blocked a grant that was given up.
@@ -274,14 +274,14 @@ func (r *reports) of(resource string) []string {
 	return r.by[resource]
 }
 
-// change records a report, and tells of it if it differs from the last one, which it returns.
+// change records a report, and calls notify and returns true if it differs from the last one.
 func (r *reports) change(resource string, by []string, notify func(resource string, by []string)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.changeLocked(resource, by, notify)
 }
 
-// changeLocked is change. r.mu is held, so that what is told is told in order.
+// changeLocked is change. r.mu is held, so that the calls of notify are in order.
 func (r *reports) changeLocked(resource string, by []string, notify func(resource string, by []string)) bool {
 	if slices.Equal(by, r.by[resource]) {
 		return false
@@ -297,7 +297,7 @@ func (r *reports) changeLocked(resource string, by []string, notify func(resourc
 }
 
 // BlockedBy returns what the last grant on the resource waits for, or was given up for, and cannot
-// end; nothing if that is not so, or if nobody looks any more.
+// end; nothing if that is not so, or if no one looks any more.
 func (f *Fence) BlockedBy() []string { return f.store.reports.of(f.resource) }
 
 // pollFailed logs a failed poll and keeps the grant waiting. If the failure lasts, the

@@ -103,7 +103,7 @@ func TestATransactionThatEndsWithinTheGraceCommits(t *testing.T) {
 }
 
 // TestAGrantThatHasReturnedDoesNotWaitForAPoll: the connection that reads what the grant waits for is cut, and neither
-// side is told.
+// side notices.
 func TestAGrantThatHasReturnedDoesNotWaitForAPoll(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
@@ -151,9 +151,9 @@ func TestAGrantThatHasReturnedDoesNotWaitForAPoll(t *testing.T) {
 const grantWaits = `SELECT EXISTS (SELECT FROM fencepost.fence f CROSS JOIN LATERAL fencepost.state(f.id) s WHERE NOT s.settled)
 	OR EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = '` + pgtest.Control + `' AND wait_event_type = 'Lock')`
 
-// TestSafetyAClaimBehindAGrantSeesItsEpoch: a claim does not get past a grant that waits for a registered backend, nor past
+// TestSafetyAClaimAfterAGrantSeesItsEpoch: a claim does not get past a grant that waits for a registered backend, nor past
 // one that waits for another claim. Claims that overlap would otherwise keep it waiting for ever.
-func TestSafetyAClaimBehindAGrantSeesItsEpoch(t *testing.T) {
+func TestSafetyAClaimAfterAGrantSeesItsEpoch(t *testing.T) {
 	t.Parallel()
 	for _, claims := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ahead is a claim: %v", claims), func(t *testing.T) {
@@ -305,9 +305,9 @@ func TestASuperusersTransactionInTheWayIsNamed(t *testing.T) {
 	}
 }
 
-// TestNobodyWithoutRightsBlocksATakeover: a role without rights locks all relations of the schema, as Postgres lets it,
-// and prepares the transaction, so that nobody can end it.
-func TestNobodyWithoutRightsBlocksATakeover(t *testing.T) {
+// TestNoOneWithoutRightsBlocksATakeover: a role without rights locks all relations of the schema, as Postgres lets it,
+// and prepares the transaction, so that no one can end it.
+func TestNoOneWithoutRightsBlocksATakeover(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	h := newTestDatabase(t, s, func(c *store.Config) { c.Grace, c.Patience = time.Second, time.Second })
@@ -419,7 +419,7 @@ func TestLockedSystemViewsBlockNoTakeover(t *testing.T) {
 	h.mustEnter(leader)
 	leader.begin(h.ctx(), t, "")
 	release := h.server.LockAway(t, h.db, "pg_stat_activity", "pg_locks", "pg_prepared_xacts", "pg_roles", "pg_stat_wal_receiver")
-	// What the grant waits for is looked for in the functions behind the views.
+	// What the grant waits for is looked for in the functions that the views read.
 	if next := h.grant("b"); next.Epoch != 2 {
 		t.Errorf("the next leader has epoch %d", next.Epoch)
 	}
@@ -431,10 +431,10 @@ func TestLockedSystemViewsBlockNoTakeover(t *testing.T) {
 }
 
 // TestALockedCatalogOfAllDatabasesBlocksNoTakeover: any role of any database can keep all others from reading pg_database, and so
-// from logging in. Connections that are open go on, the leader's too.
+// from logging in. Connections that are open continue, the leader's too.
 func TestALockedCatalogOfAllDatabasesBlocksNoTakeover(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Start(t) // nobody else can log in meanwhile
+	server := pgtest.Start(t) // no one else can log in meanwhile
 	h := newTestDatabase(t, server, func(c *store.Config) { c.Grace, c.Patience = 300*time.Millisecond, 30*time.Second })
 	leader := h.worker(h.grant("a"))
 	h.mustEnter(leader)
@@ -447,13 +447,13 @@ func TestALockedCatalogOfAllDatabasesBlocksNoTakeover(t *testing.T) {
 	}
 }
 
-func TestABackendThatNobodyReadsFromIsEnded(t *testing.T) {
+func TestABackendThatNoOneReadsFromIsEnded(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	w := h.worker(term)
 	w.begin(h.ctx(), t, "")
-	// The response fills every buffer on its way, and nobody reads it.
+	// The response fills every buffer on its way, and no one reads it.
 	socket := w.PgConn().Conn().(*net.TCPConn)
 	query := "SELECT repeat('x', 1000000) FROM generate_series(1, 1000)\x00"
 	frame := append([]byte{'Q', 0, 0, 0, byte(len(query) + 4)}, query...)
@@ -496,7 +496,7 @@ func TestARowLockedByHandIsNamedWhenAGrantGivesUp(t *testing.T) {
 	}
 }
 
-// TestARowLockedByHandIsFreedAfterTheGrace: somebody has logged in as the control role, and has gone.
+// TestARowLockedByHandIsFreedAfterTheGrace: someone has logged in as the control role, and has gone.
 func TestARowLockedByHandIsFreedAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))

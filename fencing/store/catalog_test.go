@@ -324,7 +324,7 @@ func TestCatalogEndsWhilePostgresIsFrozen(t *testing.T) {
 	defer close(thaw)
 	h := newTestDatabase(t, s)
 	st := h.open(func(c *store.Config) { c.Address = relay.Addr })
-	h.newFence(st).Catalog() // which nobody waits for
+	h.newFence(st).Catalog() // which no one waits for
 	select {
 	case <-frozen:
 	case <-time.After(patience):
@@ -342,7 +342,7 @@ func TestCatalogEndsWhilePostgresIsFrozen(t *testing.T) {
 	}
 }
 
-// TestCatalogRestsWithItsStore: a database that nobody uses is asked for nothing, so
+// TestCatalogRestsWithItsStore: a database that no one uses is asked for nothing, so
 // that it can be dropped or renamed. Asked again, it is read again.
 func TestCatalogRestsWithItsStore(t *testing.T) {
 	t.Parallel()

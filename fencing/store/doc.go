@@ -14,10 +14,10 @@
 // # Grants
 //
 // fencepost.grant first locks the fence's row FOR NO KEY UPDATE and decides; an award that is refused makes
-// nobody wait. Then it locks the row FOR UPDATE, for which it waits until the registrations that are
+// no one wait. Then it locks the row FOR UPDATE, for which it waits until the registrations that are
 // under way and the transactions that write under fencepost.claim have ended. Meanwhile a watch on
 // another connection terminates those that outlast the grace. When it has the lock, it drains the
-// registry (fencepost.drain): it says that it waits (drains.go tells this proxy and the others, which
+// registry (fencepost.drain): it says that it waits (drains.go notifies this proxy and the others, which
 // end sessions at rest), ends what is idle 250 ms later and what works after the grace, and returns
 // when all of them are gone. If it may not end one of them, it ends none. What the control role cannot terminate (a superuser's
 // backend, a prepared transaction) is reported at once, to the log and to
@@ -41,12 +41,12 @@
 // # Recovery by an operator
 //
 // Two things can go back in time. If the database was restored from an older state, its
-// epochs are lower than those that were granted. (A database that was dropped and made
-// anew is another one: the schema gives each an identity, see fencing.ErrReplaced.) Proxies that saw the higher ones are
+// epochs are lower than those that were granted. (A database that was dropped and
+// recreated is another one: the schema gives each an identity, see fencing.ErrReplaced.) Proxies that saw the higher ones are
 // refused (ZF004) until RaiseEpochs puts every resource above them, under an epoch that
-// nobody holds. If the lease service was restored or rebuilt, or replaced by another
+// no one holds. If the lease service was restored or rebuilt, or replaced by another
 // one, its awards look older than the recorded ones (ZF006) until it has a new instance
-// id. A new id is numbered as a new generation when it is first seen, before anybody
+// id. A new id is numbered as a new generation when it is first seen, before anyone
 // asks for a lease under it. A grant under an id without a number is refused (ZF007),
 // so that no award of an older generation can pass for a newer one. BumpGeneration does
 // the same for an instance id that cannot change. `fencepost generation bump` uses both
@@ -55,13 +55,13 @@
 // # Orders
 //
 // Evict, Pause, Resume, Handover, Remove and Prune are orders of an operator. An order that takes
-// the lead from a worker records an epoch that nobody holds, and waits for transactions
-// and registered backends exactly like a grant. A bar, which keeps a worker or everybody
+// the lead from a worker records an epoch that no one holds, and waits for transactions
+// and registered backends exactly like a grant. A bar, which keeps a worker or everyone
 // from being granted an epoch, is set and read under the lock of the fence row. Its
 // refusal (ZF008) reaches callers of Grant as a *fencing.Barred. So does that of an offer, which
-// Handover makes to one worker: nobody else is granted an epoch while it lasts. Remove deletes the fence's
-// row, so that every registration against it fails from then on; a fence that is made
-// anew has another id, and begins at a floor above the epochs of all removed ones. Each
+// Handover makes to one worker: no one else is granted an epoch while it lasts. Remove deletes the fence's
+// row, so that every registration against it fails from then on; a fence that is
+// recreated has another id, and begins at a floor above the epochs of all removed ones. Each
 // order is kept in fencepost.orders, and the proxies ask for new ones (Orders).
 //
 // # The catalog

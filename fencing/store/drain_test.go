@@ -117,7 +117,7 @@ func writeUntilEnded(ctx context.Context, h *testDatabase, term fencing.Term) {
 	}
 }
 
-// TestOnlyAGrantEndsSessions: other proxies are told of a grant that waits, and not of a notification that some role
+// TestOnlyAGrantEndsSessions: other proxies are notified of a grant that waits, and not by a notification that some role
 // has sent.
 func TestOnlyAGrantEndsSessions(t *testing.T) {
 	t.Parallel()
@@ -142,7 +142,7 @@ func TestOnlyAGrantEndsSessions(t *testing.T) {
 	w := h.worker(h.grant("a"))
 	h.mustEnter(w)
 	busy, granted := make(chan error, 1), make(chan error, 1)
-	go func() { // otherwise the grant might end it before anybody is told
+	go func() { // otherwise the grant might end it before anyone is notified
 		_, err := w.Exec(h.ctx(), "SELECT pg_sleep(3600)")
 		busy <- err
 	}()

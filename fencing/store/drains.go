@@ -11,14 +11,14 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// drain is the payload of the notification by which the proxies of a database tell each other that a grant waits for
+// drain is the payload of the notification by which the proxies of a database let each other know that a grant waits for
 // registered backends. Its channel is that of changed leases.
 type drain struct {
 	Resource string        `json:"resource"`
 	Epoch    fencing.Epoch `json:"epoch"` // that ends
 }
 
-// notifyDrain tells this proxy and all others that a grant waits for the backends that are registered
+// notifyDrain notifies this proxy and all others that a grant waits for the backends that are registered
 // under an epoch or an older one. Nothing depends on that: the grant ends what is still there.
 func (f *Fence) notifyDrain(ctx context.Context, e fencing.Epoch) {
 	f.store.cfg.Draining(f.resource, e)
@@ -37,7 +37,7 @@ func (f *Fence) notifyDrain(ctx context.Context, e fencing.Epoch) {
 // role without rights on the schema can take.
 const drainsSQL = `SELECT EXISTS (SELECT FROM fencepost.fence f CROSS JOIN LATERAL fencepost.state(f.id) s WHERE f.resource = $1 AND NOT s.settled)`
 
-// FollowDrains calls told for each grant of the database that waits for registered backends, until ctx
+// FollowDrains calls notify for each grant of the database that waits for registered backends, until ctx
 // ends or the connection is lost. The backends are those that are registered under the epoch or an older one.
 func (s *Store) FollowDrains(ctx context.Context, notify func(resource string, e fencing.Epoch)) error {
 	pooled, err := s.free.Acquire(ctx)
@@ -64,11 +64,11 @@ func (s *Store) FollowDrains(ctx context.Context, notify func(resource string, e
 	}
 }
 
-// Drain calls told if a notification is of a grant that waits for registered backends. It makes sure that there is such
-// a grant: whoever knows the channel may send a notification, which must not end anybody's sessions.
+// Drain calls notify if a notification says that a grant waits for registered backends. It makes sure that there is such
+// a grant: whoever knows the channel may send a notification, which must not end anyone's sessions.
 func (s *Store) Drain(ctx context.Context, payload string, notify func(resource string, e fencing.Epoch)) error {
 	var d drain
-	if json.Unmarshal([]byte(payload), &d) != nil { // it is of a changed lease
+	if json.Unmarshal([]byte(payload), &d) != nil { // it says that a lease has changed
 		return nil
 	}
 	drains := false
@@ -94,7 +94,7 @@ func (f *Fence) Unregistered(ctx context.Context, started string, entries []int6
 		}
 	}
 	switch codeOf(err) {
-	case codeNoSchema, codeNoTable: // somebody has dropped it, and all entries with it
+	case codeNoSchema, codeNoTable: // someone has dropped it, and all entries with it
 		return entries, nil
 	}
 	return nil, fmt.Errorf("read the registry of database %q: %w", f.store.cfg.Database, f.store.explain(err))

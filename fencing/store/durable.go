@@ -14,7 +14,7 @@ import (
 )
 
 // A grant whose wait for the synchronous standbys was cancelled can be read on the primary
-// like any other one, and a failover to such a standby loses it. Nobody was told of it. So what was
+// like any other one, and a failover to such a standby loses it. It was announced to no one. So what was
 // read proves nothing about a database that does not have it, until the standbys are known to have
 // it.
 
@@ -31,7 +31,7 @@ const confirmSQL = `WITH written AS MATERIALIZED (
 	SELECT f.id, f.epoch, coalesce(f.incarnation, '') FROM fencepost.fence f, written WHERE f.id = ANY ($1)`
 
 // grantID identifies a grant of a fence. The incarnation is "" if an operator took the lead from
-// everybody.
+// everyone.
 type grantID struct {
 	epoch       fencing.Epoch
 	incarnation string

@@ -111,7 +111,7 @@ func setStandbys(h *testDatabase, names string) {
 }
 
 // TestAGrantThatNoStandbyConfirmedCountsAsNotGranted cancels a grant while it waits for
-// a missing standby. By default, the database's sessions are not even told of that.
+// a missing standby. By default, the database's sessions do not even see that.
 func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
@@ -164,8 +164,8 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	}
 }
 
-// unsettle gives the database defaults that would change what statements do or tell, and makes the
-// store connect anew. It returns what the connections must have in their place.
+// unsettle gives the database defaults that would change what statements do or return, and makes the
+// store reconnect. It returns what the connections must have in their place.
 func unsettle(h *testDatabase) map[string]string {
 	h.t.Helper()
 	wanted := map[string]string{}

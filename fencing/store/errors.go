@@ -165,7 +165,7 @@ func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
 
 func forgetNotices(c *pgconn.PgConn) { delete(c.CustomData(), noticesKey) }
 
-// drainProgress is what fencepost.drain has said by now. The goroutine that uses the connection writes it, and a watch
+// drainProgress is what fencepost.drain has reported so far. The goroutine that uses the connection writes it, and a watch
 // reads it.
 type drainProgress struct {
 	began chan fencing.Epoch // the epoch that ends, when the grant begins to wait; has room for one
@@ -177,7 +177,7 @@ type drainProgress struct {
 // progressKey is the key of the drainProgress among the data of a connection.
 const progressKey = "fencepost.progress"
 
-// take takes a notice, and reports whether fencepost.drain has sent it.
+// take processes a notice if fencepost.drain has sent it, and reports whether it has.
 func (p *drainProgress) take(n *pgconn.Notice) bool {
 	switch n.Message {
 	case drainNotice:
@@ -227,7 +227,7 @@ type endedBackend struct {
 // drainNotice is how fencepost.drain says that it waits for registered backends. The DETAIL is the epoch that ends.
 const drainNotice = "fencepost waits for registered backends"
 
-// endedNotice is how fencepost.drain tells of a backend that it has terminated.
+// endedNotice is how fencepost.drain reports a backend that it has terminated.
 const endedNotice = "fencepost has terminated a registered backend"
 
 // isUnconfirmed reports whether the standbys that the last commit waited for did not

@@ -18,11 +18,11 @@ import (
 // examineLock is how long an examination waits for a lock on a table.
 const examineLock = 2 * time.Second
 
-// neededTables are the tables without which nobody can be granted an epoch, with the embedded elector's.
+// neededTables are the tables without which no one can be granted an epoch, with the embedded elector's.
 var neededTables = []string{"identity", "fence", "grants", "bearers", "generations", "running", "orders", "bars", "lease", "lease_marker", "lease_over"}
 
-// readableSQL fails if somebody has locked one of the neededTables. It keeps no lock while it waits for the
-// next one, so that it is in nobody's way.
+// readableSQL fails if someone has locked one of the neededTables. It keeps no lock while it waits for the
+// next one, so that it is in no one's way.
 var readableSQL = fmt.Sprintf("SET LOCAL lock_timeout = '%dms'; SAVEPOINT look; LOCK TABLE fencepost.", examineLock.Milliseconds()) +
 	strings.Join(neededTables, " IN ACCESS SHARE MODE; ROLLBACK TO look; LOCK TABLE fencepost.") + " IN ACCESS SHARE MODE"
 
@@ -76,7 +76,7 @@ func (s *Store) examine(ctx context.Context) error {
 	return nil
 }
 
-// checkOwner returns an error unless the schema is there, and the control role has the rights of its owner. The error is
+// checkOwner returns an error unless the schema exists, and the control role has the rights of its owner. The error is
 // fencing.ErrNoFence if there is none.
 func (s *Store) checkOwner(ctx context.Context, q owner.Querier) error {
 	by, err := owner.Of(ctx, q)
@@ -128,7 +128,7 @@ func (s *Store) Examine(ctx context.Context) error {
 // cannot write.
 const enterableSQL = `(to_regprocedure('fencepost.enter(integer,integer,text,text,bigint,text,text,bigint,bigint)') IS NOT NULL AND to_regprocedure('fencepost.holds(fencepost.fence,bigint,bigint,text)') IS NOT NULL)`
 
-// checkEnterable returns the error of a fence where nobody can be registered, nil if the database has what that calls.
+// checkEnterable returns the error of a fence where no one can be registered, nil if the database has what that calls.
 func (f *Fence) checkEnterable(ctx context.Context) error {
 	var can bool
 	if err := f.store.free.QueryRow(ctx, "SELECT "+enterableSQL).Scan(&can); err != nil || can {

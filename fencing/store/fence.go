@@ -13,7 +13,7 @@ import (
 
 // recordWait is how long Record waits for a grant in progress. It is long enough for a
 // grant that ended a backend to return on a loaded machine, so that the backend's
-// client is told why.
+// client gets the reason.
 const recordWait = 2 * time.Second
 
 // fenceSlots is how many statements of one fence may wait for its lock at once. It
@@ -66,8 +66,8 @@ func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 // ID implements fencing.Fence.
 func (f *Fence) ID() int32 { return f.id }
 
-// Database returns the identity of the fence's database. One that was dropped and made
-// anew has another; one that was restored from a dump or copied has that of its origin.
+// Database returns the identity of the fence's database. One that was dropped and
+// recreated has another; one that was restored from a dump or copied has that of its origin.
 func (f *Fence) Database() string { return f.database }
 
 // Resource returns the resource's name.
@@ -118,7 +118,7 @@ func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
 }
 
 // ofAnother is true if the fence with the id $1 is not that of the resource $2. A database
-// that was made anew from a template or restored has the identity of its origin, and may
+// that was recreated from a template or restored has the identity of its origin, and may
 // number its fences otherwise.
 const ofAnother = "EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1 AND f.resource <> $2)"
 
@@ -167,7 +167,7 @@ func (f *Fence) removed() error {
 func (f *Fence) replaced() error {
 	return fmt.Errorf("%w: %w", fencing.ErrReplaced, &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
-		Message:  fmt.Sprintf("database %s, or its schema fencepost, was dropped and made anew after the fence of resource %s was opened", fencing.ASCII(f.store.cfg.Database), fencing.Quoted(f.resource)),
+		Message:  fmt.Sprintf("database %s, or its schema fencepost, was dropped and recreated after the fence of resource %s was opened", fencing.ASCII(f.store.cfg.Database), fencing.Quoted(f.resource)),
 		Hint:     "Connect again.",
 	})
 }
@@ -218,7 +218,7 @@ func (f *Fence) MayEnd(ctx context.Context, pid uint32) error { return f.store.M
 // UnregisterBackend implements fencing.Fence.
 func (f *Fence) UnregisterBackend(ctx context.Context, n fencing.Registration) error {
 	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.leave($1, $2, $3)", f.id, int32(n.PID), n.ID); err != nil {
-		return fmt.Errorf("delete the note of backend %d on resource %q: %w", n.PID, f.resource, f.store.explain(err))
+		return fmt.Errorf("delete the registration of backend %d on resource %q: %w", n.PID, f.resource, f.store.explain(err))
 	}
 	return nil
 }

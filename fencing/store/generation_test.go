@@ -7,10 +7,10 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestSafetyAwardOfALifeThatNobodySaw covers a lease service that lost its state and
+// TestSafetyAwardOfALifeThatNoOneSaw covers a lease service that lost its state and
 // started a new instance before this database had seen the old one. A late award of the
 // old instance must not count as newer than those of the new one.
-func TestSafetyAwardOfALifeThatNobodySaw(t *testing.T) {
+func TestSafetyAwardOfALifeThatNoOneSaw(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")

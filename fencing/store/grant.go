@@ -20,7 +20,7 @@ const attempts = 5
 
 // Number numbers an instance of a lease service unless it has a number already.
 // Instances are numbered in the order in which they are first seen, so it must be
-// called before anybody asks for a lease under the instance.
+// called before anyone asks for a lease under the instance.
 func (f *Fence) Number(ctx context.Context, source, marker string) error {
 	err := f.store.read(ctx, func() error {
 		_, err := f.store.fences.Exec(ctx, "SELECT fencepost.generation($1, $2)", source, marker)
@@ -37,7 +37,7 @@ func (f *Fence) Number(ctx context.Context, source, marker string) error {
 //
 // Refusals are *fencing.Refusal: ZF001 if another candidacy was granted an epoch since
 // this one held its own; ZF004 if the fence is older than what was seen before, or
-// cannot be used, or nobody could be registered; ZF006 if the award is not newer than the
+// cannot be used, or no one could be registered; ZF006 if the award is not newer than the
 // recorded one; ZF007 if the award's lease service instance has no number (see Number).
 // If an operator's order forbids the grant, the error is a *fencing.Barred. After a
 // GrantBlockedError the old epoch stays in force, unless the connection did not respond
@@ -87,10 +87,10 @@ func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, er
 	}
 }
 
-// grace is an argument of a statement that may record a new epoch: how long those of the old one may go on.
+// grace is an argument of a statement that may record a new epoch: how long those of the old one may continue.
 type grace time.Duration
 
-// withGrace returns the arguments with the grace that is left. A grant that has given up its turn does not begin it anew.
+// withGrace returns the arguments with the grace that is left. A grant that has given up its turn does not restart it.
 func withGrace(args []any, since time.Duration) []any {
 	left := slices.Clone(args)
 	for i, a := range left {
@@ -143,7 +143,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 		clear.logEnded(b)
 	}
 	if aborted || cancelled != nil && codeOf(err) != codeCancelled {
-		// The cancel request may still be in flight. It must not hit somebody else's
+		// The cancel request may still be in flight. It must not hit someone else's
 		// statement on this connection.
 		defer f.store.discard(conn, aborted)
 	}

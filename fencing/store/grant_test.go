@@ -117,7 +117,7 @@ func TestALaterAwardToTheSameCandidacyKeepsTheEpoch(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	w := h.worker(term)
-	tx := w.begin(h.ctx(), t, "") // stays open: nobody may be disturbed
+	tx := w.begin(h.ctx(), t, "") // stays open: no one may be disturbed
 	again := h.award("a")
 	again.Held = term.Epoch
 	epoch, err := h.fence.Grant(h.ctx(), again)
@@ -137,7 +137,7 @@ func TestALaterAwardToTheSameCandidacyKeepsTheEpoch(t *testing.T) {
 	}
 }
 
-func TestAnAwardThatIsNotNewerIsRefusedAndDisturbsNobody(t *testing.T) {
+func TestAnAwardThatIsNotNewerIsRefusedAndDisturbsNoOne(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	slow := h.award("slow")
@@ -178,20 +178,20 @@ func TestASupersededCandidacyIsNeverGrantedAgain(t *testing.T) {
 	}
 }
 
-// TestACandidacyThatWasNotToldOfItsEpochIsNotSuperseded: the grant was cancelled while it waited
-// for a standby, or its answer was lost, and another worker was granted an epoch. Nobody can write
-// under the epoch that nobody was told of.
-func TestACandidacyThatWasNotToldOfItsEpochIsNotSuperseded(t *testing.T) {
+// TestACandidacyThatDidNotLearnItsEpochIsNotSuperseded: the grant was cancelled while it waited
+// for a standby, or its answer was lost, and another worker was granted an epoch. No one can write
+// under the epoch that was announced to no one.
+func TestACandidacyThatDidNotLearnItsEpochIsNotSuperseded(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
-	untold := h.grant("a")
+	unannounced := h.grant("a")
 	other := h.grant("b")
 	term := fencing.Term{Award: h.award("a")}
 	var err error
 	if term.Epoch, err = h.fence.Grant(h.ctx(), term.Award); err != nil || term.Epoch != other.Epoch+1 {
 		t.Fatalf("another award: epoch %d, %v; want %d", term.Epoch, err, other.Epoch+1)
 	}
-	if err := h.worker(untold).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
+	if err := h.worker(unannounced).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("a write under the epoch that it was not told of: %v; want ZF001", err)
 	}
 	if err := h.worker(term).check(h.ctx()); err != nil {
@@ -202,7 +202,7 @@ func TestACandidacyThatWasNotToldOfItsEpochIsNotSuperseded(t *testing.T) {
 			t.Errorf("superseded before, but for %q: %t, %v; want %t", except, before, err, want)
 		}
 	}
-	if _, err := h.fence.Grant(h.ctx(), untold.Award); stateOf(err) != fencing.StateAwardNotNewer {
+	if _, err := h.fence.Grant(h.ctx(), unannounced.Award); stateOf(err) != fencing.StateAwardNotNewer {
 		t.Errorf("the first award, late: %v; want ZF006", err)
 	}
 }
@@ -407,7 +407,7 @@ func TestNoGrantWithoutWhatARegistrationCalls(t *testing.T) {
 	}
 }
 
-// TestAGrantThatIsNotAnsweredIsGivenUp: its connection is cut, and neither side is told. Whoever asks again is granted
+// TestAGrantThatIsNotAnsweredIsGivenUp: its connection is cut, and neither side notices. Whoever asks again is granted
 // the epoch on another connection, whether the first request arrived or not.
 func TestAGrantThatIsNotAnsweredIsGivenUp(t *testing.T) {
 	t.Parallel()

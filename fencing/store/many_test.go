@@ -48,7 +48,7 @@ func (h *testDatabase) awardOf(f *store.Fence, name string) fencing.Award {
 }
 
 // TestManyTakeoversAtOnceEndTogether checks that each takeover waits for the grace of
-// its own resource only, and that nobody else waits for any of them.
+// its own resource only, and that no one else waits for any of them.
 func TestManyTakeoversAtOnceEndTogether(t *testing.T) {
 	t.Parallel()
 	const grace, together = 5 * time.Second, 10 * time.Second

@@ -151,7 +151,7 @@ func TestEndedConnectionsAreNotNoticed(t *testing.T) {
 	}
 }
 
-// cutConnections is a store whose connections can all be cut, without either side being told.
+// cutConnections is a store whose connections can all be cut, without either side noticing.
 func (h *testDatabase) cutConnections(change ...func(*store.Config)) (far *store.Store, cut func()) {
 	h.t.Helper()
 	var mu sync.Mutex
@@ -192,7 +192,7 @@ func (h *testDatabase) fill(pool *pgxpool.Pool) (all []*pgxpool.Conn) {
 	return all
 }
 
-// TestOneDeadConnectionCondemnsAll: a grant finds that the connection it takes is dead, and nobody has to find that out
+// TestOneDeadConnectionCondemnsAll: a grant finds that the connection it takes is dead, and no one has to find that out
 // of the others, one after the other.
 func TestOneDeadConnectionCondemnsAll(t *testing.T) {
 	t.Parallel()
@@ -213,7 +213,7 @@ func TestOneDeadConnectionCondemnsAll(t *testing.T) {
 	eventually(t, "the idle connections of another pool are closed", func() bool { return far.Pool().Stat().TotalConns() == 0 })
 }
 
-// TestADeadConnectionLeavesItsPool although nobody answers that its statement is cancelled.
+// TestADeadConnectionLeavesItsPool although no one answers that its statement is cancelled.
 func TestADeadConnectionLeavesItsPool(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
@@ -237,7 +237,7 @@ func TestADeadConnectionLeavesItsPool(t *testing.T) {
 	}
 }
 
-// TestAProxyIsGoneWhenItsConnectionsAre, and nobody but a control role can make it look alive.
+// TestAProxyIsGoneWhenItsConnectionsAre, and no one but a control role can make it look alive.
 func TestAProxyIsGoneWhenItsConnectionsAre(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
@@ -305,7 +305,7 @@ func TestWhatCountsAsSilence(t *testing.T) {
 }
 
 // TestAnswersWhoeverWaits: a lock on a catalog holds up every login, and the reading of the orders, while sessions that
-// exist go on. That is an answer. A frozen server gives none, and nor does a load balancer that ends TLS and has no server.
+// exist continue. That is an answer. A frozen server gives none, and nor does a load balancer that ends TLS and has no server.
 func TestAnswersWhoeverWaits(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)

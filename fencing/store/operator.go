@@ -65,12 +65,12 @@ type RaisedEpoch struct {
 }
 
 // RaiseEpochs is for an operator whose database was restored from an older state. It
-// puts every resource that is not above floor under an epoch above floor that nobody
+// puts every resource that is not above floor under an epoch above floor that no one
 // holds, so that every former holder is superseded and no lost epoch is granted again.
-// Resources that were lost begin above floor, too, when they are made anew. floor is the
+// Resources that were lost begin above floor, too, when they are recreated. floor is the
 // highest epoch that was ever granted (the ZF004 error names it); 0 means unknown, and skips
 // far ahead with every resource. Stop all workers of the lost epochs before running it. Each
-// raised epoch is an order, which tells the proxies. It returns what became of each resource,
+// raised epoch is an order, which the proxies follow. It returns what became of each resource,
 // without those that are removed meanwhile; on an error, of those before it.
 func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer) (map[string]RaisedEpoch, error) {
 	var above *int64
@@ -93,7 +93,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer
 			return epoch, unlessAnswered(err, errRaiseUnknown)
 		})
 		if errors.Is(err, ErrNoResource) || errors.Is(err, fencing.ErrRemoved) {
-			continue // if it has been made anew since, it has begun above the floor
+			continue // if it has been recreated since, it has begun above the floor
 		}
 		if err != nil {
 			return raised, fmt.Errorf("raise the epoch of resource %q: %w", st.Resource, err)
@@ -124,7 +124,7 @@ func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int6
 // synchronous standbys have what the statement has written; while it waits for them, that is
 // reported as for a grant (Config.Blocked), of no resource. After ErrUnconfirmed the statement has
 // had its effect, which a failover may lose, because the wait was cancelled: ctx has ended, or
-// somebody has cancelled it.
+// someone has cancelled it.
 type Durable struct{ store *Store }
 
 // Durable returns what runs such statements.

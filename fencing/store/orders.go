@@ -28,7 +28,7 @@ type Orderer struct {
 }
 
 // Evict takes the lead of a resource from whoever has it or, if worker is not empty, from
-// that worker alone: the resource is then under a higher epoch that nobody holds. If d is
+// that worker alone: the resource is then under a higher epoch that no one holds. If d is
 // not 0, the worker may not campaign for so long; a worker that is named may not even if it
 // does not lead. Evict returns nil if there was nothing to do. Like a grant, it ends the
 // transactions that outlast the grace.
@@ -59,7 +59,7 @@ func (s *Store) Sharers(ctx context.Context, o *fencing.Order) ([]string, error)
 	return nil, fmt.Errorf("read who shares the token of resource %q: %w", o.Resource, s.explain(err))
 }
 
-// Pause takes the lead from whoever has it, and keeps everybody from being granted an epoch
+// Pause takes the lead from whoever has it, and keeps everyone from being granted an epoch
 // until Resume. It returns nil if the resource is paused already.
 func (s *Store) Pause(ctx context.Context, resource string, by Orderer) (*fencing.Order, error) {
 	return s.order(ctx, resource, "SELECT fencepost.pause($1, $2, $3, $4, $5)", by.AskedBy, by.Reason, grace(s.cfg.Grace), s.cfg.Patience)
@@ -71,7 +71,7 @@ func (s *Store) Resume(ctx context.Context, resource, worker string, by Orderer)
 	return s.order(ctx, resource, "SELECT fencepost.resume($1, nullif($2, ''), $3, $4)", worker, by.AskedBy, by.Reason)
 }
 
-// handoverDelay is how long a leader goes on after it is ordered to hand over: by then every proxy,
+// handoverDelay is how long a leader continues after it is ordered to hand over: by then every proxy,
 // which looks for orders once a second, knows that it must leave the lease to the chosen worker.
 const handoverDelay = 1500 * time.Millisecond
 
@@ -165,7 +165,7 @@ func (s *Store) tryOrder(ctx context.Context, resource string, give func(f *Fenc
 	return id, f.unlessGone(ctx, err)
 }
 
-// Orders returns the orders with ids above after, the last id of all, and what else stands there. It is one
+// Orders returns the orders with ids above after, the last id of all, and what else the database says. It is one
 // statement, because every proxy asks it once a second.
 func (s *Store) Orders(ctx context.Context, after int64) (all fencing.Ordered, err error) {
 	err = unpinged.Run(ctx, func(ctx context.Context) error {
@@ -250,7 +250,7 @@ func (s *Store) Prune(ctx context.Context, keep time.Duration, by Orderer) (dele
 	return deleted, nil
 }
 
-// Bar is an order that keeps a worker of a resource, or everybody, or, if it is offered to one, everybody
+// Bar is an order that keeps a worker of a resource, or everyone, or, if it is offered to one, everyone
 // else, from being granted an epoch.
 type Bar struct {
 	Worker  string    // "" for everybody: the resource is paused
@@ -261,7 +261,7 @@ type Bar struct {
 	Reason  string
 }
 
-// Bars returns the bars that count now, by resource; that of everybody is the first, and an offer the last.
+// Bars returns the bars that count now, by resource; that of everyone is the first, and an offer the last.
 func (s *Store) Bars(ctx context.Context) (map[string][]Bar, error) {
 	rows, err := s.free.Query(ctx, `SELECT f.resource, coalesce(b.worker, ''), b.offered, b.until, o.asked_by, o.asked_at, o.reason
 		FROM (SELECT bar.fence, bar.worker, false AS offered, bar.until, bar.order_id FROM fencepost.bars bar

@@ -64,7 +64,7 @@ func TestOrdersThatRaceWithARemoval(t *testing.T) {
 	}
 }
 
-// TestPauseBeforeTheFirstGrant pauses a resource that nobody was granted an epoch of, and one
+// TestPauseBeforeTheFirstGrant pauses a resource that no one was granted an epoch of, and one
 // whose row does not know the epoch of the ledger.
 func TestPauseBeforeTheFirstGrant(t *testing.T) {
 	t.Parallel()

@@ -56,7 +56,7 @@ func TestEvictSupersedesTheLeaderOnce(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	order, err := h.store.Evict(h.ctx(), resource, "", 0, operator)
-	ordered(t, order, err, nil) // nobody leads
+	ordered(t, order, err, nil) // no one leads
 	one := h.grant("one")
 	order, err = h.store.Evict(h.ctx(), resource, "worker-two", 0, operator)
 	ordered(t, order, err, nil) // another one leads
@@ -328,7 +328,7 @@ func TestSafetyATokenOutlastsAPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	evictsToken("w-41", false)
-	evictsToken("w-42", true) // while nobody leads, its token is in force
+	evictsToken("w-42", true) // while no one leads, its token is in force
 	evictsToken("", false)
 	if _, err := h.store.Resume(h.ctx(), resource, "", operator); err != nil {
 		t.Fatal(err)
@@ -391,7 +391,7 @@ func TestAnOrderWhoseOutcomeIsUnknownSaysSo(t *testing.T) {
 	}
 }
 
-// TestAnOrderThatCannotBeReadBackWasGiven: the connection that reads it is cut without either side being told, or the
+// TestAnOrderThatCannotBeReadBackWasGiven: the connection that reads it is cut without either side noticing, or the
 // server refuses to.
 func TestAnOrderThatCannotBeReadBackWasGiven(t *testing.T) {
 	t.Parallel()

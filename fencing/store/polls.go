@@ -44,9 +44,9 @@ func (h holder) remedy() string {
 	return ""
 }
 
-// What a grant depends on reads functions in the place of the views over them (pg_stat_activity, pg_locks, pg_prepared_xacts,
-// pg_roles), and fencepost.here() in the place of pg_database: every role can lock a relation of the catalog, by a CREATE RULE that
-// waits for the role's own reader and fails then, and keep all others from reading it. Only superusers may change a system catalog, so has_table_privilege tells who is one.
+// What a grant depends on reads functions in place of the views over them (pg_stat_activity, pg_locks, pg_prepared_xacts,
+// pg_roles), and fencepost.here() in place of pg_database: every role can lock a relation of the catalog, by a CREATE RULE that
+// waits for the role's own reader and fails then, and keep all others from reading it. Only superusers may change a system catalog, so has_table_privilege shows who is one.
 
 // transactionsSQL lists the transactions of the database, with the columns of a holder from the second on, and the id of
 // those that are prepared.
@@ -131,7 +131,7 @@ type batch[T any] struct {
 }
 
 // ask returns the answer about one number, of a query that begins after the call. If ctx ends, the
-// query goes on, on behalf of others.
+// query continues, on behalf of others.
 func (b *batches[T]) ask(ctx context.Context, about int32) (answer T, err error) {
 	b.mu.Lock()
 	k := b.next

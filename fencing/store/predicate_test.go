@@ -8,7 +8,7 @@ import (
 )
 
 // eachClaim calls try for a candidacy that is over, the current one, which has epoch 2, and one that has never led,
-// with each pair of epochs that it may have been told and hold.
+// with each pair of epochs that may have been announced to it and that it may hold.
 func (h *testDatabase) eachClaim(try func(w *worker, told, held fencing.Epoch, current bool)) {
 	over, current := h.grant("a"), h.grant("b")
 	for _, term := range []fencing.Term{over, current, {Award: h.award("c")}} {
@@ -21,8 +21,8 @@ func (h *testDatabase) eachClaim(try func(w *worker, told, held fencing.Epoch, c
 	}
 }
 
-// TestTheRegistryTakesNobodysWord: only the candidacy that was granted the current epoch, and was told so, is registered.
-func TestTheRegistryTakesNobodysWord(t *testing.T) {
+// TestTheRegistryTakesNoOnesWord: only the candidacy that was granted the current epoch, and that it was announced to, is registered.
+func TestTheRegistryTakesNoOnesWord(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	h.eachClaim(func(w *worker, told, held fencing.Epoch, current bool) {

@@ -46,7 +46,7 @@ func FaultOf(err error) *faults.Fault {
 		return &faults.Fault{Kind: faults.Fence, Problem: refusal.Message, Remedy: refusal.Hint}
 	}
 	f := &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: remedy(codeOf(err))}
-	var remedied interface{ Remedy() string } // nobody knows which server is the primary
+	var remedied interface{ Remedy() string } // no one knows which server is the primary
 	if errors.As(err, &remedied) {
 		f.Remedy = remedied.Remedy()
 	}
@@ -73,7 +73,7 @@ func Probe(ctx context.Context, cfg Config) error {
 
 // Answers reports whether the server answers, whatever it says, although a statement has failed with this error. If the
 // error leaves that open, it asks on a new connection. No lock can hold that up, not even one on a catalog, for which
-// every login waits while sessions that exist go on.
+// every login waits while sessions that exist continue.
 func (s *Store) Answers(ctx context.Context, failed error) bool {
 	return !isSilent(failed) || !isSilent(s.greet(ctx))
 }
@@ -94,7 +94,7 @@ func (s *Store) greet(ctx context.Context) error {
 		return err
 	}
 	c.User = ""
-	// The dialer tries the addresses of a name, as it does for workers: pgx would go on to the next one after the refusal.
+	// The dialer tries the addresses of a name, as it does for workers: pgx would continue to the next one after the refusal.
 	c.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if err == nil {
@@ -103,12 +103,12 @@ func (s *Store) greet(ctx context.Context) error {
 	return err
 }
 
-// isSilent reports whether err is of a server of which nothing was heard. A certificate that is not accepted is no silence,
-// and nor is a process without file descriptors: they say nothing of connections that exist.
+// isSilent reports whether err says that a server has sent nothing. A certificate that is not accepted is no silence,
+// nor is a process without file descriptors: they say nothing about existing connections.
 func isSilent(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
-	var unknown interface{ Remedy() string } // of an operator, for example when nobody knows which server is the primary
+	var unknown interface{ Remedy() string } // of an operator, for example when no one knows which server is the primary
 	switch {
 	case codeOf(err) != "", errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return false

@@ -48,7 +48,7 @@ func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) 
 	}
 }
 
-// backendError says of which backend an error is.
+// backendError adds to an error which backend it is about.
 func (f *Fence) backendError(a *arrival, err error) error {
 	if err == nil {
 		return nil
@@ -88,7 +88,7 @@ func (f *Fence) registerTogether(all []*arrival) {
 	}
 }
 
-// withDeadlineOf returns a context that ends when the first of those who wait gives up, or after pollTimeout if nobody has a
+// withDeadlineOf returns a context that ends when the first of those who wait gives up, or after pollTimeout if no one has a
 // deadline.
 func withDeadlineOf(all []*arrival) (context.Context, context.CancelFunc) {
 	var first time.Time

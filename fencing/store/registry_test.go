@@ -100,7 +100,7 @@ func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 	}
 }
 
-func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
+func TestNotesOfTheDeadAndTheGoneDisturbNoOne(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = 2 * patience })
 	term := h.grant("a")
@@ -340,9 +340,9 @@ func TestSafetyAGrantEndsAnIdleBackendAtOnce(t *testing.T) {
 	}
 }
 
-// TestAGrantThatMayNotEndAllEndsNobody: a registered backend is a superuser's, or one of a role of which the control
+// TestAGrantThatMayNotEndAllEndsNoOne: a registered backend is a superuser's, or one of a role of which the control
 // role is no member, while it may not signal those of others.
-func TestAGrantThatMayNotEndAllEndsNobody(t *testing.T) {
+func TestAGrantThatMayNotEndAllEndsNoOne(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	s.Exec(t, pgtest.Superuser, "postgres", "CREATE ROLE own LOGIN", "GRANT own TO "+pgtest.Control)

@@ -15,7 +15,7 @@ const removeSQL = "SELECT fencepost.remove($1, $2, $3, $4, $5, $6) FROM fencepos
 // Remove deletes everything that the database knows of a resource. Connections that still
 // use its fence are refused (ZF004). Unless force is true, a resource in use is refused
 // with a *fencing.Refusal, ZF009. So is one that guards tables, always.
-// Remove returns nil if the resource was removed at the same time by somebody else.
+// Remove returns nil if the resource was removed at the same time by someone else.
 func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orderer) (*fencing.Order, error) {
 	return s.orderBy(ctx, resource, func(f *Fence) (int64, error) {
 		if err := f.unguarded(ctx); err != nil {
@@ -29,7 +29,7 @@ func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orde
 	})
 }
 
-// unguarded returns a *fencing.Refusal, ZF009, if the resource guards tables, which nobody
+// unguarded returns a *fencing.Refusal, ZF009, if the resource guards tables, which no one
 // could write any more.
 func (f *Fence) unguarded(ctx context.Context) error {
 	var tables []string

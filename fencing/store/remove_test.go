@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// remakeFence removes the resource, which is in use, and makes it anew.
+// remakeFence removes the resource, which is in use, and recreates it.
 func (h *testDatabase) remakeFence(t *testing.T) *fencing.Order {
 	t.Helper()
 	if _, err := h.store.Remove(h.ctx(), resource, false, operator); stateOf(err) != fencing.StateInUse {
@@ -26,7 +26,7 @@ func (h *testDatabase) remakeFence(t *testing.T) *fencing.Order {
 }
 
 // TestSafetyRemovedResourceRefusesItsFormerLeader removes a resource whose leader is
-// frozen, and makes it anew under another leader. The old one's write is refused.
+// frozen, and recreates it under another leader. The old one's write is refused.
 func TestSafetyRemovedResourceRefusesItsFormerLeader(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
@@ -159,7 +159,7 @@ func TestRemoveRefusesWhatIsInUse(t *testing.T) {
 	}
 }
 
-// TestRegisterWaitsForARemoval makes a resource anew while the floor is being raised.
+// TestRegisterWaitsForARemoval recreates a resource while the floor is being raised.
 func TestRegisterWaitsForARemoval(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))

@@ -199,7 +199,7 @@ func TestAnEpochGrantedTwiceIsNoticed(t *testing.T) {
 	}
 }
 
-// TestAFenceIsThatOfItsResource: a database that was made anew from a template has the
+// TestAFenceIsThatOfItsResource: a database that was recreated from a template has the
 // identity of the old one, and may give the number of a fence to another resource.
 func TestAFenceIsThatOfItsResource(t *testing.T) {
 	t.Parallel()

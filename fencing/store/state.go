@@ -178,7 +178,7 @@ func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 		return nil, explains.explain(err)
 	}
 	if err := finish(ctx, conn); err != nil {
-		closeConn(conn) // it is of no use
+		closeConn(conn) // it cannot be used
 		return nil, err
 	}
 	return conn, nil

@@ -239,7 +239,7 @@ const anywhere = "postgres://localhost:5432/postgres?sslmode=disable"
 
 // newPool returns a pool whose connections depend neither on the environment nor on
 // defaults of the role or the database. Each begins with begin. When one has turned out to be dead, dead is called:
-// what has cut it, without either side being told, has probably cut others, too.
+// what has cut it, without either side noticing, has probably cut others, too.
 func newPool(ctx context.Context, cfg Config, size int, begin func(context.Context, *pgx.Conn) error, dead func()) (*pgxpool.Pool, error) {
 	pc, err := pgxpool.ParseConfig(anywhere)
 	if err != nil {
@@ -308,8 +308,8 @@ var settings = map[string]string{
 	"lock_timeout":                        "0",
 	"idle_in_transaction_session_timeout": "0",
 	"idle_session_timeout":                "0",
-	// Policies that hide rows do not count for the owner of a table. If somebody forces one on
-	// the fence's tables, statements fail: a fence that seems to be empty would be made anew.
+	// Policies that hide rows do not count for the owner of a table. If someone forces one on
+	// the fence's tables, statements fail: a fence that seems to be empty would be recreated.
 	"row_security": "off",
 	// Compiling a short statement takes far longer than running it, where a low jit_above_cost asks for that.
 	"jit": "off",
@@ -327,7 +327,7 @@ var TextSettings = map[string]string{
 	"standard_conforming_strings": "on",
 	"quote_all_identifiers":       "off",
 	"DateStyle":                   "ISO, MDY",
-	"TimeZone":                    "UTC", // transactions are told apart by times as text
+	"TimeZone":                    "UTC", // transactions are distinguished by times as text
 	"IntervalStyle":               "postgres",
 	"bytea_output":                "hex",
 }
@@ -346,12 +346,12 @@ func (cfg *Config) login(c *pgx.ConnConfig) {
 }
 
 // begin finishes a connection on which the schema will be used, and makes sure that it is still Fencepost's: since Open,
-// the database may have been dropped and made anew by somebody else, with a schema of his.
+// the database may have been dropped and recreated by someone else, with a schema of his.
 func (s *Store) begin(ctx context.Context, conn *pgx.Conn) error {
 	if err := finish(ctx, conn); err != nil {
 		return err
 	}
-	return s.checkOwner(ctx, conn) // if there is none, the connection is not kept either: somebody else may make one
+	return s.checkOwner(ctx, conn) // if there is none, the connection is not kept either: someone else may make one
 }
 
 // finish applies settings that not every server supports, and makes sure that the server is
@@ -362,7 +362,7 @@ func finish(ctx context.Context, conn *pgx.Conn) error {
 	}
 	var pid uint32
 	// Only PostgreSQL 17 and later have transaction_timeout; earlier versions reject the name.
-	// Nothing is prepared, because a pooler may pass on the connection of somebody else.
+	// Nothing is prepared, because a pooler may pass on the connection of someone else.
 	err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(), CASE WHEN pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL
 		THEN pg_catalog.set_config('transaction_timeout', '0', false) END`, pgx.QueryExecModeSimpleProtocol).Scan(&pid, nil)
 	if err != nil {

@@ -38,7 +38,7 @@ const backendSQL = `SELECT CASE WHEN wait_event = 'ClientRead' THEN concat(backe
 	CASE WHEN wait_event = 'SyncRep' THEN current_setting('synchronous_standby_names') END FROM pg_stat_get_activity($1)`
 
 // errUnanswered means that the server has not received a statement or not all of it, or has done with it, or has ended,
-// and that no answer has come. Mostly the connection is cut, and neither side was told.
+// and that no answer has come. Mostly the connection is cut, and neither side has noticed.
 var errUnanswered = errors.New("its connection does not respond: the request or its answer was lost")
 
 // errYielded means that a grant has left the queue for another resource's grant.
@@ -173,7 +173,7 @@ func (w *watch) cancel(ctx context.Context) {
 }
 
 // end aborts the connection of the grant, and waits until the grant has returned. It also ends the backend, which may be
-// frozen, or may get the grant later: it must not do that when nobody counts on it any more.
+// frozen, or may get the grant later: it must not do that when no one counts on it any more.
 func (w *watch) end(ctx context.Context) {
 	w.stop()
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
@@ -206,7 +206,7 @@ func (w *watch) stuck(ctx context.Context) error {
 // same at two looks, or has ended: an answer that is on its way arrives meanwhile.
 //
 // It reports a grant that has its epoch, but waits for a synchronous standby to confirm it. Nothing is to be ended
-// then, and the grant goes on to wait.
+// then, and the grant continues to wait.
 func (w *watch) look(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()

@@ -18,7 +18,7 @@ const max = 63
 func Is(name string) bool { return strings.EqualFold(name, Name) }
 
 // Of returns the application_name of a connection of a worker for a resource, in ASCII and not
-// longer than Postgres shows it: resource/worker, or that in brackets behind the client's own
+// longer than Postgres shows it: resource/worker, or that in brackets after the client's own
 // name, which is cut if both together are too long.
 func Of(client, resource, worker string) string {
 	label := fencing.ASCII(resource + "/" + worker)

@@ -22,7 +22,7 @@ const (
 	sendAt = 100
 	// answerTimeout bounds the reading of a table.
 	answerTimeout = 10 * time.Second
-	// version is the one that drivers are told. psql warns of one that is newer than itself.
+	// version is the server_version that drivers get. psql warns of one that is newer than itself.
 	version = "15.0 (Fencepost)"
 	// newestVersion is the newest version of the protocol that is spoken.
 	newestVersion = 3<<16 | 2
@@ -32,7 +32,7 @@ const (
 
 // Console is what operators connect to. Its fields do not change once it is in use.
 type Console struct {
-	// Settings returns the database that clients name to get the console, and its password. Nobody gets it while the
+	// Settings returns the database that clients name to get the console, and its password. No one gets it while the
 	// password is "".
 	Settings func() (database, password string)
 	Commands []Command
@@ -141,7 +141,7 @@ func (x *Session) fails(err error) error {
 	return x.send(&pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: r.SQLState, Message: r.Text(), Hint: r.Hint})
 }
 
-// take answers one message. Its error is a *fencing.Refusal if the client can go on.
+// take answers one message. Its error is a *fencing.Refusal if the client can continue.
 func (x *Session) take(ctx context.Context, message pgproto3.FrontendMessage) error {
 	switch m := message.(type) {
 	case *pgproto3.Query:

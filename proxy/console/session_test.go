@@ -108,7 +108,7 @@ func TestOnlyThePasswordLetsIn(t *testing.T) {
 	}
 }
 
-// TestAPasswordIsReplaced by a reload, and without one nobody is let in.
+// TestAPasswordIsReplaced by a reload, and without one no one is let in.
 func TestAPasswordIsReplaced(t *testing.T) {
 	t.Parallel()
 	password := "first"
@@ -328,8 +328,8 @@ func TestAnswersAreSentUnasked(t *testing.T) {
 	}
 }
 
-// TestAFailureOfATableIsTold, and the client goes on.
-func TestAFailureOfATableIsTold(t *testing.T) {
+// TestAFailureOfATableIsReported, and the client continues.
+func TestAFailureOfATableIsReported(t *testing.T) {
 	t.Parallel()
 	conn := mustConnect(t, &Console{Commands: []Command{{Name: "broken", Columns: []string{"a"}, Rows: func(context.Context) ([][]string, error) {
 		return nil, errors.New("it is broken")
@@ -342,7 +342,7 @@ func TestAFailureOfATableIsTold(t *testing.T) {
 	}
 }
 
-// FuzzMessages sends what it likes behind the login: the session ends, without a panic.
+// FuzzMessages sends what it likes after the login: the session ends, without a panic.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte("Q\x00\x00\x00\x10SHOW THINGS\x00"))
 	f.Add([]byte("P\x00\x00\x00\x0e\x00SELECT 1\x00\x00\x00B\x00\x00\x00\x0c\x00\x00\x00\x00\x00\x01\x00\x00E\x00\x00\x00\x09\x00\x00\x00\x00\x01S\x00\x00\x00\x04"))

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLargePlanIsNotCopied, whatever stands in front of the client's message.
+// TestLargePlanIsNotCopied, whatever is in front of the client's message.
 func TestLargePlanIsNotCopied(t *testing.T) {
 	t.Parallel()
 	for size, copied := range map[int]bool{100: true, largePlan: true, largePlan + 1: false, 10 << 20: false} {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Conn is a stream connection whose readiness a Loop tells. It is a net.Conn like
-// any other; besides, it can be read and written without waiting, and its reader
+// Conn is a stream connection whose readiness a Loop reports. It is a net.Conn like
+// any other; in addition, it can be read and written without waiting, and its reader
 // can leave the reading to the loop.
 //
 // A Write, its deadlines and Close may be used by any goroutine at any time. Only
@@ -82,7 +82,7 @@ func streamOf(conn net.Conn) (stream, error) {
 	return s, nil
 }
 
-// opError is how package net would tell that op failed on c.
+// opError is the error of package net for an op that failed on c.
 func opError(c net.Conn, op string, err error) error {
 	if errno, ok := err.(syscall.Errno); ok {
 		err = os.NewSyscallError(op, errno)

@@ -45,17 +45,17 @@ func TestContract(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for what, test := range map[string]func(*testing.T, func() (Loop, error)){
-				"is a net.Conn":                 testIsAConn,
-				"serves what comes":             testServesWhatComes,
-				"serves the end after bytes":    testServesTheEndAfterBytes,
-				"a deadline loses nothing":      testDeadlineLosesNothing,
-				"a close ends waiting":          testCloseEndsWaiting,
-				"callback and Read take turns":  testTurns,
-				"unread is exact":               testUnreadIsExact,
-				"the end is told before a read": testPeerEnded,
-				"a full peer takes no more":     testFullPeer,
-				"adopts streams only":           testAdopt,
-				"closes in any state":           testCloseInAnyState,
+				"is a net.Conn":                     testIsAConn,
+				"serves what comes":                 testServesWhatComes,
+				"serves the end after bytes":        testServesTheEndAfterBytes,
+				"a deadline loses nothing":          testDeadlineLosesNothing,
+				"a close ends waiting":              testCloseEndsWaiting,
+				"callback and Read take turns":      testTurns,
+				"unread is exact":                   testUnreadIsExact,
+				"the end is reported before a read": testPeerEnded,
+				"a full peer takes no more":         testFullPeer,
+				"adopts streams only":               testAdopt,
+				"closes in any state":               testCloseInAnyState,
 			} {
 				t.Run(strings.ReplaceAll(what, " ", "_"), func(t *testing.T) {
 					t.Parallel()
@@ -75,12 +75,12 @@ func testIsAConn(t *testing.T, open func() (Loop, error)) {
 
 // collector serves a socket by collecting what it reads.
 type collector struct {
-	s    Conn
-	buf  [64]byte
-	got  bytes.Buffer
-	err  error
-	stop string // leaves when this was read
-	told chan string
+	s        Conn
+	buf      [64]byte
+	got      bytes.Buffer
+	err      error
+	stop     string // leaves when this was read
+	received chan string
 }
 
 func (c *collector) serve() bool {
@@ -92,8 +92,8 @@ func (c *collector) serve() bool {
 		return false
 	}
 	c.got.Write(c.buf[:n])
-	if c.told != nil {
-		c.told <- c.got.String()
+	if c.received != nil {
+		c.received <- c.got.String()
 	}
 	return n < len(c.buf) && !(c.stop != "" && bytes.HasSuffix(c.got.Bytes(), []byte(c.stop)))
 }
@@ -124,15 +124,15 @@ func send(t *testing.T, s Conn, text string) {
 
 func testServesWhatComes(t *testing.T, open func() (Loop, error)) {
 	a, b := pair(t, open)
-	c := &collector{s: b, told: make(chan string, 8), stop: "!"}
+	c := &collector{s: b, received: make(chan string, 8), stop: "!"}
 	send(t, a, "before ")
 	done := attend(b, c)
-	if got := <-c.told; got != "before " {
+	if got := <-c.received; got != "before " {
 		t.Fatalf("served %q", got)
 	}
 	for _, text := range []string{"one ", "two ", "three!"} {
 		send(t, a, text)
-		if got := <-c.told; !bytes.HasSuffix([]byte(got), []byte(text)) {
+		if got := <-c.received; !bytes.HasSuffix([]byte(got), []byte(text)) {
 			t.Fatalf("served %q after %q", got, text)
 		}
 	}
@@ -144,7 +144,7 @@ func testServesWhatComes(t *testing.T, open func() (Loop, error)) {
 	}
 }
 
-// The bytes and the end of input are told by one edge, in either order with
+// The bytes and the end of input are reported by one edge, in either order with
 // OnReadable.
 func testServesTheEndAfterBytes(t *testing.T, open func() (Loop, error)) {
 	for _, late := range []bool{false, true} {
@@ -259,7 +259,7 @@ func testTurns(t *testing.T, open func() (Loop, error)) {
 	}
 }
 
-// testUnreadIsExact: what has arrived is counted whether the callback was told of it
+// testUnreadIsExact: what has arrived is counted whether the callback was called for it
 // or not, and asking loses nothing.
 func testUnreadIsExact(t *testing.T, open func() (Loop, error)) {
 	a, b := pair(t, open)
@@ -300,7 +300,7 @@ func testPeerEnded(t *testing.T, open func() (Loop, error)) {
 		send(t, a, text)
 		select {
 		case <-b.PeerEnded():
-			t.Fatal("the end is told too early")
+			t.Fatal("the end is reported too early")
 		case <-time.After(20 * time.Millisecond):
 		}
 		if err := a.CloseWrite(); err != nil {
@@ -309,7 +309,7 @@ func testPeerEnded(t *testing.T, open func() (Loop, error)) {
 		select {
 		case <-b.PeerEnded():
 		case <-time.After(time.Minute):
-			t.Fatalf("after %q: the end is not told", text)
+			t.Fatalf("after %q: the end is not reported", text)
 		}
 		if got, err := io.ReadAll(b); err != nil || string(got) != text {
 			t.Errorf("read %q, %v; want %q", got, err, text)

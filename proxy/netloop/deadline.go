@@ -9,7 +9,7 @@ import (
 type deadline struct {
 	mu      sync.Mutex
 	past    bool          // the moment has passed
-	over    chan struct{} // closed when it has passed; nil until somebody waits for that
+	over    chan struct{} // closed when it has passed; nil until someone waits for that
 	timer   *time.Timer
 	setting int // counts the moves, so that a late timer ends nothing
 }

@@ -6,7 +6,7 @@
 // to the loop, which then runs the reader's callback whenever there is something
 // to read. So a proxy moves a message by one read and one write, without a read
 // that finds nothing and without a switch of goroutines; and what may wait stays
-// plain blocking code, which goes on where the callback stopped.
+// plain blocking code, which continues where the callback stopped.
 //
 // # Two implementations
 //

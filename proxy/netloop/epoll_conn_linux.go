@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// epollConn is a Conn whose readiness is told by an epollLoop, not by the
+// epollConn is a Conn whose readiness is reported by an epollLoop, not by the
 // runtime's poller. Between two bytes of its peer's it costs neither a read that
 // finds nothing nor a switch of goroutines.
 type epollConn struct {
@@ -22,7 +22,7 @@ type epollConn struct {
 	local, remote net.Addr
 
 	// A system call on the descriptor holds use, so that Close cannot give its
-	// number to somebody else meanwhile. None of them blocks.
+	// number to someone else meanwhile. None of them blocks.
 	use struct {
 		sync.RWMutex
 		fd int // -1 when closed

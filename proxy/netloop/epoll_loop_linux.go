@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// epollLoop tells connections what they can do. One goroutine waits for all of
+// epollLoop notifies connections of what they can do. One goroutine waits for all of
 // them, and runs the callbacks of those whose readers wait in OnReadable, one
 // after the other. close ends it.
 type epollLoop struct {
@@ -69,7 +69,7 @@ func (l *epollLoop) add(fd int, c *epollConn) (key int32, err error) {
 	key = l.mu.last
 	l.mu.conns[key] = c
 	l.mu.Unlock()
-	// Edges suffice: who is told that a connection is readable reads until it is not.
+	// Edges suffice: whoever is notified that a connection is readable reads until it is not.
 	if err := l.watch(fd, key, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff); err != nil {
 		l.remove(key)
 		return 0, err
@@ -85,7 +85,7 @@ func (l *epollLoop) remove(key int32) {
 	delete(l.mu.conns, key)
 }
 
-// timeSlice is how long the loop goes on before it lets the scheduler run others. A goroutine that runs
+// timeSlice is how long the loop continues before it lets the scheduler run others. A goroutine that runs
 // for 10 ms is preempted by a signal, and its processor is taken away in its next system call. Then the
 // runtime's monitor looks every 20 microseconds, for milliseconds, whether it can take more (sysmon and
 // retake in runtime/proc.go).

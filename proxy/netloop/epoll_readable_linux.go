@@ -46,7 +46,7 @@ func (c *epollConn) serves(serve func() bool) (stay bool) {
 	return serve() && (!c.ended.Load() || serve())
 }
 
-// ready is told by the loop what may be possible now.
+// ready is called by the loop with what may be possible now.
 func (c *epollConn) ready(events uint32) {
 	if events&^uint32(unix.EPOLLIN|unix.EPOLLRDHUP) != 0 {
 		notify(c.writable)

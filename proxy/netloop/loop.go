@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Loop tells connections what they can do. Both sides of a session belong to one
+// Loop notifies connections of what they can do. Both sides of a session belong to one
 // loop, which then moves the bytes between them by itself.
 type Loop interface {
 	// Adopt takes a TCP or Unix connection over. conn must not be used any more, unless that fails: then it

@@ -47,7 +47,7 @@ const aheadSize = 16 << 10
 const writeSize = 16 << 10
 
 // plainConn is a Conn above a net.Conn. A goroutine waits in the runtime's poller
-// and reads ahead, so that the end of input is noticed while nobody reads;
+// and reads ahead, so that the end of input is noticed while no one reads;
 // readers take what it has read. Close ends it and waits for it.
 type plainConn struct {
 	stream // for writing; its reading side has no deadline

@@ -132,7 +132,7 @@ func (c *Clients) Config(protocol string) *tls.Config {
 }
 
 // ErrClientHandshake says that a client and Fencepost did not come to TLS. There
-// is no way to tell the client more than TLS did.
+// is no way to send the client more than TLS did.
 var ErrClientHandshake = errors.New("no TLS with the client")
 
 // Accept does the server's part of a handshake on conn, after an SSLRequest of

@@ -36,7 +36,7 @@ type Conn struct {
 	more   bool   // the last read filled its buffer: decoded bytes may be left
 	found  bool   // Unread found one, and keeps it
 	kept   [1]byte
-	late   error     // comes behind what the last TryRead has returned. A tls.Conn does not return each error again
+	late   error     // comes after what the last TryRead has returned. A tls.Conn does not return each error again
 	much   bool      // the last TryRead has left something because of maxRecords
 	began  time.Time // see Began
 }
@@ -83,7 +83,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// takeKept reads the byte that Unread has found, and what is decoded behind it.
+// takeKept reads the byte that Unread has found, and what is decoded after it.
 func (c *Conn) takeKept(b []byte) (n int) {
 	c.found = false
 	n = copy(b, c.kept[:])
@@ -130,7 +130,7 @@ func (c *Conn) TryRead(b []byte) (n int, err error) {
 }
 
 // OnReadable implements netloop.Conn. It also returns nil when a TryRead has left something because of maxRecords: then its
-// caller goes on, in place of the event loop.
+// caller continues, in place of the event loop.
 func (c *Conn) OnReadable(serve func() (stay bool)) error {
 	return c.below.OnReadable(func() bool { return serve() && !c.much && (c.late == nil || serve()) })
 }
@@ -227,7 +227,7 @@ func (c *Conn) CloseWrite() error {
 	err := c.Conn.CloseWrite()
 	if c.out.push() == netloop.ErrAgain {
 		_ = c.below.SetWriteDeadline(time.Now().Add(alertTime))
-		_ = c.out.flush() // a peer that does not read is not told
+		_ = c.out.flush() // a peer that does not read does not get it
 	}
 	return errors.Join(err, c.below.CloseWrite())
 }

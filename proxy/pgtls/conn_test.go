@@ -228,9 +228,9 @@ func TestRecordsForClientsAreShort(t *testing.T) {
 	}
 }
 
-// TestClosingWaitsForNobody: a peer that does not read holds up neither Close nor
+// TestClosingWaitsForNoOne: a peer that does not read holds up neither Close nor
 // the end of writing.
-func TestClosingWaitsForNobody(t *testing.T) {
+func TestClosingWaitsForNoOne(t *testing.T) {
 	t.Parallel()
 	for name, blocked := range map[string]bool{"a full socket": false, "a Write that blocks": true} {
 		_, ours := pairUnderTLS(t)

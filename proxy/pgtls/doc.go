@@ -1,8 +1,8 @@
 // Package pgtls is TLS as PostgreSQL speaks it, towards clients and towards the
 // server: certificates and who is asked for one, the SSLRequest and direct TLS,
-// and what SCRAM's channel binding means for one who stands in between. It knows
+// and what SCRAM's channel binding means for a proxy in between. It knows
 // nothing of sessions and refusals: its errors say what is wrong, and package
-// proxy says what a client is told.
+// proxy has the errors that a client gets.
 //
 // Clients is the side of clients, Upstream that of Postgres. Each reads its files
 // when it is made, and again when they have changed; files that cannot be used are
@@ -20,7 +20,7 @@
 //   - Unread of a Conn is 0 only if all that has arrived was read. What has arrived
 //     is in the connection below, past the end of the record that TLS was handed, a part
 //     of that record, or decoded; and each of these is asked.
-//   - Nobody changes what SCRAM signs. Channel binding is relayed where the client
+//   - No one changes what SCRAM signs. Channel binding is relayed where the client
 //     sees Postgres's own certificate (SameServer); elsewhere it is left out of the
 //     offer (WithoutBinding), and a client that misses it (MissesBinding) has to be
 //     refused.

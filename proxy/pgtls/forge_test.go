@@ -103,7 +103,7 @@ func (f *forger) update(t *testing.T) []byte {
 // event loop leaves the rest to the goroutine that waits.
 func TestAFloodOfRecordsHoldsUpNoLoop(t *testing.T) {
 	t.Parallel()
-	const bytesSent, updates = 100, 10 // updates behind each byte
+	const bytesSent, updates = 100, 10 // updates after each byte
 	f, ours := forge(t)
 	var flood []byte
 	for range bytesSent {
@@ -150,8 +150,8 @@ func TestAFloodOfRecordsHoldsUpNoLoop(t *testing.T) {
 	}
 }
 
-// TestAnErrorBehindTheLastBytesIsServed, also one that a tls.Conn returns only once.
-func TestAnErrorBehindTheLastBytesIsServed(t *testing.T) {
+// TestAnErrorAfterTheLastBytesIsServed, also one that a tls.Conn returns only once.
+func TestAnErrorAfterTheLastBytesIsServed(t *testing.T) {
 	t.Parallel()
 	f, ours := forge(t)
 	s := &server{conn: ours, room: make([]byte, 100), got: make(chan []byte, 10)}

@@ -112,8 +112,8 @@ func (c *inOneWrite) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// TestTheEndBehindTheLastBytesIsServed: close_notify comes in the same segment, and nothing after it.
-func TestTheEndBehindTheLastBytesIsServed(t *testing.T) {
+// TestTheEndAfterTheLastBytesIsServed: close_notify comes in the same segment, and nothing after it.
+func TestTheEndAfterTheLastBytesIsServed(t *testing.T) {
 	t.Parallel()
 	var below *inOneWrite
 	client, ours := pairOver(t, func(c netloop.Conn) netloop.Conn {

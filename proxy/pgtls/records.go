@@ -14,12 +14,12 @@ import (
 // are the length of what follows.
 const recordHeaderLen = 5
 
-// errNothing is what a recordReader returns that does not wait. A tls.Conn reads on behind it, because it
+// errNothing is what a recordReader returns that does not wait. A tls.Conn reads on after it, because it
 // says that it is temporary.
 var errNothing = os.ErrDeadlineExceeded
 
 // recordReader hands a tls.Conn the peer's bytes at most up to the end of one record. So all that the tls.Conn holds
-// back is that record's rest, and whether anything is pending can be told. Only the goroutine that reads uses it.
+// back is that record's rest, and whether anything is pending is known. Only the goroutine that reads uses it.
 type recordReader struct {
 	below netloop.Conn
 	ahead []byte // read past the end of a record
@@ -76,7 +76,7 @@ func (r *recordReader) tried() {
 	}
 }
 
-// pending reports whether a part of a record was read, or something behind one.
+// pending reports whether a part of a record was read, or something after one.
 func (r *recordReader) pending() bool { return r.have > 0 || len(r.ahead) > 0 }
 
 func (r *recordReader) Read(b []byte) (int, error) {

@@ -45,8 +45,8 @@ func WithoutBinding(dst, mechanisms []byte) (offer []byte, stripped bool) {
 
 // MissesBinding reports whether the body of a SASLInitialResponse says that the
 // client would bind if only the server could ('y'). A server that can refuses
-// that: it is how SCRAM finds out that somebody took the mechanism out of the
-// list. The client's proof covers the word, so nobody can change it on the way.
+// that: it is how SCRAM finds out that someone took the mechanism out of the
+// list. The client's proof covers the word, so no one can change it on the way.
 func MissesBinding(response []byte) bool {
 	name, rest, ok := wire.CString(response)
 	return ok && string(name) == scram && len(rest) > 4 && rest[4] == 'y'

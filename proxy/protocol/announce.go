@@ -18,7 +18,7 @@ type announced struct {
 
 func (a *announced) expect(e fencing.Epoch) { a.pending, a.hasPending = e, true }
 
-// followAnnouncing follows a statement whose reply may tell the client an epoch, or by which the client says which
+// followAnnouncing follows a statement whose reply may announce an epoch to the client, or by which the client says which
 // one it knows. It has succeeded.
 func (s *Session) followAnnouncing(st *sqltext.Statement) {
 	switch {
@@ -40,14 +40,14 @@ func epochOf(st *sqltext.Statement) (e fencing.Epoch, ok bool) {
 	return fencing.Epoch(n), err == nil && n >= 0
 }
 
-// reported is what the client was last told of by ParameterStatus.
+// reported is what ParameterStatus messages last reported to the client.
 type reported struct {
 	status                *fencing.Status // of the startup's candidacy
 	choice                *choice
 	role, epoch, resource string
 }
 
-// report appends the parameters that have changed since the client was last told of them.
+// report appends the parameters that have changed since they were last reported to the client.
 func (s *Session) report(dst []byte) []byte {
 	if s.config.Mode != ModeFenced {
 		return dst
@@ -70,7 +70,7 @@ func changed(dst []byte, name string, was *string, now string) []byte {
 	return wire.AppendParameterStatus(dst, name, now)
 }
 
-// AppendGreeting appends the parameters that tell the client its resource, worker, role and epoch.
+// AppendGreeting appends the parameters with the client's resource, worker, role and epoch.
 func (s *Session) AppendGreeting(dst []byte) []byte {
 	if s.config.Mode != ModeFenced {
 		return dst
@@ -81,7 +81,7 @@ func (s *Session) AppendGreeting(dst []byte) []byte {
 	return s.report(dst)
 }
 
-// shownRole is what a worker is told of st.
+// shownRole is the role in st as SHOW fencepost.role shows it.
 func shownRole(st *fencing.Status) string {
 	if st.Role == fencing.Leader && !st.CanWrite() {
 		return fencing.Follower.String()

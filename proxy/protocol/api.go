@@ -68,11 +68,11 @@ type Config struct {
 }
 
 // SetupSQL makes a session read-only. If the startup runs it before the first ReadyForQuery, the
-// client is told the parameter with the others, and libpq's target_session_attrs=read-write finds
+// client gets the parameter with the others, and libpq's target_session_attrs=read-write finds
 // the leader.
 const SetupSQL = "SET default_transaction_read_only = on"
 
-// Need is what a session must be given before it can go on with a client's message. The shell
+// Need is what a session must be given before it can continue with a client's message. Its owner
 // meets it without the lock, says so by Answer, and calls FromClient again.
 type Need struct {
 	Kind     NeedKind
@@ -108,7 +108,7 @@ type NeedKind uint8
 const (
 	NeedNothing    NeedKind = iota
 	NeedRegister            // register the backend for each of Register, or for none
-	NeedCampaign            // tell the candidacy that a write is about to be refused
+	NeedCampaign            // call CampaignOnDemand: a write is about to be refused
 	NeedConfirm             // wait until the lease is confirmed
 	NeedMore                // the message is not whole: read at least Bytes; there is no Answer
 	NeedTerminal            // the client has sent Terminate; there is no Answer
@@ -119,7 +119,7 @@ const (
 	NeedUnregister          // call Unregistered, and delete the registrations of the backend, which is at rest
 )
 
-// Answer says what has come of a Need.
+// Answer is the answer to a Need.
 type Answer struct {
 	Need     NeedKind
 	Refusal  *fencing.Refusal // of NeedRegister and NeedJoin: why not
@@ -133,7 +133,7 @@ type Answer struct {
 	Chosen []*Candidacy
 }
 
-// Event is something the shell does after a plan was made.
+// Event is something that the session's owner does after a plan was made.
 type Event struct {
 	Kind      EventKind
 	Rejection *fencing.Rejection // of EventRefused and EventSuperseded
@@ -152,7 +152,7 @@ const (
 	EventRefused EventKind = iota
 	// EventEnded: the server said FATAL. Message is the whole ErrorResponse.
 	EventEnded
-	// EventAnnounce: the plan tells the client an epoch. Call Announced if nothing of the
+	// EventAnnounce: the plan announces an epoch to the client. Call Announced if nothing of the
 	// client's is pending when it is sent.
 	EventAnnounce
 	// EventSuperseded: the worker was superseded on Resource; the connection is over after the plan.
@@ -161,10 +161,10 @@ const (
 	EventChosen
 	// EventUnregister: delete the registrations of the backend for Resources, before the plan is sent.
 	EventUnregister
-	// EventDiscarded: the plan tells the client that its worker was superseded, where stale writes are discarded:
+	// EventDiscarded: the plan shows the client that its worker was superseded, where stale writes are discarded:
 	// one was, or was refused. An EventRefused follows.
 	EventDiscarded
-	// EventRenamed: the client of a session that is not fenced has set application_name to Name, as the plan tells it.
+	// EventRenamed: the client of a session that is not fenced has set application_name to Name, as the plan reports to it.
 	EventRenamed
 )
 
@@ -172,7 +172,7 @@ const (
 type Condition uint8
 
 const (
-	// Ready: after NeedRoom, FromClient can go on.
+	// Ready: after NeedRoom, FromClient can continue.
 	Ready Condition = iota
 	// Quiet: no reply is pending, and all that the client has sent was taken.
 	Quiet
@@ -245,14 +245,14 @@ type Session struct {
 	// The server's side.
 
 	reply      passthrough
-	closed     bool // the client was told that the session ends, and gets nothing more
+	closed     bool // the client was sent the error that ends the session, and gets nothing more
 	events     []Event
 	made       []byte
 	reported   reported
 	blockError []byte // the error of an own exchange that has failed the client's block
 }
 
-// passthrough follows the rest of a message of which only the start had come when it was dealt with.
+// passthrough follows the rest of a message that was processed when only its start had arrived.
 type passthrough struct {
 	left int
 	drop bool // it is not sent on
@@ -279,7 +279,7 @@ type inHand struct {
 	awaitsBatch      bool    // for all replies of a batch
 }
 
-// New returns a session that is between two exchanges, behind its startup.
+// New returns a session after its startup, which is between two exchanges.
 func New(c Config) *Session {
 	s := &Session{config: c, txn: 'I', own: membership{Candidacy: c.Candidacy, own: true}}
 	s.own.epochs.current = c.Announced
@@ -354,7 +354,7 @@ func (s *Session) FromServer(in []byte, p *gate.Segments) (n int, events []Event
 	return n, s.events, nil
 }
 
-// Answer takes what has come of the Need that FromClient returned last.
+// Answer takes the answer to the Need that FromClient returned last.
 func (s *Session) Answer(a Answer) {
 	if a.Canceled {
 		s.inHand.refusal = canceledRefusal
@@ -388,7 +388,7 @@ func (s *Session) setCandidacy(c *Candidacy) {
 	s.own.epochs.current = c.Announced
 }
 
-// Unregistered says that the backend is not registered any more, or is about to be, which the shell may begin
+// Unregistered says that the backend is not registered any more, or is about to be, which the owner may begin
 // whenever the session is AtRest.
 func (s *Session) Unregistered() { s.registered = nil }
 
@@ -461,7 +461,7 @@ func (s *Session) Shadowed() []fencing.Rejection {
 	return s.config.Shadow.Found()
 }
 
-// recoverPanic turns a panic into an error, deferred by those who enter a session.
+// recoverPanic turns a panic into an error. The entry points of a session defer it.
 func recoverPanic(p interface{ Reset([]byte) }, err *error) {
 	if r := recover(); r != nil {
 		p.Reset(nil) // it may be half made

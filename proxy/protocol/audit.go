@@ -69,7 +69,7 @@ func (s *Session) Rejection(r *fencing.Refusal, what Attempt) fencing.Rejection 
 // madeBy is what messages that were not taken make: prepared statements and portals, whose texts were noted.
 type madeBy struct{ statements, portals []string }
 
-// attemptMessage takes a message into account, of which body is there.
+// attemptMessage takes a message into account, of which body has arrived.
 func (s *Session) attemptMessage(a *Attempt, made *madeBy, typ byte, body []byte) {
 	first, rest := textOf(body)
 	switch typ {
@@ -94,7 +94,7 @@ func (s *Session) attemptMessage(a *Attempt, made *madeBy, typ byte, body []byte
 	}
 }
 
-// textOf is what is there of a string at the start of b, and what follows it.
+// textOf is what has arrived of a string at the start of b, and what follows it.
 func textOf(b []byte) (text, rest []byte) {
 	if text, rest, ok := wire.CString(b); ok {
 		return text, rest

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// extended takes Parse, Bind, Describe, Execute or Close, of which avail bytes are there.
+// extended takes Parse, Bind, Describe, Execute or Close, of which avail bytes have arrived.
 func (s *Session) extended(in []byte, n int, f wire.Frame, avail int, p *gate.Plan) (taken int, need NeedKind) {
 	if need := s.needRegister(); need != NeedNothing {
 		return 0, need
@@ -180,7 +180,7 @@ func (s *Session) readUse(m *extendedMessage, name []byte) (need NeedKind) {
 	return need
 }
 
-// readExecute is read for an Execute. What its portal runs was judged at its Bind.
+// readExecute is read for an Execute. What its portal runs was checked at its Bind.
 func (s *Session) readExecute(m *extendedMessage) (need NeedKind) {
 	if m.entry == nil {
 		return NeedNothing
@@ -227,13 +227,13 @@ func (s *Session) sent(m *extendedMessage) {
 	}
 }
 
-// ran follows a statement of a batch behind which the transaction is over, or may be READ WRITE.
+// ran follows a statement of a batch after which the transaction is over, or may be READ WRITE.
 func (s *Session) ran(by over) {
 	x := &s.exchange
 	if by != notOver {
 		x.unsure = true
 	}
-	if by != notOver || x.over == ended { // behind the end, BEGIN was the one that may follow
+	if by != notOver || x.over == ended { // after the end, only BEGIN may follow
 		x.over = max(by, x.over)
 		if by == notOver {
 			x.over = mayWrite
@@ -241,7 +241,7 @@ func (s *Session) ran(by over) {
 	}
 }
 
-// namesAreThere reports whether the names of a Bind are in what is there of its body.
+// namesAreThere reports whether the names of a Bind are in the part of its body that has arrived.
 func namesAreThere(body []byte) bool {
 	_, rest, ok := wire.CString(body)
 	if !ok {

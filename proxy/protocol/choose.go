@@ -49,7 +49,7 @@ type choices struct {
 	block     blockMode        // of that block
 	denied    *fencing.Refusal // of that block: what a write gets, because the backend was not registered
 	deniedFor *membership      // for this one
-	known     []*membership    // besides that of the startup
+	known     []*membership    // without that of the startup
 }
 
 // blockMode is what Fencepost has made of a block that has chosen.
@@ -61,7 +61,7 @@ const (
 	blockWrites           // it is READ WRITE, and the backend is registered for its choice
 )
 
-// currentChoice is what the transaction in hand is fenced for.
+// currentChoice is the choice that the transaction in hand is fenced for.
 func (s *Session) currentChoice() *choice {
 	switch c := &s.choices; {
 	case c.local != nil:
@@ -86,7 +86,7 @@ func (c *choice) led() bool {
 	return true
 }
 
-// refusedMembership is the first of the resources of which a write is refused, because of which it is.
+// refusedMembership is the first membership because of which a write is refused, or the first of all if none is.
 func (s *Session) refusedMembership() *membership {
 	c := s.currentChoice()
 	if s.choices.deniedFor != nil {
@@ -126,7 +126,7 @@ func (s *Session) unregisteredEpochs() (all []AnnouncedEpoch) {
 	return all
 }
 
-// registrationAnswered follows what has come of NeedRegister: r is why the backend is not registered for a resource, or nil.
+// registrationAnswered follows the answer to NeedRegister: r is why the backend is not registered for a resource, or nil.
 func (s *Session) registrationAnswered(r *fencing.Refusal, resource string) {
 	if r == nil {
 		s.markRegistered()
@@ -220,7 +220,7 @@ func (s *Session) transactionEnded() {
 	}
 }
 
-// role is what the worker is told that it is.
+// role is the worker's role, as it is reported.
 func (c *choice) role() string {
 	role := fencing.Leader.String()
 	for _, st := range c.all {
@@ -234,7 +234,7 @@ func (c *choice) role() string {
 	return role
 }
 
-// epochs are those under which the worker may write, as it is told them. They are remembered as what SHOW shows.
+// epochs are those under which the worker may write, as they are reported. They are remembered as what SHOW shows.
 func (c *choice) epochs() string {
 	var text []byte
 	for i, st := range c.all {
@@ -255,7 +255,7 @@ func (c *choice) names() string {
 	return c.all[0].Resource
 }
 
-// decideChoice judges a SET of fencepost.resource or fencepost.token by its words and its place. alone says
+// decideChoice decides about a SET of fencepost.resource or fencepost.token by its text and its place. alone says
 // that nothing shares its text, or its batch.
 func (s *Session) decideChoice(st *sqltext.Statement, alone bool) *fencing.Refusal {
 	_, valid := fencing.ParseResources(st.Value)
@@ -323,7 +323,7 @@ func (s *Session) blockNeed() NeedKind {
 	return NeedRoom
 }
 
-// blockSetup is the exchange of Fencepost's own that opens does. SET TRANSACTION NOT DEFERRABLE fails with 25001 in a
+// blockSetup is the exchange of Fencepost's own that opens the block. SET TRANSACTION NOT DEFERRABLE fails with 25001 in a
 // block that has run a query, and in a savepoint, whatever its value was; its value only matters to a transaction
 // that stays read-only.
 func (s *Session) blockSetup() (o own) {

@@ -22,7 +22,7 @@ func (h *harness) choosing(status func() *fencing.Status) {
 	}
 }
 
-// TestChoosingForABlock: a worker that leads what it chooses may write, in that block only, and whatever it leads besides.
+// TestChoosingForABlock: a worker that leads what it chooses may write, in that block only, and whatever else it leads.
 func TestChoosingForABlock(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
 		withTables(h)

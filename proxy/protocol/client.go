@@ -11,7 +11,7 @@ import (
 
 const (
 	// inlineText is how much text one call of FromClient parses, under the session's lock and perhaps on
-	// the event loop: a byte may cost the parser 4 µs. The shell analyzes the rest.
+	// the event loop: a byte may cost the parser 4 µs. The owner analyzes the rest.
 	inlineText = 512
 	// maxAnalyzed is the length of text beyond which nothing is parsed: it is then a write.
 	maxAnalyzed = 1 << 20
@@ -116,7 +116,7 @@ func (s *Session) framed(in []byte, n int, f wire.Frame, p *gate.Plan) (taken in
 	}
 }
 
-// drop takes a message of which avail bytes are there, and does not send it.
+// drop takes a message of which avail bytes have arrived, and does not send it.
 func (s *Session) drop(f wire.Frame, avail int) (taken int) {
 	s.body = passthrough{left: f.Size - avail, drop: true}
 	return avail
@@ -160,7 +160,7 @@ func (s *Session) needRegister() NeedKind {
 type parts struct {
 	next    int  // the first of its statements that was not sent
 	failed  bool // a part has failed, so the others are not sent
-	alone   bool // the client has sent nothing behind it
+	alone   bool // the client has sent nothing after it
 	settled bool // the relay would have to look into it
 }
 
@@ -177,7 +177,7 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 	if need := s.needRegister(); need != NeedNothing {
 		return 0, need
 	}
-	sql, _, _ := wire.CString(in[n+wire.HeaderLen : n+f.Size]) // the server rejects one without an end, or with more behind it
+	sql, _, _ := wire.CString(in[n+wire.HeaderLen : n+f.Size]) // the server rejects one without an end, or with more after it
 	t, need := s.analyze(sql)
 	if need != NeedNothing {
 		return 0, need
@@ -262,7 +262,7 @@ func (s *Session) queryChoice(t *sqltext.Text, st *sqltext.Statement, p *gate.Pl
 }
 
 // part returns the statements of the part of a Query that is sent next, and whether it is the last
-// one. A part ends with a statement behind which the transaction may not be read-only, and before one that
+// one. A part ends with a statement after which the transaction may not be read-only, and before one that
 // chooses for its block. DISCARD ALL ends none: Postgres refuses it in a text of several statements.
 func (s *Session) part(t *sqltext.Text) (part []sqltext.Statement, last bool) {
 	part = t.Statements[min(s.parts.next, len(t.Statements)):]
@@ -277,7 +277,7 @@ func (s *Session) part(t *sqltext.Text) (part []sqltext.Statement, last bool) {
 	return part, true
 }
 
-// resumesBlock reports whether a statement makes a failed block go on, so that what follows it runs.
+// resumesBlock reports whether a statement makes a failed block continue, so that what follows it runs.
 func (s *Session) resumesBlock(st *sqltext.Statement) bool {
 	return s.txn == 'E' && st.Kind == sqltext.RollbackTo
 }

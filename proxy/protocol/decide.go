@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
-// decideAll judges the statements of a text. alone says that it is one statement.
+// decideAll decides about the statements of a text. alone says that it is one statement.
 func (s *Session) decideAll(t *sqltext.Text, all []sqltext.Statement, alone bool) (r *fencing.Refusal, write bool, need NeedKind) {
 	if !t.Known {
 		r, need = s.decide(nil, false)
@@ -92,7 +92,7 @@ func (s *Session) decideProven(st *sqltext.Statement, userTypes bool) (*fencing.
 	return s.refuseWrite(why)
 }
 
-// decideSet judges a SET of a parameter of Fencepost's, but does not join anything.
+// decideSet decides about a SET of a parameter of Fencepost's, but does not join anything.
 func (s *Session) decideSet(st *sqltext.Statement) *fencing.Refusal {
 	switch {
 	case st.Name == "epoch" && s.choices.session == nil && s.choices.local == nil, s.config.Mode == ModeFenced && joinsCandidacy(st):
@@ -124,7 +124,7 @@ func (s *Session) shows(st *sqltext.Statement) bool {
 	return s.config.Mode == ModeFenced && (st.Name == "role" || st.Name == "epoch")
 }
 
-// campaign gives the candidacy the chance to lead, if nobody does.
+// campaign gives the candidacy the chance to lead, if no one does.
 func (s *Session) campaign() NeedKind {
 	if s.config.Mode == ModeFenced && s.refusedMembership().Status().Vacant && s.inHand.done < NeedCampaign {
 		return NeedCampaign

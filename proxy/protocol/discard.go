@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// A session with Config.Discards goes on when its worker was superseded. What would change rows is
+// A session with Config.Discards continues when its worker was superseded. What would change rows is
 // not executed then, and is answered as what has found no row to change:
 //
 //   - A Query is replaced by Parse and Describe of its text, and a Sync. The server reports the errors
@@ -19,7 +19,7 @@ import (
 // parsed or planned could get it out of that mode and write, nothing is discarded: the statement is
 // refused, as is everything else that writes.
 
-// superseded reports whether the worker was superseded, and its session goes on.
+// superseded reports whether the worker was superseded, and its session continues.
 func (s *Session) superseded() bool {
 	if !s.config.Discards || s.config.Mode != ModeFenced || s.refusedMembership() != &s.own {
 		return false

@@ -108,7 +108,7 @@ func TestDiscardedWritesAreAnsweredAsByPostgres(t *testing.T) {
 		}
 	}
 	if h.stale == 0 || h.stale != len(h.rejected) {
-		t.Errorf("told %d times of %d", h.stale, len(h.rejected))
+		t.Errorf("superseded %d times of %d", h.stale, len(h.rejected))
 	}
 }
 
@@ -139,7 +139,7 @@ func TestWhatIsNotDiscarded(t *testing.T) {
 			expect(t, c, []string{"ZF001", "ZF001"}, Q("execute x"), Batch(Run("execute x")))
 		}
 		if h.stale != len(h.rejected)-1 || slices.Contains(h.needs, protocol.NeedRegister) { // ZF005 is one more
-			t.Errorf("told %d times of %d, needed %v", h.stale, len(h.rejected), h.needs)
+			t.Errorf("superseded %d times of %d, needed %v", h.stale, len(h.rejected), h.needs)
 		}
 		if all := c.Exec("show fencepost.role"); !strings.Contains(bodies(all), "superseded") {
 			t.Errorf("the role is %v", all)
@@ -196,7 +196,7 @@ func TestOnlyThoseWhoLedDiscard(t *testing.T) {
 			}
 		}
 		if len(h.rejected) == 0 || slices.ContainsFunc(h.rejected, func(r fencing.Rejection) bool { return r.Kind == fencing.KindDiscarded }) || h.stale != 0 {
-			t.Errorf("rejected %+v, told %d times", h.rejected, h.stale)
+			t.Errorf("rejected %+v, superseded %d times", h.rejected, h.stale)
 		}
 	})
 }

@@ -3,7 +3,7 @@
 //
 // A session is one of two things, and changes from one to the other between two transactions:
 //
-//   - A relay: its backend is registered under the epoch that its client was told, or it may write without a fence.
+//   - A relay: its backend is registered under the epoch that was announced to its client, or it may write without a fence.
 //     Its messages pass as they are (relay.go, relaying.go).
 //   - Settled: it may only read. That is a follower, an observer, a worker that is not registered yet, a leader whose
 //     lease has lapsed, a superseded worker whose writes are discarded, and a connection without a resource under
@@ -13,7 +13,7 @@
 //
 // The relay follows where messages begin, how many ReadyForQuery are due, and what the last one said, so that it
 // knows when the session is at rest. It looks for two strings of bytes in the texts of Query and Parse: "fencepost", and
-// "prepare" with "transaction" behind it. A text that has one is analyzed. SHOW of Fencepost's parameters is answered by Postgres,
+// "prepare" with "transaction" after it. A text that has one is analyzed. SHOW of Fencepost's parameters is answered by Postgres,
 // after a SET of Fencepost's own if the server does not have the current values. SET of fencepost.resource and
 // fencepost.token make the session a settled one, which deals with them. PREPARE TRANSACTION is refused, because
 // what it prepares outlives the backend. At rest, a message that begins something ends the relay if the worker does not
@@ -25,7 +25,7 @@
 // ReadyForQuery. A message that begins an exchange waits (NeedRoom) until the one before it is
 // answered, so the state of the server is always known when something is decided. There is no
 // queue of replies, and nothing is sent twice. The messages of one batch flow without waiting,
-// with one exception: behind an Execute of a statement that this session has not seen, the next
+// with one exception: after an Execute of a statement that this session has not seen, the next
 // message that may run something waits for the reply, whose tag says whether the transaction
 // has ended.
 //
@@ -60,7 +60,7 @@
 // What read-only mode does not stop is refused by its text (decide.go): everything but reads, the
 // commands of the session and the transaction, EXECUTE, and, from 16 on, INSERT, UPDATE,
 // DELETE and MERGE, which the server itself refuses with 25006. Nothing else can be prepared. A
-// session that was a leader's before asks the server for what was prepared then, and judges that.
+// session that was a leader's before asks the server for what was prepared then, and decides by that.
 // names.go keeps what is known of the names nevertheless: for the proof at Bind before 16, for the
 // audit, and to know what an Execute announces.
 //

@@ -43,7 +43,7 @@ type batch struct {
 	resumed    bool // its start was relayed
 	synced     bool // a Sync was sent
 	skip       bool // the server skips everything up to the Sync
-	flushed    bool // a Flush was sent behind the last Execute
+	flushed    bool // a Flush was sent after the last Execute
 	over       over
 	portals    map[string]*entry
 	runs       []*entry // the Executes, each with its statement; nil if nothing is known of that

@@ -15,8 +15,8 @@ func (h *harness) count(t *testing.T, v string) int {
 	return pgtest.Ask[int](t, h.pg, h.db, "select count(*)::int from t where v = '"+v+"'")
 }
 
-// TestBehindRollbackTo: what follows ROLLBACK TO in a failed block runs, and is refused if it may write.
-func TestBehindRollbackTo(t *testing.T) {
+// TestAfterRollbackTo: what follows ROLLBACK TO in a failed block runs, and is refused if it may write.
+func TestAfterRollbackTo(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
 		withTables(h)
 		h.exec(targets)
@@ -46,7 +46,7 @@ func TestBehindRollbackTo(t *testing.T) {
 	})
 }
 
-// TestABindOfASQLPrepare: what a leader has prepared by SQL is judged when it is bound.
+// TestABindOfASQLPrepare: what a leader has prepared by SQL is checked when it is bound.
 func TestABindOfASQLPrepare(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
 		withTables(h)
@@ -117,8 +117,8 @@ func TestAResetPreparedBeforeTheChoice(t *testing.T) {
 	})
 }
 
-// TestAChoiceBehindTheEndOfAFailedBlock: a text or batch that ends a failed block first does not choose unseen.
-func TestAChoiceBehindTheEndOfAFailedBlock(t *testing.T) {
+// TestAChoiceAfterTheEndOfAFailedBlock: a text or batch that ends a failed block first does not choose unseen.
+func TestAChoiceAfterTheEndOfAFailedBlock(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
 		withTables(h)
 		h.choosing(func() *fencing.Status { return follower }) // b is another worker's
@@ -207,8 +207,8 @@ func TestShowAndSetInOneText(t *testing.T) {
 	})
 }
 
-// TestALeaderBehindARefusedChoice: its block can still write behind ROLLBACK TO.
-func TestALeaderBehindARefusedChoice(t *testing.T) {
+// TestALeaderAfterARefusedChoice: its block can still write after ROLLBACK TO.
+func TestALeaderAfterARefusedChoice(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
 		withTables(h)
 		h.choosing(func() *fencing.Status { return leader(4) })

@@ -63,14 +63,14 @@ type harness struct {
 	join     func(protocol.JoinNeed) protocol.Answer
 	dispatch func() // before each plan is sent to the server, nil if none
 
-	mu       sync.Mutex
-	rejected []fencing.Rejection
-	told     []protocol.AnnouncedEpoch
-	stale    int    // how often the client was told that it is superseded
-	sent     []byte // to the server
-	needs    []protocol.NeedKind
-	ended    []protocol.Event
-	errs     []error
+	mu        sync.Mutex
+	rejected  []fencing.Rejection
+	announced []protocol.AnnouncedEpoch
+	stale     int    // how often the client got the error that it is superseded
+	sent      []byte // to the server
+	needs     []protocol.NeedKind
+	ended     []protocol.Event
+	errs      []error
 }
 
 // follower is the status of a worker that does not lead.
@@ -273,7 +273,7 @@ func (r *relay) piece(buf []byte) []byte {
 	return buf
 }
 
-// step gives the session what the client has sent. wait says that it needs more, more that it goes on.
+// step gives the session what the client has sent. wait says that it needs more, more that it continues.
 func (r *relay) step(in *[]byte) (wait, more bool) {
 	var p gate.Plan
 	r.mu.Lock()
@@ -382,7 +382,7 @@ func (r *relay) replies(in *[]byte) bool {
 			h.ended = append(h.ended, e)
 			out, ended = append(append([]byte(nil), out...), e.Message...), true
 		case protocol.EventAnnounce:
-			h.told = append(h.told, r.s.Announced()...)
+			h.announced = append(h.announced, r.s.Announced()...)
 		}
 		h.mu.Unlock()
 	}

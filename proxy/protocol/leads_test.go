@@ -63,7 +63,7 @@ func withTables(h *harness) {
 	h.readCatalog()
 }
 
-// TestBecomingLeader: a follower that has become the leader is refused once, is told by that, and writes
+// TestBecomingLeader: a follower that has become the leader is refused once, learns its epoch by that, and writes
 // through the relay from the next transaction on.
 func TestBecomingLeader(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
@@ -76,13 +76,13 @@ func TestBecomingLeader(t *testing.T) {
 				h.in(t)
 				h.status.Store(follower)
 				h.exec("truncate t")
-				h.told, h.rejected = nil, nil
+				h.announced, h.rejected = nil, nil
 				c := h.connect()
 				expect(t, c, []string{""}, Q("select * from c"))
 				h.status.Store(leader(9))
 				expect(t, c, []string{"ZF003"}, first)
-				if !slices.Equal(h.told, []protocol.AnnouncedEpoch{{Epoch: 9}}) || len(h.rejected) != 1 || h.rejected[0].Kind != fencing.KindStartOver || !h.rejected[0].Write {
-					t.Errorf("told %v, rejected %+v", h.told, h.rejected)
+				if !slices.Equal(h.announced, []protocol.AnnouncedEpoch{{Epoch: 9}}) || len(h.rejected) != 1 || h.rejected[0].Kind != fencing.KindStartOver || !h.rejected[0].Write {
+					t.Errorf("announced %v, rejected %+v", h.announced, h.rejected)
 				}
 				expect(t, c, []string{""}, Q("rollback"))
 				expect(t, c, []string{"", "", ""}, Q(mine), Batch(Run(mine)), Q("show default_transaction_read_only"))
@@ -401,7 +401,7 @@ func typesOf(all []wiretest.Message) (types string) {
 	return types
 }
 
-// TestJoining: SET of a token or a resource asks the shell, alone and at rest only.
+// TestJoining: SET of a token or a resource asks the owner, alone and at rest only.
 func TestJoining(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
 		withTables(h)

@@ -70,7 +70,7 @@ func (s *Session) apply(o op) {
 }
 
 // mayBeAny reports whether a name that is missing may be that of a statement which must not run. Parse can
-// prepare one, but the Parses of the session were judged, and what a leader has prepared before is in
+// prepare one, but the Parses of the session were checked, and what a leader has prepared before is in
 // names, but for the unnamed statement. What SQL PREPARE prepares may run, or is refused by the server.
 func (s *Session) mayBeAny(name []byte) bool {
 	full := len(s.names) >= maxNames
@@ -78,7 +78,7 @@ func (s *Session) mayBeAny(name []byte) bool {
 	return s.needsNames || s.unknownUnnamed && (full || before16 || len(name) == 0) || full && before16
 }
 
-// namesSQL lists what the client has prepared as a leader, except for the unnamed statement. It reads the function behind
+// namesSQL lists what the client has prepared as a leader, except for the unnamed statement. It reads the function under
 // pg_prepared_statements, because any role can keep others from reading a system view.
 const namesSQL = "SELECT name, statement, from_sql FROM pg_catalog.pg_prepared_statement()"
 
@@ -161,7 +161,7 @@ func matters(st *sqltext.Statement) bool {
 	return st.Kind == sqltext.Begin || st.Kind == sqltext.RollbackTo || st.Kind == sqltext.Session || st.Does(sqltext.SetsConfig) || overBy(st) != notOver
 }
 
-// overBy is what a batch or a text can do behind a statement.
+// overBy is what a batch or a text can do after a statement.
 func overBy(st *sqltext.Statement) over {
 	switch {
 	case endsWithDiscard(st), st.Does(sqltext.EndsTransaction | sqltext.MayEndTransaction):

@@ -42,7 +42,7 @@ func (g *generator) exchange() []byte {
 		for i := range texts {
 			texts[i] = g.statement()
 		}
-		if !g.writes && len(texts) > 1 { // alone behind a COMMIT, the last would miss the block of the text
+		if !g.writes && len(texts) > 1 { // alone after a COMMIT, the last would miss the block of the text
 			texts = append(texts, "select 1")
 		}
 		text := strings.Join(texts, "; ")
@@ -116,7 +116,7 @@ func TestRandomScripts(t *testing.T) {
 		withTables(h)
 		eachSeed(t, func(t *testing.T, g *generator) {
 			h.in(t)
-			if g.statements = reading; h.major < 16 { // behind a SET in a batch, text that is not ASCII is not proven
+			if g.statements = reading; h.major < 16 { // after a SET in a batch, text that is not ASCII is not proven
 				g.statements = slices.DeleteFunc(slices.Clone(reading), func(sql string) bool { return strings.Contains(sql, "ä") || strings.HasPrefix(sql, "select nothing") })
 			}
 			h.pieces.Store([]int32{0, 0, 0, 5, 40}[g.IntN(5)])
@@ -125,7 +125,7 @@ func TestRandomScripts(t *testing.T) {
 			for range 8 {
 				s.steps = append(s.steps, g.step())
 			}
-			s.reports = true // a text that is sent in parts has its parameters reported behind each of them
+			s.reports = true // a text that is sent in parts has its parameters reported after each of them
 			s.steps = append(s.steps, Q("rollback"), Q("show datestyle"), Q("show application_name"), Q("show client_encoding"), Q("show work_mem"), Q("show extra_float_digits"))
 			s.compare(t, s.run(h.direct()), s.run(h.connect()))
 		})

@@ -158,7 +158,7 @@ func answers(c *wiretest.Conn, messages []byte, reports bool) (all []string) {
 }
 
 // sourceLine is the line of the server's source, the only thing that differs where a text is sent in parts
-// (a COMMIT outside a block), or with a word behind it (a syntax error at its end).
+// (a COMMIT outside a block), or with a word after it (a syntax error at its end).
 var sourceLine = regexp.MustCompile("\x00L[0-9]+")
 
 // owed is how many ReadyForQuery messages answer messages.

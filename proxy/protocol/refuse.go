@@ -12,7 +12,7 @@ import (
 )
 
 // refusedWord is what makes a text one that Postgres cannot parse. It is no keyword, so no statement begins
-// with it. It stands in the server's log.
+// with it. It appears in the server's log.
 const refusedWord = "fencepost_refused"
 
 // refusedSuffix follows a text whose own syntax errors are to be reported first.
@@ -28,7 +28,7 @@ func poison(sql []byte, known bool) string {
 	return string(sql) + refusedSuffix
 }
 
-// refuseQuery sends what fails in the place of a Query. Its exchange has begun.
+// refuseQuery sends what fails in place of a Query. Its exchange has begun.
 func (s *Session) refuseQuery(p *gate.Plan, sql []byte, known bool, r *fencing.Refusal, write bool) {
 	x := &s.exchange
 	x.refusal, x.refused = r, Attempt{Text: x.text, Write: write}
@@ -36,7 +36,7 @@ func (s *Session) refuseQuery(p *gate.Plan, sql []byte, known bool, r *fencing.R
 	s.gate.PassText(p, wire.AppendQuery(nil, []byte(text)), unparsable(text))
 }
 
-// refuseInBatch sends what fails in the place of a message of a batch, and drops what follows up to the
+// refuseInBatch sends what fails in place of a message of a batch, and drops what follows up to the
 // Sync. text is that of a refused Parse of name, "" for another message.
 func (s *Session) refuseInBatch(p *gate.Plan, name, text string, r *fencing.Refusal, what Attempt) {
 	x := &s.exchange
@@ -47,7 +47,7 @@ func (s *Session) refuseInBatch(p *gate.Plan, name, text string, r *fencing.Refu
 	s.gate.PassText(p, wire.AppendParse(nil, name, text), unparsable(text))
 }
 
-// refuseAfterBatch refuses a Query or a fast path call behind extended messages without a Sync, which no driver
+// refuseAfterBatch refuses a Query or a fast path call after extended messages without a Sync, which no driver
 // sends. It is owed a ReadyForQuery.
 func (s *Session) refuseAfterBatch(p *gate.Plan, what Attempt) {
 	s.refuseInBatch(p, "", "", afterBatchRefusal, what)
@@ -69,10 +69,10 @@ var afterEndRefusal = &fencing.Refusal{
 	SQLState: fencing.StateUnfenceable,
 	Message:  "on a connection that may only read, this message cannot follow COMMIT, ROLLBACK, ROLLBACK TO or a change to READ WRITE in one batch: its transaction may not be read-only",
 	Detail:   "{}",
-	Hint:     "Send a Sync behind the statement that ends or changes the transaction.",
+	Hint:     "Send a Sync after the statement that ends or changes the transaction.",
 }
 
-// afterBatchRefusal is the refusal of a Query or a fast path call behind extended messages without a Sync.
+// afterBatchRefusal is the refusal of a Query or a fast path call after extended messages without a Sync.
 var afterBatchRefusal = &fencing.Refusal{
 	SQLState: fencing.StateUnfenceable,
 	Message:  "on a connection that may only read, a simple query or a fast path call cannot follow extended messages without a Sync",
@@ -88,7 +88,7 @@ var canceledRefusal = &fencing.Refusal{
 	Usage:    true,
 }
 
-// isRefusedWord reports whether an error is that of word. An error about a quote that is not closed quotes
+// isRefusedWord reports whether an error is that of refusedWord. An error about a quote that is not closed quotes
 // the suffix, too.
 func isRefusedWord(e *wire.ServerError) bool {
 	return e.Code == "42601" && strings.Contains(e.Message, refusedWord) && !strings.Contains(e.Message, refusedSuffix)

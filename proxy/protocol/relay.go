@@ -31,7 +31,7 @@ type relay struct {
 	swallowed       bool // the server has ignored a Sync in front of these data, unless the COPY has failed before it read any
 	extra           extraReady
 	endsDue         bool // the last message that was sent is the last of due
-	// lost means that the client has sent messages in an order in which nobody can tell how many
+	// lost means that the client has sent messages in an order from which no one can know how many
 	// ReadyForQuery are due. The session is never at rest again.
 	lost          bool
 	reason        gate.Reason // of what is relayed
@@ -54,7 +54,7 @@ type extraReady uint8
 
 const (
 	noExtra   extraReady = iota
-	extraNext            // the next ReadyForQuery is owed, and the one behind it may be extra
+	extraNext            // the next ReadyForQuery is owed, and the one after it may be extra
 	extraNow             // the next one is extra, unless something else comes before it
 )
 
@@ -114,7 +114,7 @@ func (r *relay) isWorking(inside bool) bool {
 	return !r.lost && !r.copying && (n > 0 || r.due.len() == 0 && !r.failed && r.answered < r.flushed)
 }
 
-// clientSent follows a message of the client's. body is what is there of it.
+// clientSent follows a message of the client's. body is what has arrived of it.
 func (r *relay) clientSent(typ byte, body []byte) {
 	r.endsDue = typ == 'Q' || typ == 'F'
 	switch typ {

@@ -24,7 +24,7 @@ func (s *Session) mayRelay() bool {
 }
 
 // leftToGuards reports whether the writes of a worker that does not lead are left to the guards of the resource's tables. It has
-// never had an epoch, so that its client cannot have been told of one.
+// never had an epoch, so that none was announced to its client.
 func (s *Session) leftToGuards() bool {
 	if !s.config.Tables || s.currentChoice() != &s.choices.startup || s.own.epochs.current != 0 {
 		return false
@@ -83,7 +83,7 @@ func (s *Session) relayReason() gate.Reason {
 	return r
 }
 
-// relayMessage relays the message that begins at in[n], as much as is there of it. If it takes nothing and
+// relayMessage relays the message that begins at in[n], as much as has arrived of it. If it takes nothing and
 // needs nothing, the relay has ended.
 func (s *Session) relayMessage(in []byte, n int, p *gate.Plan) (taken int, need NeedKind) {
 	r := &s.relay
@@ -127,7 +127,7 @@ func (s *Session) relayMessage(in []byte, n int, p *gate.Plan) (taken int, need 
 	return avail, NeedNothing
 }
 
-// shadowable reports whether the part of a message that is there is enough for Config.Shadow.
+// shadowable reports whether the part of a message that has arrived is enough for Config.Shadow.
 func shadowable(typ byte, body []byte) bool {
 	switch typ {
 	case 'Q', 'P', 'E':
@@ -153,7 +153,7 @@ func (s *Session) relayLast(in []byte, n int, err error, p *gate.Plan) (taken in
 	return len(in) - n
 }
 
-// inspectFenced looks at a message of a worker before it is relayed. taken and need are as for relayMessage. dealt says that
+// inspectFenced looks at a message of a worker before it is relayed. taken and need are as for relayMessage. handled says that
 // nothing more is to be done with it in this call.
 func (s *Session) inspectFenced(f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	r := &s.relay
@@ -213,7 +213,7 @@ func (s *Session) concerns(text []byte) bool {
 }
 
 // mustCampaignFirst reports whether the candidacy of a worker whose writes are left to guards has to be given the chance to lead
-// first: nobody does, and the text may write.
+// first: no one leads, and the text may write.
 func (s *Session) mustCampaignFirst(typ byte, body []byte) bool {
 	if fencing.Checking && s.config.Tables && s.own.Status().Vacant && s.relay.atRest() && s.inHand.done < NeedCampaign && s.leftToGuards() {
 		a := Attempt{}
@@ -353,7 +353,7 @@ func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, handl
 	return 0, NeedRoom, true
 }
 
-// relayRefusal sends what fails in the place of a message, once all that was relayed before is answered.
+// relayRefusal sends what fails in place of a message, once all that was relayed before is answered.
 func (s *Session) relayRefusal(f wire.Frame, name, sql []byte, known bool, refusal *fencing.Refusal, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 		return 0, need, true
@@ -392,7 +392,7 @@ func (s *Session) awaitRelayed(p *gate.Plan) NeedKind {
 	return NeedRoom
 }
 
-// followRelayed follows a message that is relayed. body is what is there of it.
+// followRelayed follows a message that is relayed. body is what has arrived of it.
 func (s *Session) followRelayed(typ byte, body []byte) {
 	r := &s.relay
 	r.clientSent(typ, body)
@@ -580,7 +580,7 @@ func (s *Session) relayOwnReply(in []byte, n int, f wire.Frame, p *gate.Segments
 	return f.Size, nil
 }
 
-// relayedError returns what the client gets in the place of an error, nil if it gets the error itself.
+// relayedError returns what the client gets in place of an error, nil if it gets the error itself.
 func (s *Session) relayedError(msg []byte, e *wire.ServerError) []byte {
 	r := &s.relay
 	switch {
@@ -605,7 +605,7 @@ func (s *Session) relayedError(msg []byte, e *wire.ServerError) []byte {
 // guardLines matches the lines of the triggers of guarded tables in the context of an error.
 // They are the innermost. The names of functions do not depend on lc_messages, but that of a trigger's has no schema
 // where the control role has the name of the schema, because of "$user" in search_path. In the first line, nothing quoted
-// stands in front of the name: a function of the client's can have that in its own name only within quotes.
+// is in front of the name: a function of the client's can have that in its own name only within quotes.
 var guardLines = regexp.MustCompile(`^[^\n"]*\bfencepost\.(?:refuse|guard_[0-9]+)\([^\n]*(?:\n|$)(?:[^\n]*\b(?:fencepost\.refuse|(?:fencepost\.)?guard_[0-9]+)[^\n]*(?:\n|$))*`)
 
 // isGuardError reports whether an error comes from the trigger of a guarded table.
@@ -618,7 +618,7 @@ func isGuardError(e *wire.ServerError) bool {
 	}
 }
 
-// guardError is what the client sees of an error of a trigger. If its writes are left to the guards, it is told
+// guardError is what the client sees of an error of a trigger. If its writes are left to the guards, it learns
 // who leads.
 func (s *Session) guardError(msg []byte, e *wire.ServerError) []byte {
 	found, ok := fencing.DecodeFinding(e.Detail)

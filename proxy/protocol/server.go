@@ -68,7 +68,7 @@ func (s *Session) takeReply(in []byte, n int, p *gate.Segments) (taken int, err 
 	return avail, nil
 }
 
-// takeInnerReply is take for a reply to what Fencepost has sent within a batch.
+// takeInnerReply is takeReply for a reply to what Fencepost has sent within a batch.
 func (s *Session) takeInnerReply(in []byte, n int, f wire.Frame, p *gate.Segments) (taken int, err error) {
 	if len(in)-n < f.Size {
 		return 0, nil
@@ -134,14 +134,14 @@ func (s *Session) followMessage(typ byte, msg []byte, p *gate.Segments) (drop bo
 	case '1', '3':
 		return s.followParseOrClose(typ, p) || s.dropsReply(typ), nil
 	case 'G':
-		// A Sync that was sent behind the Execute is ignored.
+		// A Sync that was sent after the Execute is ignored.
 		x.copyIn, x.synced = true, false
 	}
 	return false, nil
 }
 
 // parameter follows a ParameterStatus. Outside an exchange of Fencepost's own, the client or a function
-// has changed the parameter, or the server's configuration was loaded again. hide says that the client is not told: what
+// has changed the parameter, or the server's configuration was loaded again. hide says that it is not reported to the client: what
 // it does to default_transaction_read_only in a session that may only read is undone before its next exchange.
 func (s *Session) parameter(body []byte) (hide bool) {
 	c := &s.settings
@@ -242,7 +242,7 @@ func (s *Session) countTransaction(status byte) {
 	}
 }
 
-// reportChanges tells the client what has changed, in front of ReadyForQuery.
+// reportChanges reports to the client what has changed, in front of ReadyForQuery.
 func (s *Session) reportChanges(p *gate.Segments) {
 	at := len(s.made)
 	s.made = s.report(s.made)
@@ -302,13 +302,13 @@ func (s *Session) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 }
 
 // isReadOnlyError reports whether an error says that read-only mode has refused something of the client's: a write,
-// or READ WRITE behind a query.
+// or READ WRITE after a query.
 func (s *Session) isReadOnlyError(e *wire.ServerError) bool {
 	x := &s.exchange
 	return x.kind != ownExchange && s.choices.block != blockWrites && (e.Code == "25006" || x.unsure && e.Code == "25001" && e.Routine == "call_bool_check_hook")
 }
 
-// errorFor returns what the client gets in the place of an error, nil if it gets the error itself.
+// errorFor returns what the client gets in place of an error, nil if it gets the error itself.
 func (s *Session) errorFor(msg []byte, e *wire.ServerError) []byte {
 	x := &s.exchange
 	switch {

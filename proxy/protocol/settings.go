@@ -13,7 +13,7 @@ type settings struct {
 	readOnly bool
 	// unsure: the open block may be READ WRITE.
 	unsure           bool
-	reportedReadOnly bool // what the client was last told of default_transaction_read_only
+	reportedReadOnly bool // the default_transaction_read_only that was last reported to the client
 	own              ownDefault
 	shown            shown
 	// renamed is the application_name that was reported last, "" if that is not new.
@@ -87,8 +87,8 @@ func (c *settings) followStatement(st *sqltext.Statement) {
 }
 
 // followTag follows a CommandComplete.
-func (c *settings) followTag(followTag string) {
-	switch followTag {
+func (c *settings) followTag(tag string) {
+	switch tag {
 	case "DISCARD ALL", "RESET":
 		c.shown = shown{}
 	case "ROLLBACK":

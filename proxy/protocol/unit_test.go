@@ -71,7 +71,7 @@ func TestOwnExchangeThatFails(t *testing.T) {
 	}
 }
 
-// TestOwnExchangeThatFailsInABlock: the client gets its error in the place of 25P02.
+// TestOwnExchangeThatFailsInABlock: the client gets its error in place of 25P02.
 func TestOwnExchangeThatFailsInABlock(t *testing.T) {
 	t.Parallel()
 	c := newCore(t, 18)

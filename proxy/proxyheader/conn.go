@@ -52,7 +52,7 @@ var ErrInvalid = errors.New("no valid PROXY header")
 
 // Read reads the header of a connection that Expect returned, which then has the client's
 // address as its RemoteAddr. It does nothing for connections that have none. conn's deadline
-// bounds it. Nobody else may use conn's addresses meanwhile.
+// bounds it. No one else may use conn's addresses meanwhile.
 //
 // The error is ErrInvalid if the header is not as it must be. It is another one, such as
 // io.EOF, if the connection failed before its first byte.

@@ -6,7 +6,7 @@
 // end. What a header means is decided by github.com/pires/go-proxyproto; this package only
 // finds out where it ends.
 //
-// Only a load balancer that is trusted may say who its clients are. Everybody else's
+// Only a load balancer that is trusted may say who its clients are. Everyone else's
 // connection is left as it is: nothing is read from it here, so a header that an untrusted
 // peer sends is taken for a startup packet, and refused as such.
 package proxyheader

@@ -131,9 +131,9 @@ func TestAConnectionThatEndsAtOnceIsNoFault(t *testing.T) {
 	}
 }
 
-// TestNobodyReadsOnWhereThereIsNoHeader: a client that awaits the answer to its first packet
+// TestNothingIsReadAfterAMissingHeader: a client that awaits the answer to its first packet
 // sends no more, and must not be kept waiting.
-func TestNobodyReadsOnWhereThereIsNoHeader(t *testing.T) {
+func TestNothingIsReadAfterAMissingHeader(t *testing.T) {
 	t.Parallel()
 	r := strings.NewReader("\x00\x00\x00\x08")
 	if _, err := next(r); !errors.Is(err, ErrInvalid) || r.Len() != 3 {

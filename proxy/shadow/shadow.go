@@ -71,7 +71,7 @@ func (w *Watch) Found() []fencing.Rejection {
 }
 
 // ClientSent follows a message of the client's that is relayed. body is all of a Query, Parse, Execute or
-// Close, a Bind up to the end of its two names, and what is there of any other message. reading is
+// Close, a Bind up to the end of its two names, and what has arrived of any other message. reading is
 // how the server reads a text.
 func (w *Watch) ClientSent(typ byte, body []byte, reading sqltext.Settings) {
 	switch typ {
@@ -167,7 +167,7 @@ func (w *Watch) statements(sql []byte, reading sqltext.Settings) (all []sqltext.
 	return t.Statements, t.Known
 }
 
-// ran follows a statement that the client runs, of this text. Nothing is known of one that is nil.
+// ran follows a statement with this text that the client runs. Nothing is known of one that is nil.
 func (w *Watch) ran(s *sqltext.Statement, text []byte) {
 	if s != nil && s.Does(sqltext.Executes) {
 		if e := w.names.get([]byte(s.Name)); e.statement == nil || !e.statement.Does(sqltext.Executes) {
@@ -205,7 +205,7 @@ func (w *Watch) writes(s *sqltext.Statement) bool {
 	return s == nil || !s.Read && !(s.Does(sqltext.ReadsSince16) && w.config.Version.KeepsReadOnly())
 }
 
-// checkWrite judges a write in a transaction that did not begin as a leader's. If the lease is vacant, the
+// checkWrite checks a write in a transaction that did not begin as a leader's. If the lease is vacant, the
 // candidacy tries to lead, and nothing is recorded: the worker may lead in a moment.
 func (w *Watch) checkWrite(st *fencing.Status, s *sqltext.Statement, text []byte) {
 	switch r := w.refusal(st); {
@@ -285,7 +285,7 @@ func (w *Watch) follow(s *sqltext.Statement, text []byte) {
 		if n, err := strconv.ParseInt(s.Value, 10, 64); err == nil && n >= 0 {
 			w.announced = fencing.Epoch(n)
 		}
-	case s.Kind == sqltext.ShowFence && (s.Name == "role" || s.Name == "epoch"): // its answer would tell the epoch
+	case s.Kind == sqltext.ShowFence && (s.Name == "role" || s.Name == "epoch"): // its answer would announce the epoch
 		w.announced = 0
 		if st := w.config.Status(); st.CanWrite() {
 			w.announced = st.Epoch

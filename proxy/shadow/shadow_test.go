@@ -132,8 +132,8 @@ func TestWhatIsFound(t *testing.T) {
 	}
 }
 
-// TestATransactionIsToldOnce, however its messages come.
-func TestATransactionIsToldOnce(t *testing.T) {
+// TestATransactionIsRecordedOnce, however its messages come.
+func TestATransactionIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	const first, second, one, two = "delete from t", "truncate t", "ZF001 write delete from t", "ZF001 write truncate t"
 	for name, c := range map[string]struct {
@@ -191,7 +191,7 @@ func TestATransactionThatOutlivesItsEpoch(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		before, next []byte
-		status       byte // behind before
+		status       byte // after before
 		want         []string
 	}{
 		"COMMIT of a write":    {Q("begin; delete from t"), Q("commit"), 'T', []string{"ZF001 write commit"}},

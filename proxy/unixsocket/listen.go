@@ -60,7 +60,7 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { _ = d.Close() }, nil // which unlocks it
 }
 
-// clearStale removes a socket that nobody listens on. Everything else that has this name is
+// clearStale removes a socket that no one listens on. Everything else that has this name is
 // an error.
 func clearStale(path string) error {
 	there, err := os.Lstat(path)
@@ -88,7 +88,7 @@ func clearStale(path string) error {
 	return nil
 }
 
-// listenAt makes the socket. As in Postgres, nobody can connect before it has its
+// listenAt makes the socket. As in Postgres, no one can connect before it has its
 // permissions: it does not listen until then.
 func listenAt(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	syscall.ForkLock.RLock()

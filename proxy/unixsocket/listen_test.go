@@ -136,7 +136,7 @@ func TestWhatIsInTheWayStays(t *testing.T) {
 func long(s string, n int) string { return strings.Repeat(s, n) }
 
 // TestOneOfManyGetsTheSocket: of several processes that start at once over a file of the dead,
-// one listens, and nobody removes its file.
+// one listens, and no one removes its file.
 func TestOneOfManyGetsTheSocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(shortDir(t), "s")
@@ -169,7 +169,7 @@ func TestOneOfManyGetsTheSocket(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesAnothersSocket: somebody removed the file, and another process began there.
+// TestCloseLeavesAnothersSocket: someone removed the file, and another process began there.
 func TestCloseLeavesAnothersSocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(shortDir(t), "s")

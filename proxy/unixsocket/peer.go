@@ -15,7 +15,7 @@ type Peer struct {
 // Network implements net.Addr.
 func (Peer) Network() string { return Network }
 
-// String implements net.Addr. It names the process and its user if the system told them.
+// String implements net.Addr. It names the process and its user if the system has said so.
 func (p Peer) String() string {
 	if !p.known {
 		return "local"

@@ -4,5 +4,5 @@ package unixsocket
 
 import "net"
 
-// peerOf names nobody: not every system tells the process.
+// peerOf names no one: not every system says which process it is.
 func peerOf(*net.UnixConn) Peer { return Peer{} }

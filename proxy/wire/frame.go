@@ -30,7 +30,7 @@ const (
 // (NAMEDATALEN of PostgreSQL's pg_config_manual.h, less the NUL).
 const maxName = 63
 
-// CutName cuts a name as the server cuts one that stands in a message: a database, a
+// CutName cuts a name as the server cuts one in a message: a database, a
 // user, a prepared statement, a portal. It may cut a character in two; names in SQL are
 // cut before it.
 func CutName[T string | []byte](name T) T { return name[:min(len(name), maxName)] }
@@ -38,14 +38,14 @@ func CutName[T string | []byte](name T) T { return name[:min(len(name), maxName)
 // ErrLength says that a peer sent a length that no message of its type can have.
 var ErrLength = errors.New("invalid message length")
 
-// Frame is one message header as it stands in a buffer.
+// Frame is one message header in a buffer.
 type Frame struct {
 	Type byte
 	Size int // header and body
 }
 
 // PeekFrame reads the header at the start of b. ok is false while fewer than
-// HeaderLen bytes are there.
+// HeaderLen bytes have arrived.
 func PeekFrame(b []byte) (f Frame, ok bool, err error) {
 	if len(b) < HeaderLen {
 		return Frame{}, false, nil

@@ -26,7 +26,7 @@ type pumpSignals struct {
 	room chan struct{}
 }
 
-// takeQuestion returns the question that the up pump must answer now, or nil.
+// takePending returns the question that the up pump must answer now, or nil.
 func (h *pumpSignals) takeQuestion() *announcement {
 	q := h.question
 	h.question = nil
@@ -143,7 +143,7 @@ func (x *session) awaitRoom() error {
 	}
 }
 
-// awaitUnlessGone waits until one of the channels is closed. It reports true, and no longer waits, if
+// awaitUnlessGone waits until one of the channels is closed. It stops waiting and reports true if
 // the client has ended its output and nothing has moved for DepartedWait: a worker that has
 // died keeps neither its lease nor its session for as long as the server takes for what it was
 // sent. It is long, because a client may send everything at once, and end. One that is slow to
