@@ -23,8 +23,8 @@ var allowed = []string{
 	"view status SELECT pg_monitor",
 }
 
-// TestNobodyElseHasARight also where the control role's default privileges say otherwise.
-func TestNobodyElseHasARight(t *testing.T) {
+// TestNoOneElseHasARight also where the control role's default privileges say otherwise.
+func TestNoOneElseHasARight(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	db := s.Database(t)

@@ -13,7 +13,7 @@ type mutation struct {
 // Tests on real servers that take a few seconds.
 const (
 	theWrites = "^TestFollowersWriteNothing$/^18$/^(insert_into|update_c)"
-	toldAgain = "^TestSafetyAWorkerIsToldOnce$"
+	toldAgain = "^TestSafetyAnEpochIsAnnouncedToAWorkerOnce$"
 	ends      = "^TestSafetyAGrantEndsNotedBackends$"
 )
 
@@ -50,15 +50,15 @@ var table = []mutation{
 		old: "case policy.Unfenced == UnfencedAllow, !fencing.Checking:", text: "case policy.Unfenced != UnfencedRefuse, !fencing.Checking:"},
 	{name: "the epoch that was announced does not matter", file: theChoices, in: ofTheCore, tests: "^TestBecomingLeader$/^18$",
 		old: "now.CanWrite() && st.epochs.current == now.Epoch", text: "now.CanWrite()"},
-	{name: "a lease that is not confirmed is one", file: theChoices, tests: "^TestALapsedSessionIsLetGo$",
+	{name: "a lease that is not confirmed is one", file: theChoices, tests: "^TestALapsedSessionIsUnregistered$",
 		old: "now.CanWrite() && st.epochs.current == now.Epoch", text: "now.Epoch != 0 && st.epochs.current == now.Epoch"},
 	{name: "a session is relayed without a registration", file: theRelay, in: ofTheCore, tests: "^TestRegistrationThatFails$",
 		old: "return s.leads() && s.isRegisteredFor(s.currentChoice()) || s.leftToGuards()", text: "return s.leads() || s.leftToGuards()"},
 	{name: "what a leader sends is not preceded by its registration", file: "proxy/protocol/client.go", in: ofTheCore, tests: "^TestBecomingLeader$/^18$",
 		old: "s.leads() && !s.isRegisteredFor(s.currentChoice()) {\n		return NeedRegister", text: "s.leads() && !s.isRegisteredFor(s.currentChoice()) {\n		return NeedNothing"},
-	{name: "a relay goes on when the lease is not confirmed any more", file: theRelay, tests: "^TestALapsedSessionIsLetGo$",
+	{name: "a relay goes on when the lease is not confirmed any more", file: theRelay, tests: "^TestALapsedSessionIsUnregistered$",
 		old: "(begins(f.Type) || f.Type == 'd') && (r.atRest() || r.lost)", text: "begins(f.Type) && r.lost"},
-	{name: "a session that leaves the relay stays registered", file: theRelay, tests: "^TestALapsedSessionIsLetGo$",
+	{name: "a session that leaves the relay stays registered", file: theRelay, tests: "^TestALapsedSessionIsUnregistered$",
 		old: "		case len(s.registered) > 0:\n", text: "		case len(s.registered) > 9:\n"},
 	{name: "writes are left to guards that are not there", file: theRelay, in: ofGuards, tests: "^TestWithoutAGuardNothingIsLeftToGuards$",
 		old: "st.Epoch == 0 && st.Holder.Guards > 0 &&", text: "st.Epoch == 0 &&"},
@@ -75,7 +75,7 @@ var table = []mutation{
 	{name: "a relay looks for PREPARE TRANSACTION only behind Fencepost's name", file: "fencing/sqltext/concerns.go", in: "./fencing/sqltext", tests: "^TestConcernsFencepost$",
 		old: "if !lone && startsFold(rest, prepare) {", text: "if !lone && false {"},
 	// A leak.
-	{name: "an error before the last Sync makes a batch a skipped one", file: "proxy/protocol/relay.go", tests: "^TestNothingIsPreparedBehindAFailedBatch$",
+	{name: "an error before the last Sync makes a batch a skipped one", file: "proxy/protocol/relay.go", tests: "^TestNothingIsPreparedAfterAFailedBatch$",
 		old: "return r.inBatch && r.failed && r.due.len() == 0", text: "return r.inBatch && r.failed"},
 
 	// How a session that may only read stays read-only.
@@ -153,7 +153,7 @@ var table = []mutation{
 		old: "	if err := c.examineShared(ctx); err != nil {", text: "	if err := error(nil); err != nil {"},
 	{name: "who leaves a superseded candidacy for another token does not say so", file: "proxy/member.go", in: ofSystem, tests: "^TestSafetyADiscardingConnectionStartsOver$",
 		old: "		former.ConnectionSuperseded() // more than once if SET fails\n", text: ""},
-	{name: "a connection that is cut says nothing of the resources that it chose", file: "proxy/seat.go", in: ofSystem, tests: "^TestSafetyAPoolIsToldAgainOfAResourceThatItChose$",
+	{name: "a connection that is cut says nothing of the resources that it chose", file: "proxy/seat.go", in: ofSystem, tests: "^TestSafetyAPoolLearnsAgainOfAResourceThatItChose$",
 		old: "			s.joinedTo.Load().noteIfSuperseded()\n", text: ""},
 	{name: "a token is taken to be decided upon when it is set", file: theUpPump, in: ofSystem, tests: "^TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver$",
 		old: "x.rejoin(ctx, need.Join.Token, u.startWaiting())", text: "x.rejoin(ctx, need.Join.Token, time.Now())"},
@@ -167,7 +167,7 @@ var table = []mutation{
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 
 	// The registry.
-	{name: "an entry that is let go stays in the registry", file: "proxy/registration.go", tests: "^TestALapsedSessionIsLetGo$",
+	{name: "an entry that is let go stays in the registry", file: "proxy/registration.go", tests: "^TestALapsedSessionIsUnregistered$",
 		old: "	x.mu.Unlock()\n	x.unregister(ctx, deleted)\n}", text: "	x.mu.Unlock()\n	_ = deleted\n}"},
 	{name: "a refused registration is one", file: theChoices, in: ofTheCore, tests: "^TestRegistrationThatFails$/^18$",
 		old: "	if r == nil {\n		s.markRegistered()", text: "	if r == nil || !r.Usage {\n		s.markRegistered()"},
@@ -181,13 +181,13 @@ var table = []mutation{
 		old: " AND encode(timestamptz_send(a.backend_start), 'hex') = begun;", text: ";"},
 	{name: "enter does not ask when the server was started", file: theRegistry, in: ofTheFence, tests: "^TestABackendOfAnotherServerIsNotRegistered$",
 		old: "IF encode(timestamptz_send(pg_postmaster_start_time()), 'hex') <> started THEN", text: "IF false THEN"},
-	{name: "a claim goes past a grant that waits", file: "migrations/fence.sql", in: ofTheFence, tests: "^TestSafetyAClaimBehindAGrantSeesItsEpoch$",
+	{name: "a claim goes past a grant that waits", file: "migrations/fence.sql", in: ofTheFence, tests: "^TestSafetyAClaimAfterAGrantSeesItsEpoch$",
 		old: "WHERE f.id = fence FOR SHARE;", text: "WHERE f.id = fence FOR KEY SHARE;"},
-	{name: "a claim is believed that it has passed", file: "migrations/fence.sql", in: ofTheFence, tests: "^TestSafetyAClaimBehindAGrantSeesItsEpoch$",
+	{name: "a claim is believed that it has passed", file: "migrations/fence.sql", in: ofTheFence, tests: "^TestSafetyAClaimAfterAGrantSeesItsEpoch$",
 		old: " OR NOT fencepost.has_row(fence) THEN", text: " THEN"},
 	{name: "a registration does not lock the row", file: theRegistry, in: ofTheFence, tests: "^TestSafetyAGrantSeesARegistrationUnderWay$",
 		old: "fencepost.fence%ROWTYPE := fencepost.share(fence);", text: "fencepost.fence%ROWTYPE := (SELECT f FROM fencepost.fence f WHERE f.id = fence);"},
-	{name: "a claim does not lock the row", file: theGuards, in: ofTheFence, tests: "^TestSafetyAClaimBehindAGrantSeesItsEpoch$",
+	{name: "a claim does not lock the row", file: theGuards, in: ofTheFence, tests: "^TestSafetyAClaimAfterAGrantSeesItsEpoch$",
 		old: "    rec := fencepost.pass((SELECT f.id FROM fencepost.fence f WHERE f.resource = resource));", text: "    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.resource = resource;"},
 	{name: "a grant does not wait for what has locked the row", file: "migrations/grant.sql", in: ofTheFence, tests: "^TestSafetyATransactionInTheWayIsEndedAfterTheGrace$",
 		old: "    PERFORM FROM fencepost.fence f WHERE f.id = before.id FOR UPDATE;\n", text: ""},
@@ -203,7 +203,7 @@ var table = []mutation{
 		old: "        EXIT WHEN NOT FOUND;\n", text: "        EXIT;\n"},
 	{name: "a drain does not wait for the backends that it has ended", file: theRegistry, in: ofTheFence, tests: "^TestAFrozenNotedBackendIsNamed$",
 		old: "        EXIT WHEN NOT FOUND;\n", text: "        EXIT WHEN NOT FOUND OR cardinality(ended) > 0;\n"},
-	{name: "a drain does not test before its first signal", file: theRegistry, in: ofTheFence, tests: "^TestAGrantThatMayNotEndAllEndsNobody$",
+	{name: "a drain does not test before its first signal", file: theRegistry, in: ofTheFence, tests: "^TestAGrantThatMayNotEndAllEndsNoOne$",
 		old: "        IF fault IS NULL THEN\n", text: "        IF true THEN\n"},
 	{name: "a drain waits for what is idle", file: theRegistry, in: ofTheFence, tests: "^TestSafetyAGrantEndsAnIdleBackendAtOnce$",
 		old: " OR a.state = 'idle' AND clock_timestamp() > began + idle)", text: ")"},

@@ -150,10 +150,10 @@ func heldResources(t *testing.T) (goroutines, descriptors int) {
 	return runtime.NumGoroutine(), len(entries)
 }
 
-// TestStalledServerKeepsNobody: clients of a server that does not answer are told so
+// TestStalledServerKeepsNoOne: clients of a server that does not answer are told so
 // at the startup timeout, and when they go away nothing of them is left, long before it.
 // It is not parallel: it counts what the process holds.
-func TestStalledServerKeepsNobody(t *testing.T) {
+func TestStalledServerKeepsNoOne(t *testing.T) {
 	// Ten clients of one kind would hold twice as much as the fence's own
 	// connections, which are made meanwhile.
 	const clients, spare = 10, 14

@@ -45,7 +45,7 @@ func oneByte(t *testing.T, c *wiretest.Conn) byte {
 	return b[0]
 }
 
-func TestEncryptionIsDeclinedAndTheStartupGoesOn(t *testing.T) {
+func TestEncryptionIsDeclinedAndTheStartupContinues(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)

@@ -85,9 +85,9 @@ func TestUnixSocketsOnBothSides(t *testing.T) {
 	}
 }
 
-// TestNobodyIsTheControlRole: it may change the fence, and Postgres at a Unix socket may take every client for
+// TestNoOneIsTheControlRole: it may change the fence, and Postgres at a Unix socket may take every client for
 // Fencepost's own process.
-func TestNobodyIsTheControlRole(t *testing.T) {
+func TestNoOneIsTheControlRole(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	db := pg.Database(t)

@@ -17,9 +17,9 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// TestAWaitingClientIsToldWhy: a client that connects with fencepost.campaign=wait gets a
+// TestAWaitingClientGetsTheReason: a client that connects with fencepost.campaign=wait gets a
 // NOTICE now and then, and drivers show it before they are connected.
-func TestAWaitingClientIsToldWhy(t *testing.T) {
+func TestAWaitingClientGetsTheReason(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	p := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.WaitNotice = 20 * time.Millisecond })

@@ -121,7 +121,7 @@ func TestSafetyDriversOfAFollowerAreRefusedAndGoOn(t *testing.T) {
 	})
 }
 
-func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
+func TestSafetyDriversLearnThatTheyWereSuperseded(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	proxy := serve(t, pg)

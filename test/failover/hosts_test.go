@@ -23,11 +23,11 @@ import (
 )
 
 // awaitStates waits until the hosts have been looked at and have these states.
-func (h *pair) awaitStates(servers *upstream.Servers, want ...upstream.State) []upstream.View {
+func (h *pair) awaitStates(servers *upstream.Servers, want ...upstream.State) []upstream.HostStatus {
 	h.t.Helper()
-	var views []upstream.View
+	var views []upstream.HostStatus
 	fixture.Eventually(h.t, fmt.Sprintf("the states %s", want), func() bool {
-		views = servers.Views()
+		views = servers.Statuses()
 		for i, v := range views {
 			if v.State != want[i] {
 				return false
@@ -74,7 +74,7 @@ func TestEachHostShowsItsOwnName(t *testing.T) {
 
 	swapped := h.run(secured("", at(h.b, "localhost"), at(h.a, "127.0.0.1")))
 	fixture.Eventually(t, "both to be refused for their certificates", func() bool { // a look may also have taken too long
-		return !slices.ContainsFunc(swapped.Views(), func(v upstream.View) bool {
+		return !slices.ContainsFunc(swapped.Statuses(), func(v upstream.HostStatus) bool {
 			return v.State != upstream.Unreachable || !strings.Contains(v.Is, "certificate")
 		})
 	})

@@ -50,10 +50,10 @@ func TestALostEpochThatAStandbyConfirmedIsNoticed(t *testing.T) {
 	}
 }
 
-// TestALostEpochThatNobodyWasToldOfIsNotMissed: the synchronous standby is lost first, and the
+// TestALostEpochThatWasNotAnnouncedIsNotMissed: the synchronous standby is lost first, and the
 // primary next. A grant that was recorded at the primary alone is known to both proxies, and to no
 // worker. The standby that is promoted does not have it, and workers lead there.
-func TestALostEpochThatNobodyWasToldOfIsNotMissed(t *testing.T) {
+func TestALostEpochThatWasNotAnnouncedIsNotMissed(t *testing.T) {
 	t.Parallel()
 	h := newPair(t).synchronous()
 	p, q := h.proxy(), h.proxy()

@@ -188,7 +188,7 @@ func TestASessionAtAServerThatTheAddressHasLeft(t *testing.T) {
 			t.Errorf("%s at the former primary ended with %v", what, e)
 		}
 	}
-	p.Await(t, "a session waits at a server to which its address does not lead any more, and ends", "host", address.address())
+	p.Await(t, "session ended: its server is no longer the one that its address leads to", "host", address.address())
 	if err := other.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -202,7 +202,7 @@ func (h *pair) ready(p *process.Server) (ready admin.Readiness) {
 // awaitHosts waits until a proxy takes b and a for these.
 func (h *pair) awaitHosts(p *process.Server, b, a upstream.State) {
 	h.t.Helper()
-	var got []upstream.View
+	var got []upstream.HostStatus
 	if !process.Holds(process.Patience, func() bool {
 		got = h.ready(p).Hosts
 		return len(got) == 2 && got[0].State == b && got[1].State == a

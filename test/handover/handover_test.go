@@ -163,7 +163,7 @@ func TestTheLeadersProxyDies(t *testing.T) {
 		if got := h.granted(); got != "a b" {
 			h.Errorf("granted to %q", got)
 		}
-		if lines := two.Lines("another proxy, which is there, holds the lease under the same worker id", "worker", "b"); len(lines) > 0 {
+		if lines := two.Lines("another live proxy holds the lease under the same worker id", "worker", "b"); len(lines) > 0 {
 			h.Errorf("the log says of b that another process has its id: %v", lines)
 		}
 	})
@@ -186,8 +186,8 @@ func TestTheLeadersProxyHangs(t *testing.T) {
 	}
 }
 
-// TestAHandoverOfWhatNobodyLeads offers a lease that is free.
-func TestAHandoverOfWhatNobodyLeads(t *testing.T) {
+// TestAHandoverOfWhatNoOneLeads offers a lease that is free.
+func TestAHandoverOfWhatNoOneLeads(t *testing.T) {
 	t.Parallel()
 	onPostgres(t, func(h *cluster, one, two *process.Server) {
 		a := h.join(one, "a", "campaign", "wait", "worker_timeout", "300ms")

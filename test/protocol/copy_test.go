@@ -77,8 +77,8 @@ func manyRows(n int) [][]byte {
 	return [][]byte{bytes.Join(rows, nil)}
 }
 
-// TestProtocolSyncBehindBadCopyData: the server skips up to a Sync that stands among the data of a COPY which has failed.
-func TestProtocolSyncBehindBadCopyData(t *testing.T) {
+// TestProtocolSyncAfterBadCopyData: the server skips up to a Sync that stands among the data of a COPY which has failed.
+func TestProtocolSyncAfterBadCopyData(t *testing.T) {
 	t.Parallel()
 	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
 		direct, _ := wiretest.Connect(t, p.PG.Addr(), "user", pgtest.App, "database", db)

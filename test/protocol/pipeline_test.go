@@ -12,9 +12,9 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
-// TestBatchGoesOnBehindItsError: what a client sends behind an error that it has
+// TestBatchContinuesAfterItsError: what a client sends behind an error that it has
 // read, or that came while it was sending, is skipped up to its Sync.
-func TestBatchGoesOnBehindItsError(t *testing.T) {
+func TestBatchContinuesAfterItsError(t *testing.T) {
 	t.Parallel()
 	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
 		fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (v text)")

@@ -2,7 +2,7 @@
 // elections that the tests control (package fixture):
 //
 //   - one file per kind of case, such as stale_test.go (a superseded worker writes) and
-//     told_test.go (a worker writes before it was told of its epoch);
+//     announced_test.go (a worker writes before its epoch was announced to it);
 //   - paths: the list of ways to write (writes_paths_test.go), each as a superseded worker
 //     and as one that does not lead; docs/writes.md describes them.
 package safety

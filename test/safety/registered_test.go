@@ -34,9 +34,9 @@ func TestARegisteredSessionIsRelayed(t *testing.T) {
 	}
 }
 
-// TestALapsedSessionIsLetGo: while the lease is not confirmed, what a client begins is not registered, so that no grant
+// TestALapsedSessionIsUnregistered: while the lease is not confirmed, what a client begins is not registered, so that no grant
 // waits for it. The backend is registered again when the lease is confirmed.
-func TestALapsedSessionIsLetGo(t *testing.T) {
+func TestALapsedSessionIsUnregistered(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	c := s.Leader("w")
@@ -69,10 +69,10 @@ func TestALapsedSessionIsLetGo(t *testing.T) {
 	}
 }
 
-// TestADeletionThatIsNotConfirmedEndsNobody: the deletion of an entry waits for a lock, and is given up by the proxy. The
+// TestADeletionThatIsNotConfirmedEndsNoOne: the deletion of an entry waits for a lock, and is given up by the proxy. The
 // session is not registered then, but can be registered again. The deletion that happens later leaves the newer entry
 // alone, so that a grant ends the backend.
-func TestADeletionThatIsNotConfirmedEndsNobody(t *testing.T) {
+func TestADeletionThatIsNotConfirmedEndsNoOne(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	c := s.Leader("w")
@@ -107,9 +107,9 @@ func TestADeletionThatIsNotConfirmedEndsNobody(t *testing.T) {
 	}
 }
 
-// TestNothingIsPreparedBehindAFailedBatch: the error of a batch has come, and its ReadyForQuery has not, when the
+// TestNothingIsPreparedAfterAFailedBatch: the error of a batch has come, and its ReadyForQuery has not, when the
 // client sends a batch that prepares its transaction. The server does not skip that one.
-func TestNothingIsPreparedBehindAFailedBatch(t *testing.T) {
+func TestNothingIsPreparedAfterAFailedBatch(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	c := s.Leader("w")

@@ -11,10 +11,10 @@ import (
 	"github.com/fencepost/fencepost/migrations"
 )
 
-// TestSafetyASchemaMadeAnewFencesOldSessions: the schema is dropped and made anew below a
+// TestSafetyARecreatedSchemaFencesOldSessions: the schema is dropped and made anew below a
 // leader, and another worker is granted the same resource there, under the same epoch. The session of the
 // leader ends as soon as its proxy has compared it with the registry.
-func TestSafetyASchemaMadeAnewFencesOldSessions(t *testing.T) {
+func TestSafetyARecreatedSchemaFencesOldSessions(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"outside", "in a block"} {
 		t.Run(in, func(t *testing.T) {

@@ -42,9 +42,9 @@ func TestSafetyACommitThatIsSkippedEndsNoChoice(t *testing.T) {
 	})
 }
 
-// TestSafetyWhatIsToldInATransaction does not count in it, however often it changes, and whatever was skipped
+// TestSafetyWhatIsAnnouncedInATransaction does not count in it, however often it changes, and whatever was skipped
 // in between.
-func TestSafetyWhatIsToldInATransaction(t *testing.T) {
+func TestSafetyWhatIsAnnouncedInATransaction(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		worker := another(s)
@@ -74,9 +74,9 @@ func TestSafetyWhatIsToldInATransaction(t *testing.T) {
 	})
 }
 
-// TestSafetyAReleaseBehindACommit: the COMMIT of a transaction that has chosen is not answered when the
+// TestSafetyAReleaseAfterACommit: the COMMIT of a transaction that has chosen is not answered when the
 // RELEASE of the next one is sent, which has not chosen.
-func TestSafetyAReleaseBehindACommit(t *testing.T) {
+func TestSafetyAReleaseAfterACommit(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		chosen := Cat(Q("begin"), Q("set local fencepost.resource = 'b'"), Q(write("chosen")), Q("commit"))

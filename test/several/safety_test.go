@@ -91,9 +91,9 @@ func TestSafetyAnUndoneChoice(t *testing.T) {
 	})
 }
 
-// TestSafetyAChoiceBehindACommit: the transaction that chooses begins in the batch or text that ends
+// TestSafetyAChoiceAfterACommit: the transaction that chooses begins in the batch or text that ends
 // the one before, and what comes next may have been anything. It is fenced for what was chosen.
-func TestSafetyAChoiceBehindACommit(t *testing.T) {
+func TestSafetyAChoiceAfterACommit(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		const set = "set local fencepost.resource = 'b'"
@@ -235,9 +235,9 @@ func TestSafetyAChoiceComesTooLate(t *testing.T) {
 	})
 }
 
-// TestSafetyAChoiceBehindARead: a setting that may undo read-only mode, or a fast path call, does not
+// TestSafetyAChoiceAfterARead: a setting that may undo read-only mode, or a fast path call, does not
 // make it come in time. What the worker has read was decided before it led the other resource.
-func TestSafetyAChoiceBehindARead(t *testing.T) {
+func TestSafetyAChoiceAfterARead(t *testing.T) {
 	t.Parallel()
 	backendPID := wiretest.Msg('F', binary.BigEndian.AppendUint32(nil, 2026), make([]byte, 6))
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {

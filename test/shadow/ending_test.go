@@ -51,9 +51,9 @@ func (d demanded) CampaignOnDemand(ctx context.Context) {
 	d.over.Store(true)
 }
 
-// TestAVacantLeaseIsTriedBesideTheWrite: the write does not wait for the attempt, and is not
+// TestAVacantLeaseIsTriedDuringTheWrite: the write does not wait for the attempt, and is not
 // recorded, because the worker may lead in a moment.
-func TestAVacantLeaseIsTriedBesideTheWrite(t *testing.T) {
+func TestAVacantLeaseIsTriedDuringTheWrite(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	d := demanding{asked: make(chan struct{}, 2), over: &atomic.Bool{}}

@@ -82,9 +82,9 @@ func each(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// TestNobodyMakesResourcesWithoutEnd lets one role ask for twice as many resources as there may be. It is
+// TestNoOneMakesResourcesWithoutEnd lets one role ask for twice as many resources as there may be. It is
 // stopped at the limit, and when it has left, nothing but the rows remains.
-func TestNobodyMakesResourcesWithoutEnd(t *testing.T) {
+func TestNoOneMakesResourcesWithoutEnd(t *testing.T) {
 	t.Parallel()
 	const limit, asked = 40, 80
 	h := newCluster(t, "postgres", with(fmt.Sprintf("LIMITS_MAX_RESOURCES=%d", limit+1), "LIMITS_RESOURCE_IDLE=1s"))

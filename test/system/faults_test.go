@@ -17,7 +17,7 @@ import (
 // readiness is the part of /readyz that these tests read.
 type readiness struct {
 	Ready  bool
-	Faults []faults.Lasting
+	Faults []faults.Active
 }
 
 func readyz(t *testing.T, p *process.Server) (r readiness) {
@@ -31,9 +31,9 @@ func readyz(t *testing.T, p *process.Server) (r readiness) {
 
 // awaitFault waits until /readyz shows a fault of this kind with a remedy that contains the
 // words, and checks that the metric shows it, and that the log has one line for it.
-func awaitFault(t *testing.T, p *process.Server, kind faults.Kind, remedy string) faults.Lasting {
+func awaitFault(t *testing.T, p *process.Server, kind faults.Kind, remedy string) faults.Active {
 	t.Helper()
-	var found *faults.Lasting
+	var found *faults.Active
 	process.Eventually(t, process.Patience, fmt.Sprintf("/readyz to show a fault of kind %s, remedy %q", kind, remedy), func() bool {
 		for _, f := range readyz(t, p).Faults {
 			if f.Kind == kind && strings.Contains(f.Remedy, remedy) {
@@ -210,11 +210,11 @@ func TestAFaultOfADatabaseDoesNotHideItsLeader(t *testing.T) {
 	awaitNoFault(t, p, faults.ControlLogin)
 }
 
-// TestASchemaThatWasMadeAnewIsAFault: the workers keep their connections while the schema is dropped and
+// TestASchemaThatWasRecreatedIsAFault: the workers keep their connections while the schema is dropped and
 // installed again, so that nobody can write, until one connects again. Only the leader's ends, within a
 // second, because the registry is lost. A proxy that has no worker left would not look at the database, so
 // each has one that waits.
-func TestASchemaThatWasMadeAnewIsAFault(t *testing.T) {
+func TestASchemaThatWasRecreatedIsAFault(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres", onServer(pgtest.Start(t)))
 	proxies := []*process.Server{h.proxy(), h.proxy()}

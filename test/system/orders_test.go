@@ -135,9 +135,9 @@ func TestAnOrderHoldsForASharedToken(t *testing.T) {
 	}
 }
 
-// TestNobodyLeadsAPausedResource pauses a resource that has a leader, a follower, and a
+// TestNoOneLeadsAPausedResource pauses a resource that has a leader, a follower, and a
 // worker that waits to lead.
-func TestNobodyLeadsAPausedResource(t *testing.T) {
+func TestNoOneLeadsAPausedResource(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres", with(long))
 	one, two := h.proxy(), h.proxy()
@@ -223,8 +223,8 @@ func TestSafetyResourceIsRemovedUnderAFrozenLeader(t *testing.T) {
 	}
 }
 
-// TestWorkersOfARemovedResourceMakeItAnew removes a resource that workers of two proxies use.
-func TestWorkersOfARemovedResourceMakeItAnew(t *testing.T) {
+// TestWorkersOfARemovedResourceRecreateIt removes a resource that workers of two proxies use.
+func TestWorkersOfARemovedResourceRecreateIt(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres", with(long))
 	one, two := h.proxy(), h.proxy()
@@ -265,8 +265,8 @@ func TestAnIdleLeaderLearnsThatTheEpochsWereRaised(t *testing.T) {
 	}
 }
 
-// TestAnOrderInShadowSaysThatItStopsNobody.
-func TestAnOrderInShadowSaysThatItStopsNobody(t *testing.T) {
+// TestAnOrderInShadowSaysThatItStopsNoOne.
+func TestAnOrderInShadowSaysThatItStopsNoOne(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres")
 	path := filepath.Join(t.TempDir(), "fencepost.yml")

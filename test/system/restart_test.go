@@ -16,11 +16,11 @@ import (
 // restartTTL is the TTL in cases in which a lease must expire.
 const restartTTL = 2 * time.Second
 
-// TestPostgresRestartLeavesNobodyWithoutALeader: a restart of Postgres ends every
+// TestPostgresRestartLeavesNoOneWithoutALeader: a restart of Postgres ends every
 // connection of both proxies at once, the leader's and those of the waiting workers.
 // One of them must lead although the leader's worker does not come back, long before the
 // lease would expire.
-func TestPostgresRestartLeavesNobodyWithoutALeader(t *testing.T) {
+func TestPostgresRestartLeavesNoOneWithoutALeader(t *testing.T) {
 	t.Parallel()
 	for provider, stop := range map[string]pgtest.Mode{"postgres": pgtest.Immediate, "consul": pgtest.Fast} {
 		t.Run(provider, func(t *testing.T) {

@@ -132,9 +132,9 @@ func (h *cluster) awaitInDatabase(state, leader string) {
 // vanish ends a connection without a word, like the death of its process.
 func (c *client) vanish() { _ = c.PgConn().Conn().Close() }
 
-// TestAResourceThatNobodyLeadsIsNotShownAsLed kills all workers of two proxies, the leader
+// TestAResourceThatNoOneLeadsIsNotShownAsLed kills all workers of two proxies, the leader
 // first at one of them and then at the other.
-func TestAResourceThatNobodyLeadsIsNotShownAsLed(t *testing.T) {
+func TestAResourceThatNoOneLeadsIsNotShownAsLed(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres")
 	one, two := h.proxy(), h.proxy()

@@ -86,8 +86,8 @@ func TestSafetyTheHigherTokenLeads(t *testing.T) {
 	again.must("SHOW fencepost.role", "INSERT INTO work VALUES ('44')")
 }
 
-// TestWithoutATokenNobodyLeads, and what else is no token.
-func TestWithoutATokenNobodyLeads(t *testing.T) {
+// TestWithoutATokenNoOneLeads, and what else is no token.
+func TestWithoutATokenNoOneLeads(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres")
 	p, _ := h.configured(tokens)

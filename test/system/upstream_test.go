@@ -19,9 +19,9 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// TestAServerThatLetsNobodyLogIn begins while Postgres shuts down: it answers, and refuses each login
+// TestAServerThatLetsNoOneLogIn begins while Postgres shuts down: it answers, and refuses each login
 // (57P03). No worker has connected.
-func TestAServerThatLetsNobodyLogIn(t *testing.T) {
+func TestAServerThatLetsNoOneLogIn(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	h := newCluster(t, "postgres", onServer(s))

@@ -78,10 +78,10 @@ func recordsOf(c *wiretest.Conn, h *held, parts ...[]byte) (last int) {
 	return last
 }
 
-// TestSafetyToldUnderTLS: a write that was sent before its sender can have read
+// TestSafetyAnnouncedUnderTLS: a write that was sent before its sender can have read
 // that it leads is refused, wherever its bytes are when that is said: in the same
 // record, in one behind it, or in a record of which a part has arrived.
-func TestSafetyToldUnderTLS(t *testing.T) {
+func TestSafetyAnnouncedUnderTLS(t *testing.T) {
 	t.Parallel()
 	s := newSides(t, sidesConfig{major: 0})
 	admin := s.PG.Connect(t, pgtest.Superuser, s.db)

@@ -83,9 +83,9 @@ func (p *poolCase) supersedes(worker string) {
 	p.two.Await(p.t, "released", "worker", worker)
 }
 
-// TestSafetyAPoolIsToldAgain plays a pool of a worker that is superseded and leads again: one
+// TestSafetyAPoolLearnsItsEpochAgain plays a pool of a worker that is superseded and leads again: one
 // that replaces its connections at each error, and keeps others open that do not know yet.
-func TestSafetyAPoolIsToldAgain(t *testing.T) {
+func TestSafetyAPoolLearnsItsEpochAgain(t *testing.T) {
 	t.Parallel()
 	p := newPoolCase(t)
 	first, second, third := p.opens(), p.opens(), p.opens()
@@ -121,9 +121,9 @@ func TestSafetyAPoolIsToldAgain(t *testing.T) {
 	})
 }
 
-// TestSafetyAPoolIsToldAgainOfAResourceThatItChose: a connection that has written under another resource is cut, before
+// TestSafetyAPoolLearnsAgainOfAResourceThatItChose: a connection that has written under another resource is cut, before
 // it is told that its worker was superseded there. Others know that it leads again.
-func TestSafetyAPoolIsToldAgainOfAResourceThatItChose(t *testing.T) {
+func TestSafetyAPoolLearnsAgainOfAResourceThatItChose(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres", with(long, "LEASE_GRACE=30s")) // a grant waits until a write that failed is rolled back
 	p, q := h.proxy(), h.proxy()
@@ -162,9 +162,9 @@ func TestSafetyAPoolIsToldAgainOfAResourceThatItChose(t *testing.T) {
 	})
 }
 
-// TestSafetyWhatWasToldBeforeDoesNotCount: a superseded connection of a worker ends after
+// TestSafetyWhatWasAnnouncedBeforeDoesNotCount: a superseded connection of a worker ends after
 // others were told of the new epoch, and before they show that they have read it.
-func TestSafetyWhatWasToldBeforeDoesNotCount(t *testing.T) {
+func TestSafetyWhatWasAnnouncedBeforeDoesNotCount(t *testing.T) {
 	t.Parallel()
 	for name, told := range map[string]func(p *poolCase) *client{
 		"by an error": func(p *poolCase) *client {

@@ -25,10 +25,10 @@ func comesBack(t *testing.T, s *fixture.Cluster, worker string) *wiretest.Conn {
 	return s.Connect(worker)
 }
 
-// TestSafetyAWorkerIsToldOnce: a worker that was superseded leads again. Its connections
+// TestSafetyAnEpochIsAnnouncedToAWorkerOnce: a worker that was superseded leads again. Its connections
 // write only after one of them was told and has read that, and those that begin later know
 // from their start.
-func TestSafetyAWorkerIsToldOnce(t *testing.T) {
+func TestSafetyAnEpochIsAnnouncedToAWorkerOnce(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, tell := range map[string]func(*testing.T, *wiretest.Conn){
@@ -71,9 +71,9 @@ func accepted(t *testing.T, s *fixture.Cluster) *wiretest.Conn {
 	return c
 }
 
-// TestSafetyToldInFrontOfAClose: pgjdbc begins a batch by closing a statement that it no longer
+// TestSafetyAnnouncedBeforeAClose: pgjdbc begins a batch by closing a statement that it no longer
 // needs. What follows the Close is a new transaction all the same.
-func TestSafetyToldInFrontOfAClose(t *testing.T) {
+func TestSafetyAnnouncedBeforeAClose(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		for name, write := range map[string][]byte{
@@ -96,9 +96,9 @@ func TestSafetyToldInFrontOfAClose(t *testing.T) {
 	})
 }
 
-// TestSafetyEachConnectionIsTold: with AnnouncePerConnection, no connection of a worker that was
+// TestSafetyAnEpochIsAnnouncedToEachConnection: with AnnouncePerConnection, no connection of a worker that was
 // superseded is told at startup.
-func TestSafetyEachConnectionIsTold(t *testing.T) {
+func TestSafetyAnEpochIsAnnouncedToEachConnection(t *testing.T) {
 	t.Parallel()
 	p := fixture.NewProxy(t, pgtest.Shared(t), func(c *proxy.Config) {
 		c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{AnnouncePerConnection: true} }

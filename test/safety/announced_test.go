@@ -21,9 +21,9 @@ func becomesLeader(s *fixture.Cluster, worker string) (*wiretest.Conn, int) {
 	return c, int(s.Candidacy(s.DB, "r", worker).Grant())
 }
 
-// TestSafetyNotToldIsRefusedOnce: a follower read, became leader, and writes
+// TestSafetyAnUnannouncedEpochIsRefusedOnce: a follower read, became leader, and writes
 // from what it read: refused by ZF003 with nothing done, and told by that.
-func TestSafetyNotToldIsRefusedOnce(t *testing.T) {
+func TestSafetyAnUnannouncedEpochIsRefusedOnce(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, write := range map[string][]byte{
@@ -99,8 +99,8 @@ func TestSafetyTransactionOpenedBeforeTheGrant(t *testing.T) {
 	}
 }
 
-// TestToldByAsking: who asks for its role and reads the answer may write at once.
-func TestToldByAsking(t *testing.T) {
+// TestAnnouncedByAsking: who asks for its role and reads the answer may write at once.
+func TestAnnouncedByAsking(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for _, sql := range []string{"show fencepost.role", "show fencepost.epoch", "set fencepost.epoch = %d"} {
@@ -117,9 +117,9 @@ func TestToldByAsking(t *testing.T) {
 	}
 }
 
-// TestToldTheRightThingOnly: an answer that the client has not waited for, and
+// TestOnlyTheRightEpochIsAnnounced: an answer that the client has not waited for, and
 // an epoch that is not the one, tell nothing.
-func TestToldTheRightThingOnly(t *testing.T) {
+func TestOnlyTheRightEpochIsAnnounced(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, send := range map[string][]byte{
@@ -165,9 +165,9 @@ func TestWaitingAndLonelyWorkersAreNeverRefused(t *testing.T) {
 	}
 }
 
-// TestWaitingWorkersAreToldWhyTheirBackendEnded: an administrator has ended it, and nothing
+// TestWaitingWorkersLearnWhyTheirBackendEnded: an administrator has ended it, and nothing
 // is wrong with the fence.
-func TestWaitingWorkersAreToldWhyTheirBackendEnded(t *testing.T) {
+func TestWaitingWorkersLearnWhyTheirBackendEnded(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		waiter := wiretest.Dial(t, s.Addr)
@@ -202,9 +202,9 @@ func toldInABlock(t *testing.T, s *fixture.Cluster, worker string) *wiretest.Con
 	return c
 }
 
-// TestSafetyToldInABlockOfATextWithTheNext: a session that ends each block in the text that begins the next one is
+// TestSafetyAnnouncedInABlockOfATextWithTheNext: a session that ends each block in the text that begins the next one is
 // refused once as well, and not for ever. What was read before it was told is not written from, though.
-func TestSafetyToldInABlockOfATextWithTheNext(t *testing.T) {
+func TestSafetyAnnouncedInABlockOfATextWithTheNext(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		c := toldInABlock(t, s, "w")
