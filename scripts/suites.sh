@@ -121,7 +121,7 @@ for suite in $suites; do
 		failed=yes
 	done
 done
-if grep -E '"level":"(error|dpanic|panic|fatal)"|^panic|ZF004|surprise' "$tmp/fencepost.log"; then
+if grep -E '"level":"(error|dpanic|panic|fatal)"|^panic|ZF004|unexpected reply' "$tmp/fencepost.log"; then
 	echo "Fencepost's log should have none of these" >&2
 	failed=yes
 fi
