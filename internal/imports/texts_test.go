@@ -24,9 +24,9 @@ var searches = map[string]string{
 	"guardLines":     "the context of an error",
 	"followRelayed":  "the name of a prepared statement",
 	"Unparsable":     "the end of a text that Fencepost has made",
-	"ofWord":         "the message of an error",
+	"isRefusedWord":  "the message of an error",
 	"ownSyntaxError": "the message of an error",
-	"follow":         "the status of a ReadyForQuery",
+	"followMessage":  "the status of a ReadyForQuery",
 }
 
 // beforeSQL are the prefixes of the names of files whose code runs before a session's
