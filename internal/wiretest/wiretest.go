@@ -85,13 +85,7 @@ func withoutOIDs(body []byte) []byte {
 type Conn struct {
 	net.Conn
 	t  testing.TB
-	in *bufio.Reader // reads from Conn
-}
-
-func newConn(t testing.TB, c net.Conn) *Conn {
-	conn := &Conn{Conn: c, t: t}
-	conn.in = bufio.NewReader(unbuffered{conn})
-	return conn
+	in *bufio.Reader // reads from Conn; nil before the first read
 }
 
 // unbuffered reads what a Conn receives.
@@ -100,7 +94,14 @@ type unbuffered struct{ c *Conn }
 func (u unbuffered) Read(b []byte) (int, error) { return u.c.Conn.Read(b) }
 
 // Read implements net.Conn.
-func (c *Conn) Read(b []byte) (int, error) { return c.in.Read(b) }
+func (c *Conn) Read(b []byte) (int, error) { return c.reader().Read(b) }
+
+func (c *Conn) reader() *bufio.Reader {
+	if c.in == nil {
+		c.in = bufio.NewReader(unbuffered{c})
+	}
+	return c.in
+}
 
 // Dial connects without a startup. An address that is a path is that of a Unix socket.
 func Dial(t testing.TB, address string) *Conn {
@@ -114,7 +115,7 @@ func Dial(t testing.TB, address string) *Conn {
 		t.Fatalf("connect to %s: %v", address, err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return newConn(t, c)
+	return &Conn{Conn: c, t: t}
 }
 
 // Connect starts a session with the parameters (name, value, …) and reads up to the
@@ -191,7 +192,7 @@ func (c *Conn) Next() (Message, error) {
 
 // readFull fills b. The peer may take as long for it as for anything else.
 func (c *Conn) readFull(b []byte) error {
-	if c.in.Buffered() < len(b) {
+	if c.reader().Buffered() < len(b) {
 		_ = c.SetReadDeadline(time.Now().Add(patience))
 	}
 	_, err := io.ReadFull(c.in, b)

@@ -239,7 +239,7 @@ func TestASchemaThatWasRecreatedIsAFault(t *testing.T) {
 		}
 	}
 	for _, p := range proxies {
-		if f := awaitFault(t, p, faults.Fence, "Connect again"); !strings.Contains(f.Problem, "made anew") {
+		if f := awaitFault(t, p, faults.Fence, "Connect again"); !strings.Contains(f.Problem, "recreated") {
 			t.Errorf("the fault is %+v", f)
 		}
 		h.awaitState("blocked", "", p)
