@@ -3,7 +3,7 @@
 // time, and none of them learns of another. Only the fence decides who writes.
 //
 // It exists to show and to test that nothing which Fencepost guarantees depends on the lease service.
-// It is not a choice of election.provider: only fencepost playground opens it (internal/imports has
+// It is not a choice of election.provider: only fencepost-lab opens it (internal/imports has
 // the rule).
 package anyone
 

@@ -248,7 +248,7 @@ func (s *Server) observe(e election.Event) {
 	s.health.Observe(e)
 }
 
-// listener is a lease service that hears all that is sent on the channel on which proxies also tell each other of grants
+// listener is a lease service that receives all that is sent on the channel by which proxies also notify each other of grants
 // that wait.
 type listener interface {
 	FollowNotifications(ctx context.Context, heard func(payload string))

@@ -221,6 +221,10 @@ var table = []mutation{
 		old: "AND a.backend_start = r.backend_start\n                    WHERE r.fence = fence AND (", text: "AND a.backend_start = r.backend_start\n                    WHERE r.fence = fence AND r.note = 0 AND ("},
 	{name: "a grant does not drain", file: "migrations/grant.sql", in: ofTheFence, tests: "^TestSafetyAGrantEndsNotedBackends$",
 		old: "    PERFORM fencepost.drain(before.id, since, grace, patience);\n", text: ""},
+	{name: "nobody sweeps the registry while nobody is granted an epoch", file: "migrations/handover.sql", in: ofTheFence, tests: "^TestTheRegistryStaysSmall$",
+		old: "        PERFORM fencepost.sweep();\n", text: "        NULL;\n"},
+	{name: "a sweep deletes the entry of a backend that is there", file: theRegistry, in: ofTheFence, tests: "^TestTheRegistryStaysSmall$",
+		old: "            WHERE a.pid = old.pid AND a.datid = here AND coalesce(a.backend_start = old.backend_start, true))", text: "            WHERE a.pid = old.pid AND a.datid = here AND a.backend_start > old.backend_start)"},
 	{name: "an entry is deleted whatever its number is", file: theRegistry, in: ofTheFence, tests: "^TestALateDeletion",
 		old: "WHERE r.fence = fence AND r.pid = pid AND r.note = note;", text: "WHERE r.fence = fence AND r.pid = pid;"},
 }
