@@ -160,6 +160,11 @@ type Fence interface {
 	// one now, Record, Verify and Grant return fencing.ErrReplaced. They return
 	// fencing.ErrRemoved if an operator has removed the resource.
 	Database() string
+	// CheckRole returns a *fencing.Refusal if the backend belongs to a role that must not write as a
+	// worker: a superuser, unless the control role is one, because the control role could not
+	// end the backend, which could block every grant; or a member of the schema's owner. user is
+	// the role as which its client has logged in. What was true a second ago counts.
+	CheckRole(ctx context.Context, user string, backend uint32) error
 	// Number numbers an instance of a lease service unless it has a number already. A
 	// candidacy must not ask for a lease under an instance before that.
 	Number(ctx context.Context, source, instanceID string) error

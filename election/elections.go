@@ -123,6 +123,9 @@ func (e *Elections) Join(ctx context.Context, req fencing.JoinRequest, m fencing
 		return nil, err
 	}
 	defer e.endJoin(r)
+	if err := r.checkRole(ctx, req); err != nil {
+		return nil, err
+	}
 	return r.join(ctx, req, m)
 }
 

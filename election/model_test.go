@@ -256,5 +256,6 @@ func (f fence) Record(ctx context.Context) (fencing.Record, error) {
 }
 
 func (f fence) Database() string                                               { return "" }
+func (f fence) CheckRole(context.Context, string, uint32) error                { return nil }
 func (f fence) SupersededBefore(context.Context, string, string) (bool, error) { return false, nil }
 func (f fence) Verify(context.Context, fencing.Term) error                     { return nil }

@@ -82,6 +82,14 @@ func (r *resource) settings() Settings {
 	return set
 }
 
+// checkRole returns an error if the role of req must not be a worker's.
+func (r *resource) checkRole(ctx context.Context, req fencing.JoinRequest) error {
+	r.mu.Lock()
+	fence := r.mu.fence
+	r.mu.Unlock()
+	return fence.CheckRole(ctx, req.User, req.Backend)
+}
+
 // join makes m a member of the live candidacy that req names, or starts one. If the fence
 // turns out to be gone, it tries again with what is there now.
 func (r *resource) join(ctx context.Context, req fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {

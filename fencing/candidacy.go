@@ -80,6 +80,7 @@ const (
 type JoinRequest struct {
 	Database string
 	User     string
+	Backend  uint32 // the process id of its backend
 	Resource string
 	Worker   string
 	// Nameless means that the client named no worker, and that Worker was generated for
@@ -204,7 +205,7 @@ type Candidacy interface {
 type RegisterRequest struct {
 	PID         uint32 // process id of the backend
 	Started     string // when its server was started: timestamptz_send of pg_postmaster_start_time, in hexadecimal digits
-	Begun       string // when the backend was: timestamptz_send of its backend_start
+	Seen        string // a time at which the session had this backend, in the same form
 	Worker      string
 	Incarnation string
 	Announced   Epoch // the epoch announced to the connection
@@ -241,10 +242,6 @@ type Fence interface {
 	// connection. After any other error the entry may or may not exist: the backend does not
 	// count as registered, and a grant may end it.
 	RegisterBackend(ctx context.Context, e RegisterRequest) (Registration, error)
-	// MayEnd returns a *Refusal if the backend belongs to a role that must not write as a
-	// worker: a superuser, unless the control role is one, because the control role could not
-	// end the backend, which could block every grant; or a member of the schema's owner.
-	MayEnd(ctx context.Context, pid uint32) error
 	// UnregisterBackend deletes the entry n and no other.
 	UnregisterBackend(ctx context.Context, n Registration) error
 	// Unregistered returns those of the entries, by their ids, that the registry of the database does not have. They

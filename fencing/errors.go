@@ -73,15 +73,6 @@ var LostRegistrationRefusal = &Refusal{
 	Hint:     "Connect again. Nothing but Fencepost may change the tables of the schema fencepost.",
 }
 
-// UnknownBackendRefusal is raised for what needs a registration, if Postgres does not show the session when its own
-// backend was started.
-var UnknownBackendRefusal = &Refusal{
-	SQLState: StateNoFence,
-	Message:  "the fence cannot be checked: Postgres does not show when the backend of this connection was started",
-	Detail:   "{}",
-	Hint:     "The session has taken on another session_authorization in its startup: log in as that role instead.",
-}
-
 // FaultRefusal returns err if it is a Refusal, and otherwise a refusal that says that
 // the fence cannot be checked because of err.
 func FaultRefusal(err error) *Refusal {
@@ -331,7 +322,7 @@ func UnidentifiedBackendRefusal(code, message string) *Refusal {
 		SQLState: StateNoFence,
 		Message:  fmt.Sprintf("the fence cannot be checked: Postgres did not say which backend the connection has: %s (SQLSTATE %s)", message, code),
 		Hint: "A statement_timeout or transaction_timeout of a few milliseconds causes that, and so does a role that may not call " +
-			"pg_backend_pid, pg_postmaster_start_time or pg_stat_get_activity.",
+			"pg_backend_pid, pg_postmaster_start_time or clock_timestamp.",
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 func TestRefusalsEndWithTheirState(t *testing.T) {
 	t.Parallel()
 	st := &Status{Holder: Record{Epoch: 2, Worker: "b"}}
-	for _, r := range []*Refusal{TwoPhaseRefusal, ReplicationRefusal, UnknownBackendRefusal, UnfencedRefusal("u"),
+	for _, r := range []*Refusal{TwoPhaseRefusal, ReplicationRefusal, UnfencedRefusal("u"),
 		MissingResourceRefusal("u"), SupersededRefusal("r", "w", "i", st), ReadOnlyRefusal("r", "w", "i", st),
 		SetRefusal("role"), SetRefusal("other"), TokenInTransactionRefusal, SetTokenRefusal("0", false), {SQLState: "22023", Message: "m"}} {
 		if !strings.HasSuffix(r.Text(), " ["+r.SQLState+"]") || strings.Count(r.Text(), "["+r.SQLState+"]") != 1 {

@@ -125,9 +125,10 @@ END $$;
 -- the row's lock, either a grant sees the registration, or the registration sees the grant.
 --
 -- A process id names a backend of one server, and is used again. So enter is told when the session's server was
--- started, and when its backend was: started and begun are results of timestamptz_send in hexadecimal digits, which no
--- setting changes. After a failover, a session and the control connection may be at two servers.
-CREATE OR REPLACE FUNCTION fencepost.enter(fence integer, pid integer, started text, begun text, note bigint, worker text, incarnation text, told bigint, held bigint) RETURNS void
+-- started, and what the time was when the session had its backend: started and seen are in the form of timestamptz_send, in
+-- hexadecimal digits. A backend that was started later has the process id of one that has ended. After a failover, a session
+-- and the control connection may be at two servers.
+CREATE OR REPLACE FUNCTION fencepost.enter(fence integer, pid integer, started text, seen text, note bigint, worker text, incarnation text, told bigint, held bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -143,7 +144,7 @@ BEGIN
         RETURN; -- never: refuse has raised an error
     END IF;
     SELECT a.backend_start INTO since FROM pg_stat_get_activity(pid) a
-        WHERE a.datid = (SELECT fencepost.here()) AND encode(timestamptz_send(a.backend_start), 'hex') = begun;
+        WHERE a.datid = (SELECT fencepost.here()) AND timestamptz_send(a.backend_start) <= decode(seen, 'hex');
     IF since IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('backend %s of this session cannot be seen in this database', pid),
             HINT = 'If the session has not ended, the control role needs pg_read_all_stats.';

@@ -134,7 +134,7 @@ func (x *session) begin(guard *startupGuard) error {
 	if err := x.authenticate(); err != nil {
 		return err
 	}
-	if err := x.sendLocate(policy); err != nil {
+	if err := x.askForBackend(policy); err != nil {
 		return err
 	}
 	if err := x.relayUntilReady(); err != nil {

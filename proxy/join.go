@@ -27,7 +27,7 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 		return nil, 0, err
 	}
 	if md != passing {
-		if err := x.locate(); err != nil {
+		if err := x.identifyBackend(); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -76,7 +76,7 @@ func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing
 
 // makeReadOnly makes the session read-only. If the server refuses that, the session tries again before the first statement.
 func (x *session) makeReadOnly(c *protocol.Config) error {
-	_, failed, err := x.ask(protocol.SetupSQL)
+	failed, err := x.ask(protocol.SetupSQL)
 	c.SetUp = failed == nil
 	return err
 }
@@ -109,20 +109,12 @@ func (x *session) beginReading(ctx context.Context) error {
 
 // enter joins the candidacy and waits for the lease, and completes the configuration of the core.
 func (x *session) enter(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
-	if x.backend.controls { // before it takes a lease
-		return fencing.MemberRefusal(x.start.user)
-	}
 	x.member.discards, x.member.tables, x.member.announcePerConnection = policy.OnStale == DiscardStale, policy.Fence == FenceTables, policy.AnnouncePerConnection
 	cand, err := x.joinCandidacy(ctx, req)
 	if err != nil {
 		return policy.Route.explain(startupRefusal(err))
 	}
 	x.StatusChanged() // an earlier call has done nothing
-	if !x.backend.ordinary {
-		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
-			return startupRefusal(err)
-		}
-	}
 	if x.member.tables && !x.hasGuards(ctx) {
 		return fencing.UnguardedRefusal(req.Resource)
 	}
@@ -152,6 +144,7 @@ func (x *session) hasGuards(ctx context.Context) bool {
 
 // joinCandidacy makes the session a member of the candidacy.
 func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) (fencing.Candidacy, error) {
+	req.Backend = x.backend.pid
 	x.member.request, x.member.token = req, req.Token
 	x.srv.crews.join(x, req)
 	cand, err := x.srv.cfg.Candidates.Join(ctx, req, x)
@@ -185,9 +178,6 @@ func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy
 	case err != nil:
 		x.auditStartup(policy.Route.explain(startupRefusal(err)))
 		return nil
-	}
-	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
-		x.auditStartup(startupRefusal(err))
 	}
 	if policy.Fence == FenceTables && !x.hasGuards(ctx) {
 		x.auditStartup(fencing.UnguardedRefusal(req.Resource))

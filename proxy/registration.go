@@ -57,12 +57,9 @@ func (x *session) register(ctx context.Context, all []protocol.AnnouncedEpoch) (
 
 // registerFor is register for one resource.
 func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedEpoch) *fencing.Refusal {
-	if x.backend.begun == "" {
-		return fencing.UnknownBackendRefusal
-	}
 	cand := x.candidacyFor(announced.Resource)
 	request := fencing.RegisterRequest{
-		PID: x.backend.pid, Started: x.backend.started, Begun: x.backend.begun,
+		PID: x.backend.pid, Started: x.backend.started, Seen: x.backend.seen,
 		Worker: x.member.request.Worker, Incarnation: cand.Incarnation(), Announced: announced.Epoch, Held: cand.Status().Epoch,
 	}
 	adding, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)

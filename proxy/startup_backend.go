@@ -2,10 +2,11 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io"
-	"strconv"
 
 	"go.uber.org/zap"
 
@@ -21,13 +22,9 @@ import (
 type backend struct {
 	server  upstream.Primary
 	pid     uint32 // its process id, 0 if it gave none
-	started string // when its server was started, see locateSQL; "" for a session that passes
-	begun   string // when the backend itself was, in the same form; "" if Postgres does not show the session that
+	started string // when its server was started, in the form of fencing.RegisterRequest; "" for a session that passes
+	seen    string // a time at which the session had it, in the same form
 	version gate.Version
-	// ordinary: its role was no superuser when it began, so that the control role can end it.
-	ordinary bool
-	// controls: its role was no superuser, and a member of the control role.
-	controls bool
 	// parameters are the bodies of its ParameterStatus messages.
 	parameters [][]byte
 	// keyPID and keySecret are the cancel key that the client gets; keyPID is 0 if there is
@@ -66,88 +63,122 @@ func (b *backend) addParameter(body []byte) error {
 	return nil
 }
 
-// locateSQL asks when the server was started, to the microsecond, in a form that no setting
-// changes. That distinguishes servers that have the same data, such as those of a failover. A
-// transaction that is deferrable, read-only and SERIALIZABLE waits with its first query until all
-// other SERIALIZABLE transactions have ended, which this query must not do, and a client may have any
-// statement_timeout. In another role, Postgres would not show when the backend was started. The statements are one
-// transaction, so the first ones count for the last, without a warning, and leave no trace.
-// The next two columns say whether the role that the client has authenticated as is a superuser: is_superuser is about
-// it unless the session has another session_user, which a superuser's settings can bring about. The process id
+// questionCalls are the functions that tell which backend a session has. A new backend answers them by FunctionCall in a
+// fraction of the time that a SELECT takes, which looks up each name for the first time. They are part of the server's
+// program, so their numbers never change (src/include/catalog/pg_proc.dat).
+//
+// When the server was started distinguishes servers that have the same data, such as those of a failover. The process id
 // distinguishes Postgres from a connection pooler, which gives its clients another one than the backend's, and may give
-// the next transaction another backend. The last column says whether the role is a member of the owner of the schema
-// fencepost, as it could become by SET ROLE.
-const locateSQL = `SET LOCAL statement_timeout = 0; SET LOCAL role = none; SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
-	`SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex'),` +
-	` pg_catalog.current_setting('is_superuser'), SESSION_USER,` +
-	` coalesce((SELECT pg_catalog.encode(pg_catalog.timestamptz_send(a.backend_start), 'hex') FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a), ''), pg_catalog.pg_backend_pid(),` +
-	` coalesce((SELECT pg_catalog.pg_has_role(SESSION_USER, n.nspowner, 'MEMBER') FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'fencepost'), false)`
+// the next transaction another backend. The time shows later that the process id is still that of this backend.
+var questionCalls = [...]uint32{
+	2560, // pg_postmaster_start_time()
+	2026, // pg_backend_pid()
+	2649, // clock_timestamp()
+}
 
-// sendLocate sends locateSQL, whose answer locate reads, as soon as the server has accepted the client: the server answers
-// that right after its first ReadyForQuery, so that it costs no round trip.
-func (x *session) sendLocate(policy SessionPolicy) error {
+// A transaction that is deferrable, read-only and SERIALIZABLE, as a client's settings may make it, waits with its first snapshot
+// until all other SERIALIZABLE transactions have ended, which the questions must not do.
+const (
+	beginQuestionsSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
+	endQuestionsSQL   = "COMMIT"
+)
+
+// questions are the messages that ask the server which backend it is.
+var questions = func() []byte {
+	all := wire.AppendQuery(nil, []byte(beginQuestionsSQL))
+	for _, f := range questionCalls {
+		all = wire.AppendFunctionCall(all, f)
+	}
+	return wire.AppendQuery(all, []byte(endQuestionsSQL))
+}()
+
+// askForBackend sends the questions whose answers identifyBackend reads, as soon as the server has accepted the client: the
+// server answers them right after its first ReadyForQuery, so that they cost no round trip.
+func (x *session) askForBackend(policy SessionPolicy) error {
 	md, err := x.chooseMode(policy)
 	if err != nil || md == passing { // join says what is wrong
 		return nil
 	}
-	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(locateSQL))); err != nil {
+	return x.sendQuestions()
+}
+
+func (x *session) sendQuestions() error {
+	if _, err := x.server.Write(questions); err != nil {
 		return errOver
 	}
 	return nil
 }
 
-// locate reads the answer to sendLocate: when its server and the backend itself were started, and whether its
-// role is a superuser. A very short timeout of the client may end even the statement that lifts it, so it is asked a
-// few times. A backend that does not answer could be that of a pooler, so its session is refused.
-func (x *session) locate() error {
-	values, failed, err := x.readAnswer()
-	for try := 1; try < locateTries && err == nil && failed != nil; try++ {
+// identifyBackend reads which backend the session has. A very short statement_timeout of the client may hit the questions, so
+// they are asked a few times. A backend that does not answer could be that of a pooler, so its session is refused.
+func (x *session) identifyBackend() error {
+	values, failed, err := x.readAnswers()
+	for try := 1; try < questionTries && err == nil && failed != nil; try++ {
 		x.log().Debug("the backend did not say which it is", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
-		values, failed, err = x.ask(locateSQL)
+		if err = x.sendQuestions(); err == nil {
+			values, failed, err = x.readAnswers()
+		}
 	}
 	switch {
 	case err != nil:
 		return err
 	case failed != nil:
 		return fencing.UnidentifiedBackendRefusal(failed.Code, failed.Message)
-	case len(values) != 6:
+	case len(values) != len(questionCalls) || len(values[1]) != 4:
 		return fmt.Errorf("%w in its startup", protocol.ErrUnexpectedReply)
-	case values[4] != strconv.FormatUint(uint64(x.backend.pid), 10):
+	case binary.BigEndian.Uint32(values[1]) != x.backend.pid:
 		return fencing.PoolerRefusal
 	}
-	x.backend.started, x.backend.begun = values[0], values[3]
-	x.backend.ordinary = values[1] == "off" && values[2] == x.start.user
-	x.backend.controls = values[1] == "off" && values[5] == "t"
+	x.backend.started, x.backend.seen = hex.EncodeToString(values[0]), hex.EncodeToString(values[2])
 	return nil
 }
 
-const locateTries = 5
+const questionTries = 5
 
-// ask runs a text of Fencepost's own during the startup, and returns the columns of its last row, none
-// if there is no row. failed is an error of the server that did not end the connection.
-func (x *session) ask(sql string) (values []string, failed *wire.ServerError, err error) {
-	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
-		return nil, nil, errOver
+// readAnswers reads the answers to the questions. failed is the first error that did not end the connection.
+func (x *session) readAnswers() (values [][]byte, failed *wire.ServerError, err error) {
+	for range 1 + len(questionCalls) + 1 {
+		answer, e, err := x.readAnswer()
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case e != nil && failed == nil:
+			failed = e
+		case answer != nil:
+			values = append(values, answer)
+		}
 	}
-	return x.readAnswer()
+	return values, failed, nil
 }
 
-// readAnswer reads the answer to a text of Fencepost's own, as ask returns it.
-func (x *session) readAnswer() (values []string, failed *wire.ServerError, err error) {
+// ask runs a statement of Fencepost's own during the startup, which returns no rows. failed is an error of the server that did
+// not end the connection.
+func (x *session) ask(sql string) (failed *wire.ServerError, err error) {
+	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
+		return nil, errOver
+	}
+	_, failed, err = x.readAnswer()
+	return failed, err
+}
+
+// readAnswer reads the answer to one message of Fencepost's own, up to its ReadyForQuery. value is what a function has returned,
+// nil if the message called none, and failed as in ask.
+func (x *session) readAnswer() (value []byte, failed *wire.ServerError, err error) {
 	for {
 		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
 			return nil, nil, err
 		}
 		switch typ {
-		case 'T', 'C':
+		case 'C':
 		case 'Z':
-			return values, failed, nil
-		case 'D':
-			var ok bool
-			if values, ok = wire.DecodeColumns(msg[wire.HeaderLen:]); !ok {
+			return value, failed, nil
+		case 'V':
+			result, ok := wire.FunctionResult(msg[wire.HeaderLen:])
+			if !ok {
 				return nil, nil, fmt.Errorf("%w in its startup", protocol.ErrUnexpectedReply)
 			}
+			value = bytes.Clone(result)
 		case 'E':
 			e, _ := wire.DecodeError(msg[wire.HeaderLen:])
 			if e.Fatal() {
@@ -173,7 +204,7 @@ const (
 // than once.
 func (x *session) setIdleTimeout(sql string) error {
 	for range 3 {
-		switch _, failed, err := x.ask(sql); {
+		switch failed, err := x.ask(sql); {
 		case err != nil:
 			return err
 		case failed == nil:

@@ -229,7 +229,7 @@ func TestSafetyAGrantSeesARegistrationUnderWay(t *testing.T) {
 	}
 	if !unfenced {
 		_, err = registering.Exec(h.ctx(), "SELECT fencepost.enter(f.id, $1, $2, $3, 1, $4, $5, $6, $6) FROM fencepost.fence f WHERE f.resource = $7",
-			int32(e.PID), e.Started, e.Begun, e.Worker, e.Incarnation, int64(e.Held), resource)
+			int32(e.PID), e.Started, e.Seen, e.Worker, e.Incarnation, int64(e.Held), resource)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,10 +297,10 @@ func TestASuperusersTransactionInTheWayIsNamed(t *testing.T) {
 	if err := tx.Commit(h.ctx()); err != nil {
 		t.Errorf("the abandoned grant disturbed the transaction: %v", err)
 	}
-	if err := h.store.MayEnd(h.ctx(), super.PgConn().PID()); stateOf(err) != fencing.StateNoFence {
+	if err := h.fence.CheckRole(h.ctx(), pgtest.Superuser, super.PgConn().PID()); stateOf(err) != fencing.StateNoFence {
 		t.Errorf("a superuser's backend: %v; want ZF004", err)
 	}
-	if err := h.store.MayEnd(h.ctx(), h.worker(term).PgConn().PID()); err != nil {
+	if err := h.fence.CheckRole(h.ctx(), pgtest.App, h.worker(term).PgConn().PID()); err != nil {
 		t.Errorf("a plain role's backend: %v", err)
 	}
 }

@@ -212,8 +212,10 @@ func (f *Fence) retry(ctx context.Context, wait time.Duration, try func() (bool,
 	}
 }
 
-// MayEnd implements fencing.Fence.
-func (f *Fence) MayEnd(ctx context.Context, pid uint32) error { return f.store.MayEnd(ctx, pid) }
+// CheckRole implements election.Fence.
+func (f *Fence) CheckRole(ctx context.Context, user string, pid uint32) error {
+	return f.store.roles.check(ctx, user, pid)
+}
 
 // UnregisterBackend implements fencing.Fence.
 func (f *Fence) UnregisterBackend(ctx context.Context, n fencing.Registration) error {

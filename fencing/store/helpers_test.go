@@ -106,7 +106,7 @@ type worker struct {
 	fence   *store.Fence
 	term    fencing.Term
 	started string // when its server was started; set by entry
-	begun   string // when its backend was
+	seen    string // a time at which it had its backend
 }
 
 func (h *testDatabase) worker(term fencing.Term) *worker {

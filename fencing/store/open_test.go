@@ -134,9 +134,9 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 func TestEndedConnectionsAreNotNoticed(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
-	admin, app := h.server.Connect(t, pgtest.Superuser, h.db), h.server.Connect(t, pgtest.App, h.db)
+	admin := h.server.Connect(t, pgtest.Superuser, h.db)
 	for range 2 {
-		if err := h.store.MayEnd(h.ctx(), app.PgConn().PID()); err != nil {
+		if _, err := h.fence.WaitFor(h.ctx(), nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		var ended int

@@ -148,30 +148,3 @@ type durableRow func(into []any) error
 
 // Scan implements pgx.Row.
 func (r durableRow) Scan(into ...any) error { return r(into) }
-
-// MayEnd implements fencing.Fence. A backend that has ended, or whose role was dropped, is
-// no danger.
-func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
-	var may, member bool
-	var role string
-	err := s.free.QueryRow(ctx, `SELECT NOT has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE') OR has_table_privilege('pg_authid'::regclass, 'UPDATE'),
-		pg_get_userbyid(a.usesysid), NOT has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE') AND pg_has_role(a.usesysid, n.nspowner, 'MEMBER')
-		FROM pg_stat_get_activity($1) a, pg_namespace n WHERE n.nspname = 'fencepost'`, int32(pid)).Scan(&may, &role, &member)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look at backend %d: %w", pid, s.explain(err))
-	}
-	if !may {
-		return &fencing.Refusal{
-			SQLState: fencing.StateNoFence,
-			Message:  fmt.Sprintf("role %s is a superuser, and a grant could not end its backends", fencing.Quoted(role)),
-			Hint:     "Let workers connect as a role that is not a superuser.",
-		}
-	}
-	if member {
-		return fencing.MemberRefusal(role)
-	}
-	return nil
-}

@@ -105,22 +105,22 @@ func withDeadlineOf(all []*arrival) (context.Context, context.CancelFunc) {
 
 // enterSQL registers the backends of its arrays by one statement, which commits by itself. A crash ends the backends too,
 // so nothing of it need be flushed.
-const enterSQL = `SELECT pg_catalog.set_config('lock_timeout', $9, true), pg_catalog.set_config('synchronous_commit', 'off', true), fencepost.enter($1, e.pid, e.started, e.begun, e.note, e.worker, e.incarnation, e.told, e.held)
-	FROM unnest($2::integer[], $3::text[], $4::text[], $5::bigint[], $6::text[], $10::text[], $7::bigint[], $8::bigint[]) e (pid, started, begun, note, worker, incarnation, told, held)`
+const enterSQL = `SELECT pg_catalog.set_config('lock_timeout', $9, true), pg_catalog.set_config('synchronous_commit', 'off', true), fencepost.enter($1, e.pid, e.started, e.seen, e.note, e.worker, e.incarnation, e.told, e.held)
+	FROM unnest($2::integer[], $3::text[], $4::text[], $5::bigint[], $6::text[], $10::text[], $7::bigint[], $8::bigint[]) e (pid, started, seen, note, worker, incarnation, told, held)`
 
 // enter registers backends.
 func (f *Fence) enter(ctx context.Context, all []*arrival) error {
 	n := len(all)
 	pids, notes, announced, held := make([]int32, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	started, begun, workers, incarnations := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	started, seen, workers, incarnations := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	for i, a := range all {
 		e := a.request
 		pids[i], notes[i], announced[i], held[i] = int32(e.PID), a.note, int64(e.Announced), int64(e.Held)
-		started[i], begun[i], workers[i], incarnations[i] = e.Started, e.Begun, fencing.Name(e.Worker), e.Incarnation
+		started[i], seen[i], workers[i], incarnations[i] = e.Started, e.Seen, fencing.Name(e.Worker), e.Incarnation
 	}
 	return f.retry(ctx, 0, func() (bool, error) {
 		err := f.store.read(ctx, func() error {
-			_, err := f.store.fences.Exec(ctx, enterSQL, f.id, pids, started, begun, notes, workers, announced, held, quickLock.String(), incarnations)
+			_, err := f.store.fences.Exec(ctx, enterSQL, f.id, pids, started, seen, notes, workers, announced, held, quickLock.String(), incarnations)
 			return err
 		})
 		if codeOf(err) == codeLocked {

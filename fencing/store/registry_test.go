@@ -23,11 +23,11 @@ func (w *worker) entry() fencing.RegisterRequest {
 	if w.started == "" {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := w.QueryRow(ctx, "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex'), encode(timestamptz_send(backend_start), 'hex') FROM pg_stat_get_activity(pg_backend_pid())").Scan(&w.started, &w.begun); err != nil {
+		if err := w.QueryRow(ctx, "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex'), encode(timestamptz_send(clock_timestamp()), 'hex')").Scan(&w.started, &w.seen); err != nil {
 			w.started = err.Error()
 		}
 	}
-	return fencing.RegisterRequest{PID: w.PgConn().PID(), Started: w.started, Begun: w.begun, Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
+	return fencing.RegisterRequest{PID: w.PgConn().PID(), Started: w.started, Seen: w.seen, Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
 }
 
 // enter registers the worker's backend, as the proxy does.
@@ -260,7 +260,10 @@ func TestABackendThatHasEndedIsNotRegistered(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	w := h.worker(h.grant("a"))
 	before := w.entry()
-	before.Begun = strings.Repeat("0", len(before.Begun))
+	admin := h.server.Connect(t, pgtest.Superuser, h.db)
+	if err := admin.QueryRow(h.ctx(), "SELECT encode(timestamptz_send(backend_start - interval '1 microsecond'), 'hex') FROM pg_stat_get_activity($1)", int32(before.PID)).Scan(&before.Seen); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := h.fence.RegisterBackend(h.ctx(), before); stateOf(err) != fencing.StateNoFence || !strings.Contains(err.Error(), "cannot be seen") {
 		t.Errorf("registered: %v; want ZF004 that says that the backend cannot be seen", err)
 	}

@@ -144,6 +144,7 @@ type Store struct {
 	registering sync.WaitGroup // of the fences' arrivals
 
 	catalog *catalogReader
+	roles   *roles
 }
 
 // Open connects to the database as the control role. The error is a *fencing.Refusal
@@ -151,7 +152,7 @@ type Store struct {
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
-	s.catalog = newCatalogReader(s)
+	s.catalog, s.roles = newCatalogReader(s), &roles{store: s, until: map[string]time.Time{}}
 	s.turns, s.reads = &turns{free: PoolSize}, make(chan struct{}, maxReads)
 	life, end := context.WithCancel(context.Background())
 	s.end = end

@@ -70,6 +70,24 @@ func AppendQuery(dst []byte, parts ...[]byte) []byte {
 	return append(dst, 0)
 }
 
+// AppendFunctionCall appends a FunctionCall of a function without arguments, which returns its result in binary.
+func AppendFunctionCall(dst []byte, oid uint32) []byte {
+	dst = append(dst, 'F')
+	dst = binary.BigEndian.AppendUint32(dst, 4+4+2+2+2)
+	dst = binary.BigEndian.AppendUint32(dst, oid)
+	const argumentFormats, arguments, resultFormat = 0, 0, 1
+	return append(dst, 0, argumentFormats, 0, arguments, 0, resultFormat)
+}
+
+// FunctionResult returns what a function has returned, of the body of a FunctionCallResponse. ok is false if that is NULL, or
+// if it is no such body.
+func FunctionResult(body []byte) (result []byte, ok bool) {
+	if len(body) < 4 || int64(int32(binary.BigEndian.Uint32(body))) != int64(len(body)-4) {
+		return nil, false
+	}
+	return body[4:], true
+}
+
 // AppendParameterStatus appends a ParameterStatus.
 func AppendParameterStatus(dst []byte, name, value string) []byte {
 	return mustEncode((&pgproto3.ParameterStatus{Name: name, Value: value}).Encode(dst))

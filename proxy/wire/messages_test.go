@@ -33,3 +33,18 @@ func TestDecodeColumns(t *testing.T) {
 		}
 	}
 }
+
+// TestFunctionResult includes what no server of Postgres sends.
+func TestFunctionResult(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{"\x00\x00\x00\x02ab": "ab", "\x00\x00\x00\x00": ""} {
+		if result, ok := wire.FunctionResult([]byte(body)); string(result) != want || !ok {
+			t.Errorf("%q: %q, %t; want %q", body, result, ok, want)
+		}
+	}
+	for _, body := range []string{"", "\x00\x00\x00", "\xff\xff\xff\xff", "\x00\x00\x00\x03ab", "\x00\x00\x00\x01ab", "\xff\xff\xff\xfeab"} {
+		if result, ok := wire.FunctionResult([]byte(body)); ok {
+			t.Errorf("%q: %q", body, result)
+		}
+	}
+}
