@@ -27,8 +27,8 @@ func ConcernsFencepost(text []byte) bool {
 	}
 }
 
-// PreparesTransaction reports whether a text that cannot be read may have a PREPARE TRANSACTION: these words, with nothing
-// but space and comments between them.
+// PreparesTransaction reports whether a text may have a PREPARE TRANSACTION, whatever the settings are by which the server reads
+// it: these words, with nothing but space and comments between them.
 func PreparesTransaction(text []byte) bool {
 	for rest := text; len(rest) > 0; rest = rest[1:] {
 		if startsFold(rest, prepare) && startsFold(skipBlank(rest[len(prepare):]), transaction) {
@@ -38,25 +38,41 @@ func PreparesTransaction(text []byte) bool {
 	return false
 }
 
-// skipBlank returns b without the space and the comments at its start.
+// skipBlank returns b without the space and the comments at its start, as Postgres reads them: a line ends with CR, too, and
+// comments nest.
 func skipBlank(b []byte) []byte {
 	for {
 		b = bytes.TrimLeft(b, " \t\n\r\f\v")
-		end := ""
 		switch {
 		case bytes.HasPrefix(b, []byte("--")):
-			end = "\n"
+			end := bytes.IndexAny(b, "\n\r")
+			if end < 0 {
+				return nil
+			}
+			b = b[end:]
 		case bytes.HasPrefix(b, []byte("/*")):
-			end = "*/"
+			b = skipComment(b)
 		default:
 			return b
 		}
-		_, after, found := bytes.Cut(b[2:], []byte(end))
-		if !found {
-			return nil
-		}
-		b = after
 	}
+}
+
+// skipComment returns what follows the comment at the start of b, nil if it has no end.
+func skipComment(b []byte) []byte {
+	for depth := 0; len(b) >= 2; {
+		switch {
+		case bytes.HasPrefix(b, []byte("/*")):
+			depth, b = depth+1, b[2:]
+		case bytes.HasPrefix(b, []byte("*/")):
+			if depth, b = depth-1, b[2:]; depth == 0 {
+				return b
+			}
+		default:
+			b = b[1:]
+		}
+	}
+	return nil
 }
 
 // MayChoose reports whether a text that cannot be read may set fencepost.resource or fencepost.token.

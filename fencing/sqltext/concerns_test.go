@@ -35,3 +35,23 @@ func TestConcernsFencepost(t *testing.T) {
 		}
 	}
 }
+
+// TestPreparesTransaction: between the two words may be what Postgres skips, and nothing else.
+func TestPreparesTransaction(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]bool{
+		"prepare transaction 'x'":                     true,
+		"select 1; PREPARE\v\f\tTransaction 'x'":      true,
+		"prepare /*/**/*/ transaction 'x'":            true,
+		"prepare/**//* /* */ */--\n-- c\rtransaction": true,
+		"prepare --x\rtransaction 'x'":                true,
+		"prepare /* /* */ transaction 'x'":            false, // the comment has no end
+		"prepare -- transaction 'x'":                  false,
+		"prepare p as select 1; start transaction":    false,
+		"prepare": false,
+	} {
+		if got := PreparesTransaction([]byte(sql)); got != want {
+			t.Errorf("%q: %t, want %t", sql, got, want)
+		}
+	}
+}

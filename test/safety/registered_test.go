@@ -1,6 +1,7 @@
 package safety
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -105,6 +106,51 @@ func TestADeletionThatIsNotConfirmedEndsNoOne(t *testing.T) {
 	if s.Rows("mine") != 3 || s.Rows("stale") != 0 || s.Number("select count(*) from fencepost.running") != 0 {
 		t.Errorf("%d rows of the leader and %d stale ones, %d backends are registered; want 3, 0, 0", s.Rows("mine"), s.Rows("stale"), s.Number("select count(*) from fencepost.running"))
 	}
+}
+
+// TestNothingIsPreparedUnseen: texts that Postgres reads otherwise than one who does not know its lexer, its settings at that
+// moment, or what it skips.
+func TestNothingIsPreparedUnseen(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	s.Exec(`create table refuses (n int); create function refuse() returns trigger language plpgsql as 'begin raise exception ''refused''; end';
+		create trigger refuses before insert on refuses for each statement execute function refuse()`)
+	const (
+		off  = "set standard_conforming_strings = off"
+		read = `select '\', $$ '; prepare transaction 'unseen'; select '\$$ --'` // a string with $$ in it, or two and a command
+		slow = "do $$begin for i in 1..3000 loop execute format('create table a%s (a int primary key, b text)', i); end loop; raise exception 'slow'; end$$"
+	)
+	begin := "begin; " + stale
+	for name, c := range map[string]struct{ first, then [][]byte }{
+		"nested comments":                           {[][]byte{Q(off), Q(begin)}, [][]byte{Q(`prepare /*/**/*/ transaction 'unseen' /* \ */`)}},
+		"a line that CR ends":                       {[][]byte{Q(off), Q(begin)}, [][]byte{Q("prepare --x\rtransaction 'unseen' /* \\ */")}},
+		"nested, in a long text":                    {[][]byte{Q(begin)}, [][]byte{Q("prepare /*/**/*/ transaction 'unseen' -- " + long)}},
+		"settings in front of it, not answered yet": {nil, [][]byte{Q(off + "; " + begin), Q(read)}},
+		"settings that a ROLLBACK undoes":           {[][]byte{Q(off), Q("begin; set standard_conforming_strings = on")}, [][]byte{Q("rollback"), Q(begin), Q(read)}},
+		"settings in the same batch":                {nil, [][]byte{Batch(Run(begin[:5]), Run(stale), Run(off), Run(`prepare transaction 'unseen' /* \ */`))}},
+		"after a COPY that fails before its data":   {nil, [][]byte{Q("copy refuses from stdin"), Q(slow), wiretest.Parse("", "select 1")}},
+	} {
+		c1 := s.Leader("w")
+		for _, m := range c.first {
+			fixture.MustPass(t, c1, m)
+		}
+		c1.Send(c.then...)
+		if strings.HasPrefix(name, "after a COPY") {
+			for c1.Until('E'); wiretest.ErrorOf(c1.Until('E')) != "P0001"; { // of the COPY, and of what follows it
+			}
+			c1.Send(Q(begin + "; prepare transaction 'unseen'"))
+		}
+		c1.Send(wiretest.Terminate())
+		c1.Rest()
+		if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 0 {
+			t.Errorf("%s: a transaction was prepared", name)
+			s.Exec("rollback prepared 'unseen'")
+		}
+		s.Exec("drop table if exists a1")
+	}
+	// A text that only mentions it is no command.
+	c := s.Leader("w")
+	fixture.MustPass(t, c, Q(`insert into t (v) values ('é prepare transaction \')`))
 }
 
 // TestNothingIsPreparedAfterAFailedBatch: the error of a batch has come, and its ReadyForQuery has not, when the
