@@ -44,12 +44,6 @@ DECLARE
     one      CONSTANT bigint := CASE WHEN cardinality(incarnations) + cardinality(gone) > 0 THEN 1 ELSE 0 END;
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    WITH silent_ones AS (DELETE FROM fencepost.proxies p WHERE p.id IN (SELECT old.id FROM fencepost.proxies old
-            WHERE old.seen < clock_timestamp() - interval '1 minute' AND old.id <> proxy FOR UPDATE SKIP LOCKED) RETURNING p.id)
-        DELETE FROM fencepost.candidates c USING silent_ones s WHERE c.proxy = s.id;
-    IF EXISTS (SELECT FROM fencepost.running r OFFSET 1000) THEN -- workers that connect often would fill the registry
-        PERFORM fencepost.sweep();
-    END IF;
     IF whole THEN
         INSERT INTO fencepost.proxies AS p (id, name, revision, seen) VALUES (proxy, name, 1, clock_timestamp())
             ON CONFLICT (id) DO UPDATE SET revision = p.revision + 1, seen = excluded.seen RETURNING p.revision INTO revision;
@@ -67,6 +61,13 @@ BEGIN
         SELECT proxy, n.incarnation, n.resource, n.worker, n.silent, n.state
         FROM unnest(incarnations, resources, workers, silences, states) n (incarnation, resource, worker, silent, state)
         ON CONFLICT ON CONSTRAINT candidates_pkey DO UPDATE SET worker = excluded.worker, silent = excluded.silent, state = excluded.state;
+    -- It has locked its own row by now, so that two proxies that come back after a minute do not wait for each other.
+    WITH silent_ones AS (DELETE FROM fencepost.proxies p WHERE p.id IN (SELECT old.id FROM fencepost.proxies old
+            WHERE old.seen < clock_timestamp() - interval '1 minute' AND old.id <> proxy FOR UPDATE SKIP LOCKED) RETURNING p.id)
+        DELETE FROM fencepost.candidates c USING silent_ones s WHERE c.proxy = s.id;
+    IF EXISTS (SELECT FROM fencepost.running r OFFSET 1000) THEN -- workers that connect often would fill the registry
+        PERFORM fencepost.sweep();
+    END IF;
     RETURN revision;
 END $$;
 

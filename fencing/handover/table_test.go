@@ -472,3 +472,38 @@ func TestANoteThatWaitsForAConnectionHasTheTimeOfWhatItNotes(t *testing.T) {
 		t.Errorf("the gap is %v (%v), want at least %v", s.Gap(), err, wait)
 	}
 }
+
+// TestProxiesThatComeBackTogether: each has not been heard of for a minute, as when the database was out of reach, and deletes the
+// other. That must not let them wait for each other.
+func TestProxiesThatComeBackTogether(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.proxy("x", "a")
+	d.proxy("y", "b")
+	d.server.Exec(t, pgtest.Control, d.db, "UPDATE fencepost.proxies SET seen = now() - interval '2 minutes'")
+	locker, err := d.server.Connect(t, pgtest.Control, d.db).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locker.Exec(t.Context(), "LOCK TABLE fencepost.running"); err != nil { // which both read after that
+		t.Fatal(err)
+	}
+	ids := pgtest.Ask[[]string](t, d.server, d.db, "SELECT array_agg(id) FROM fencepost.proxies")
+	var notes errgroup.Group
+	for _, id := range ids {
+		conn := d.server.Connect(t, pgtest.Control, d.db)
+		notes.Go(func() error {
+			_, err := conn.Exec(t.Context(), "SELECT fencepost.note_candidates($1, $1, 1, true, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", id)
+			return err
+		})
+	}
+	for waits := 0; waits < 2; {
+		waits = pgtest.Ask[int](t, d.server, d.db, "SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%note_candidates%'")
+	}
+	if err := locker.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := notes.Wait(); err != nil {
+		t.Error(err)
+	}
+}
