@@ -30,6 +30,8 @@ func readsSince16(n *pgquery.Node, w findings) bool {
 	switch {
 	case n.GetLockStmt() != nil:
 		return n.GetLockStmt().Mode == accessShare
+	case n.GetConstraintsSetStmt() != nil: // the triggers that it may run are kept read-only, too
+		return true
 	case n.GetSelectStmt() != nil:
 		return w.onlyUnsets()
 	default: // EXPLAIN ANALYZE executes a SELECT as it would be executed without

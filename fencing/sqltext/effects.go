@@ -38,7 +38,7 @@ const (
 	EvadesReadOnly
 	// ReadsSince16: it is no Read, but cannot write in a transaction that a server of 16 or later keeps read-only: LOCK
 	// TABLE IN ACCESS SHARE MODE, which is the lock of a SELECT, a SELECT of set_config for a setting that its text does
-	// not name, and EXPLAIN ANALYZE of a SELECT. pg_dump sends the first two.
+	// not name, EXPLAIN ANALYZE of a SELECT, and SET CONSTRAINTS. pg_dump sends the first two.
 	ReadsSince16
 	// Prepares: PREPARE, which defines Name.
 	Prepares

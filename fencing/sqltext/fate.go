@@ -36,6 +36,8 @@ func FateOf(st *Statement, keepsReadOnly bool) Fate {
 			return RefusedByText
 		}
 		return Passes
+	case st.Read && !keepsReadOnly && st.Does(Prepares):
+		return RefusedByText
 	case st.Read && !keepsReadOnly:
 		return PassesIfProven
 	case st.Read, st.Does(ReadsSince16) && keepsReadOnly:

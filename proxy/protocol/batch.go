@@ -31,7 +31,7 @@ func (s *Session) extended(in []byte, n int, f wire.Frame, avail int, p *gate.Pl
 			return 0, need
 		}
 	}
-	if m.refusal == nil && m.runs && s.exchange.over != notOver && !(s.exchange.over == ended && m.begins()) {
+	if m.refusal == nil && m.runs && s.exchange.over != notOver && !(s.exchange.over == ended && m.begins()) && !(m.entry != nil && runsNothing(m.entry.statement)) {
 		m.refusal = afterEndRefusal
 	}
 	if s.exchange.kind == noExchange {

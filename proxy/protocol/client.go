@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"cmp"
+	"slices"
 	"unsafe"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -166,7 +168,9 @@ type parts struct {
 
 // query takes a Query.
 func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int, need NeedKind) {
-	if s.exchange.kind == batchExchange {
+	if need, ok := s.endBatch(p); need != NeedNothing {
+		return 0, need
+	} else if !ok {
 		s.refuseAfterBatch(p, Attempt{Write: true})
 		return f.Size, NeedNothing
 	}
@@ -183,6 +187,10 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 		return 0, need
 	}
 	part, last := s.part(t)
+	if s.exchange.kind == batchExchange && slices.ContainsFunc(part, func(st sqltext.Statement) bool { return joinsCandidacy(&st) }) {
+		s.refuseAfterBatch(p, Attempt{})
+		return f.Size, NeedNothing
+	}
 	if len(part) > 0 && joinsForBlock(&part[0]) && s.txn != 'E' {
 		if need := s.queryChoice(t, &part[0], p); need != NeedNothing {
 			return 0, need
@@ -192,10 +200,9 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 	if need != NeedNothing {
 		return 0, need
 	}
-	if need := s.begins(p); need != NeedNothing {
+	if need := s.beginQuery(p); need != NeedNothing {
 		return 0, need
 	}
-	s.exchange = s.newExchange(queryExchange)
 	s.exchange.statements, s.exchange.text = part, auditText(sql)
 	switch {
 	case refusal != nil:
@@ -219,6 +226,34 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 	s.parts.settled = s.concerns(sql)
 	s.inHand = inHand{sql: s.inHand.sql, settings: s.inHand.settings, text: s.inHand.text, settled: s.inHand.settled, denied: s.inHand.denied}
 	return 0, NeedRoom
+}
+
+// endBatch prepares the end of a batch by a Query or a FunctionCall in place of a Sync, as some drivers send it. ok is false if
+// that has to be refused, because it is not known whether what follows runs in a read-only transaction.
+func (s *Session) endBatch(p *gate.Plan) (need NeedKind, ok bool) {
+	switch x := &s.exchange; {
+	case x.kind != batchExchange:
+		return NeedNothing, true
+	case x.resumed, x.over != notOver, x.chosen != nil:
+		return NeedNothing, false
+	default: // if it fails, the server skips what follows up to a Sync
+		return s.awaitBatch(p), true
+	}
+}
+
+// beginQuery begins the exchange of a Query or a FunctionCall, also of one that ends a batch.
+func (s *Session) beginQuery(p *gate.Plan) NeedKind {
+	batch := s.exchange
+	if batch.kind != batchExchange {
+		if need := s.begins(p); need != NeedNothing {
+			return need
+		}
+	}
+	s.exchange = s.newExchange(queryExchange)
+	if batch.kind == batchExchange {
+		s.exchange.denied, s.exchange.settled = cmp.Or(s.exchange.denied, batch.denied), s.exchange.settled || batch.settled
+	}
+	return NeedNothing
 }
 
 // relayRest begins the relay with what is left of a Query that was sent in parts, if there is one.
@@ -297,7 +332,9 @@ func (s *Session) padding(start []byte) []byte {
 // functionCall takes a fast path call. It may run any function, and is refused except in a failed block, where the
 // server refuses it.
 func (s *Session) functionCall(in []byte, n int, f wire.Frame, avail int, p *gate.Plan) (taken int, need NeedKind) {
-	if s.exchange.kind == batchExchange {
+	if need, ok := s.endBatch(p); need != NeedNothing {
+		return 0, need
+	} else if !ok {
 		s.refuseAfterBatch(p, Attempt{Text: sqltext.FunctionCall, Write: true})
 		return s.drop(f, avail), NeedNothing
 	}
@@ -310,10 +347,9 @@ func (s *Session) functionCall(in []byte, n int, f wire.Frame, avail int, p *gat
 			return 0, need
 		}
 	}
-	if need := s.begins(p); need != NeedNothing {
+	if need := s.beginQuery(p); need != NeedNothing {
 		return 0, need
 	}
-	s.exchange = s.newExchange(queryExchange)
 	s.exchange.text = sqltext.FunctionCall
 	if refusal != nil {
 		s.refuseQuery(p, nil, true, refusal, true)

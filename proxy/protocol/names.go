@@ -158,7 +158,17 @@ func (s *Session) entryOf(st *sqltext.Statement, sql []byte, userTypes bool) *en
 
 // matters reports whether something follows from a statement that has run, beyond its replies.
 func matters(st *sqltext.Statement) bool {
-	return st.Kind == sqltext.Begin || st.Kind == sqltext.RollbackTo || st.Kind == sqltext.Session || st.Does(sqltext.SetsConfig) || overBy(st) != notOver
+	return st.Kind == sqltext.Begin || runsNothing(st) || st.Kind == sqltext.Session || st.Does(sqltext.SetsConfig) || overBy(st) != notOver
+}
+
+// runsNothing reports whether a statement writes nothing in any transaction, and makes none READ WRITE.
+func runsNothing(st *sqltext.Statement) bool {
+	switch st.Kind {
+	case sqltext.Commit, sqltext.Rollback, sqltext.RollbackTo, sqltext.Deallocate:
+		return true
+	default:
+		return st.Does(sqltext.UsesSavepoint)
+	}
 }
 
 // overBy is what a batch or a text can do after a statement.

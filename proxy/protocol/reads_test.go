@@ -63,6 +63,13 @@ func scripts() []script {
 		of("pipeline of batches", Cat(Batch(Run("select 1")), Batch(Run("select 1/0"), Run("select 2")), Q("select 3"), Batch(Run("begin")), Q("select 4"), Batch(Run("commit")))),
 		of("pipeline with begin", Batch(Run("begin"), Run("select 1"), Run("commit"))),
 		of("pipeline with an error", Batch(Run("select 1"), Run("select 1/0"), Run("select 2"), Run("commit"), Run("select 3"))),
+		// pgjdbc, with autosave and with a fetch size; bun and go-pg, after a statement was closed
+		of("a Query ends a batch with BEGIN", Cat(Parse("", "begin"), Bind("", ""), Exec("", 0), Q("savepoint a")), Batch(Run("select 1")), Q("rollback to a"), Q("commit")),
+		of("a Query ends a batch that has closed", Batch(Parse("s", "select 1"), Bind("p", "s"), Exec("p", 0)), Cat(Shut('P', "p"), Q("select 1")), Cat(Shut('S', "s"), Flush(), Q("select 2")), Cat(Shut('S', "s"), Q("begin; select 3; commit; select 4"))),
+		of("a Query ends a batch that has read", Cat(Run("select 1"), Run("select 2"), Q("select 3"), Run("select 4"), Q("selec"), Run("select 5"), Sync())),
+		of("a Query ends a batch in a failed block", Q("begin"), Q("select 1/0"), Cat(Shut('S', "s"), Q("select 1")), Q("rollback")),
+		of("back to a savepoint in a batch", Q("begin"), Q("savepoint a"), Q("select 1/0"), Batch(Run("rollback to a"), Run("release a")), Q("select 1"), Q("commit")),
+		of("after the end in a batch", Q("begin"), Batch(Run("rollback"), Run("deallocate all")), Q("begin"), Batch(Run("commit"), Run("commit")), Q("select 1")),
 		of("syncs", Cat(Sync(), Sync(), Flush(), Sync())),
 		of("close what is not there", Batch(Shut('S', "x"), Shut('P', "y"))),
 		of("describe what is not there", Batch(Desc('S', "x"))),
@@ -86,6 +93,7 @@ func since16() []script {
 		of("insert that is wrong", Q("insert into nothing values (1)"), Q("insert into c (nothing) values (1)"), Q("insert into c values (1, ("), Batch(Run("update c set x = 1"))),
 		of("prepared insert, described", Batch(Parse("s", "insert into c values ($1, $2) returning id"), Desc('S', "s"))),
 		of("prepare and execute", Q("prepare p as select * from c where id = $1"), Q("execute p(1)"), Q("execute p(1); execute p(2)"), Q("deallocate p"), Q("execute p(1)"), Q("select name from pg_prepared_statements")),
+		of("constraints", Q("begin"), Q("set constraints all deferred"), Q("set constraints all immediate"), Q("commit")),
 		of("functions", Q("select pg_advisory_lock(1), pg_advisory_unlock(1)"), Q("select current_setting('work_mem')"), Q("select set_config('work_mem', '3MB', false)"), Q("show work_mem"), Q("do_nothing")),
 		of("function in a pipeline", Batch(Run("select set_config('work_mem', '4MB', true)"), Run("show work_mem"))),
 	}

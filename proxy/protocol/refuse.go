@@ -47,8 +47,8 @@ func (s *Session) refuseInBatch(p *gate.Plan, name, text string, r *fencing.Refu
 	s.gate.PassText(p, wire.AppendParse(nil, name, text), unparsable(text))
 }
 
-// refuseAfterBatch refuses a Query or a fast path call after extended messages without a Sync, which no driver
-// sends. It is owed a ReadyForQuery.
+// refuseAfterBatch refuses a Query or a fast path call that ends a batch in place of a Sync, and may write. It is owed a
+// ReadyForQuery.
 func (s *Session) refuseAfterBatch(p *gate.Plan, what Attempt) {
 	s.refuseInBatch(p, "", "", afterBatchRefusal, what)
 	p.Own(wire.AppendSync(nil))
@@ -75,7 +75,7 @@ var afterEndRefusal = &fencing.Refusal{
 // afterBatchRefusal is the refusal of a Query or a fast path call after extended messages without a Sync.
 var afterBatchRefusal = &fencing.Refusal{
 	SQLState: fencing.StateUnfenceable,
-	Message:  "on a connection that may only read, a simple query or a fast path call cannot follow extended messages without a Sync",
+	Message:  "on a connection that may only read, a simple query or a fast path call cannot follow COMMIT, ROLLBACK, a change to READ WRITE or of the resource by extended messages without a Sync",
 	Detail:   "{}",
 	Hint:     "Send a Sync first.",
 }

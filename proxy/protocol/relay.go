@@ -17,12 +17,15 @@ import (
 type relay struct {
 	on bool
 	// due holds what the server has been sent that matters for ReadyForQuery, in order: 'Q', 'F'
-	// and 'S' are messages that it answers with one, and 'c' is the end of COPY data.
+	// and 'S' are messages that it answers with one, and 'c' is the end of COPY data. 'b' is each message
+	// of the extended protocol that is not answered and has a Query or a FunctionCall, and no Sync, behind it: if it fails, the
+	// server skips that.
 	due relayQueue
-	// batch counts the messages of the extended protocol since the last Sync, and answered counts
+	// batch counts the messages of the extended protocol since the last Sync, Query or FunctionCall, and answered counts
 	// the replies that have completed one since the last ReadyForQuery.
 	batch, answered int
 	inBatch         bool // the batch has begun
+	endsCopy        bool // it has an end of COPY data
 	flushed         int  // to how many messages of the batch the server was asked for the replies
 	status          byte // of the last ReadyForQuery
 	failed          bool // the server has said ERROR since then
@@ -101,15 +104,16 @@ func (r *relay) quiet() bool {
 	return r.due.len() == 0 && !r.lost && !r.copying && r.extra == noExtra && (!r.inBatch || r.failed || r.answered >= r.batch)
 }
 
-// isSkipping reports that the server skips what is sent now, up to a Sync.
-func (r *relay) isSkipping() bool { return r.inBatch && r.failed && r.due.len() == 0 }
+// isSkipping reports that the server is known to skip what is sent now, up to a Sync.
+func (r *relay) isSkipping() bool { return r.inBatch && r.failed && !r.lost && r.due.len() == 0 }
 
 // isWorking reports whether the server is known to be working for the client, which has asked for the result. inside says
 // that the server has not been sent the last message to its end.
 func (r *relay) isWorking(inside bool) bool {
 	n := r.due.len()
 	if inside && r.endsDue {
-		n--
+		for n--; n > 0 && r.due.bytes[r.due.first+n-1] == 'b'; n-- { // it asks for their replies
+		}
 	}
 	return !r.lost && !r.copying && (n > 0 || r.due.len() == 0 && !r.failed && r.answered < r.flushed)
 }
@@ -119,8 +123,11 @@ func (r *relay) clientSent(typ byte, body []byte) {
 	r.endsDue = typ == 'Q' || typ == 'F'
 	switch typ {
 	case 'Q', 'F':
-		r.lost = r.lost || r.inBatch || r.copying // the server may skip it, up to a Sync
-		r.due.push(typ)
+		r.endBatch()
+		r.lost = r.lost || r.copying
+		if !r.inBatch {
+			r.due.push(typ)
+		}
 		if typ == 'Q' {
 			r.keepText(body)
 		} else {
@@ -131,7 +138,7 @@ func (r *relay) clientSent(typ byte, body []byte) {
 			r.ignored = true
 			return
 		}
-		r.inBatch, r.batch, r.flushed = false, 0, 0
+		r.inBatch, r.endsCopy, r.batch, r.flushed = false, false, 0, 0
 		r.due.push(typ)
 	case 'P', 'B', 'D', 'E', 'C':
 		r.lost = r.lost || r.copying
@@ -145,9 +152,47 @@ func (r *relay) clientSent(typ byte, body []byte) {
 		if r.copying {
 			r.copying = false
 		} else if r.due.len() > 0 || r.inBatch {
+			r.endsCopy = r.inBatch
 			r.due.push('c')
 		}
 	}
+}
+
+// endBatch ends a batch with a Query or a FunctionCall in place of a Sync, unless the server is known to skip that.
+func (r *relay) endBatch() {
+	if !r.inBatch || r.isSkipping() {
+		return
+	}
+	n := r.batch
+	if r.due.len() == 0 {
+		n -= min(r.answered, n)
+	}
+	r.lost = r.lost || r.endsCopy || n > maxRelayed
+	for range min(n, maxRelayed) {
+		r.due.push('b')
+	}
+	r.inBatch, r.endsCopy, r.batch, r.flushed, r.answered = false, false, 0, 0, 0
+}
+
+// completed follows a reply that completes a message.
+func (r *relay) completed() {
+	if r.due.len() > 0 && r.due.bytes[r.due.first] == 'b' {
+		r.due.pop()
+		return
+	}
+	r.answered++
+}
+
+// skip follows an error in a batch that a Query or a FunctionCall has ended: the server skips what it has been sent, and is
+// sent, up to a Sync.
+func (r *relay) skip() {
+	if r.due.len() == 0 || r.due.bytes[r.due.first] != 'b' {
+		return
+	}
+	for r.due.len() > 0 && r.due.bytes[r.due.first] != 'S' {
+		r.due.pop()
+	}
+	r.inBatch = r.inBatch || r.due.len() == 0
 }
 
 // keepText keeps the start of a text, for the audit.
@@ -169,11 +214,12 @@ func (r *relay) serverSent(typ byte) {
 	switch typ {
 	case 'C':
 		r.swallowed = false
-		r.answered++
+		r.completed()
 	case '1', '2', '3', 'n', 'T', 'I', 's':
-		r.answered++
+		r.completed()
 	case 'E':
 		r.failed = true
+		r.skip()
 		r.lost = r.lost || r.copying && r.ignored // those Syncs may be answered, or not
 		if r.swallowed {
 			r.extra = extraNext

@@ -230,6 +230,15 @@ func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int,
 		name, sql, _ = wire.CString(body)
 	}
 	sql, _, _ = wire.CString(sql)
+	if sqltext.DependsOnSettings(sql) && sqltext.PreparesTransaction(sql) {
+		// What was relayed before it may change the settings. The server reports them with ReadyForQuery.
+		if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
+			return 0, need, true
+		}
+		if s.relay.inBatch {
+			return s.relayRefusal(f, name, sql, false, fencing.TwoPhaseRefusal, p)
+		}
+	}
 	t, need := s.analyze(sql)
 	if need != NeedNothing {
 		return 0, need, true

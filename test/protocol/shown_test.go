@@ -10,7 +10,7 @@ func transcripts() []shown {
 	ins := func(id string) []byte { return Run("insert into t values ($1)", id) }
 	return []shown{
 		{title: "Startup", rows: "W34", as: "startup",
-			about: "Fencepost does not forward its own parameters. It asks the server when it and the backend were started, and joins the candidacy. This worker does not lead, so its session is made read-only; the backend of one that leads is registered instead. The client's ReadyForQuery arrives when Fencepost knows the client's role. The server's own parameters are omitted here."},
+			about: "Fencepost does not forward its own parameters. It asks the server by function calls which backend it is, and joins the candidacy. This worker does not lead, so its session is made read-only; the backend of one that leads is registered instead. The client's ReadyForQuery arrives when Fencepost knows the client's role. The server's own parameters are omitted here."},
 		{title: "A leader's messages", rows: "F12 W16", about: "The backend is registered, and Fencepost inserts nothing.",
 			steps: []step{at("Z", Q("begin; insert into t values (1); commit")), at("Z", Q("vacuum t")), at("ZZ", ins("2"), Sync(), Run("select count(*) from t"), Sync())}},
 		{title: "A follower reads", rows: "F13 S4", about: "The server keeps the session read-only. In front of the first exchange, Fencepost sets its parameters, so that Postgres itself answers SHOW.", as: "follower",
