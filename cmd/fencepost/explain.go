@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/catalog"
 	"github.com/fencepost/fencepost/fencing/sqltext"
-	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/routes"
 )
 
@@ -81,7 +81,7 @@ func readCatalog(ctx context.Context, dsn string) (*fencing.Catalog, error) {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	return store.ReadCatalog(ctx, conn)
+	return catalog.Read(ctx, conn)
 }
 
 const explainRouteAbout = `

@@ -1,5 +1,5 @@
 // Package store implements the fence of one database over the control connection: it
-// registers resources and backends, grants epochs, and reads the catalog.
+// registers resources and backends, and grants epochs.
 //
 // # The registry
 //
@@ -63,17 +63,6 @@
 // row, so that every registration against it fails from then on; a fence that is
 // recreated has another id, and begins at a floor above the epochs of all removed ones. Each
 // order is kept in fencepost.orders, and the proxies ask for new ones (Orders).
-//
-// # The catalog
-//
-// Proving reads requires knowing what the database's names mean: fencing.Catalog is an
-// allow-list of names under which only harmless things exist, in any schema. It is read
-// in one snapshot when it is first used. From then on the database is asked about once
-// a second whether anything has changed (3 ms of server time with 300 tables, 30 ms
-// with 5000), and everything is read again if so (20 ms, 120 ms). An answer older than
-// five seconds proves nothing. So a name whose meaning changes is trusted with its old
-// meaning for one second, or at most five. Read-only mode still protects against writes
-// by a connection that does not lead.
 //
 // # Connections
 //

@@ -217,6 +217,12 @@ func (f *Fence) CheckRole(ctx context.Context, user string, pid uint32) error {
 	return f.store.roles.check(ctx, user, pid)
 }
 
+// Catalog implements fencing.Fence.
+func (f *Fence) Catalog() *fencing.Catalog { return f.store.Catalog() }
+
+// RefreshCatalog implements fencing.Fence.
+func (f *Fence) RefreshCatalog(ctx context.Context) { f.store.RefreshCatalog(ctx) }
+
 // UnregisterBackend implements fencing.Fence.
 func (f *Fence) UnregisterBackend(ctx context.Context, n fencing.Registration) error {
 	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.leave($1, $2, $3)", f.id, int32(n.PID), n.ID); err != nil {

@@ -370,3 +370,34 @@ func speaksTLS(t *testing.T) string {
 	})
 	return l.Addr().String()
 }
+
+// TestCatalogRestsWithItsStore: a database that no one uses is asked for nothing, so
+// that it can be dropped or renamed. Asked again, it is read again.
+func TestCatalogRestsWithItsStore(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	admin := h.server.Connect(t, pgtest.Superuser, "postgres")
+	connected := func() (n int) {
+		const sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'fencepost'"
+		if err := admin.QueryRow(h.ctx(), sql, h.db).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	st := h.open()
+	f := h.newFence(st)
+	f.RefreshCatalog(h.ctx())
+	others := connected()
+	st.CloseIdle()
+	eventually(t, "no connection is left", func() bool { return connected() < others })
+	left := connected()
+	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if now := connected(); now > left {
+			t.Fatalf("%d connections were opened for nobody", now-left)
+		}
+	}
+	f.RefreshCatalog(h.ctx())
+	if f.Catalog() == nil {
+		t.Error("nothing is known after the rest")
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/catalog"
 	"github.com/fencepost/fencepost/internal/unpinged"
 )
 
@@ -143,7 +144,7 @@ type Store struct {
 	reports     reports        // of what blocks grants
 	registering sync.WaitGroup // of the fences' arrivals
 
-	catalog *catalogReader
+	catalog *catalog.Reader
 	roles   *roles
 }
 
@@ -152,7 +153,7 @@ type Store struct {
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
-	s.catalog, s.roles = newCatalogReader(s), &roles{store: s, until: map[string]time.Time{}}
+	s.roles = &roles{store: s, until: map[string]time.Time{}}
 	s.turns, s.reads = &turns{free: PoolSize}, make(chan struct{}, maxReads)
 	life, end := context.WithCancel(context.Background())
 	s.end = end
@@ -163,10 +164,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		size int
 	}{{&s.free, PoolSize}, {&s.fences, PoolSize + maxReads + watchConnections}} {
 		if *p.pool, err = newPool(ctx, cfg, p.size, s.begin, s.closeConnections); err != nil {
-			s.Close()
+			closePools(s.free)
 			return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
 		}
 	}
+	s.catalog = catalog.NewReader(s.free, s.closeConnections, s.log)
 	if err := s.examine(ctx); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
@@ -177,6 +179,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Pool returns a pool of connections as the control role, for statements that never
 // wait for a fence's lock. Close closes it.
 func (s *Store) Pool() *pgxpool.Pool { return s.free }
+
+// Catalog implements fencing.CatalogReader.
+func (s *Store) Catalog() *fencing.Catalog { return s.catalog.Catalog() }
+
+// RefreshCatalog implements fencing.CatalogReader.
+func (s *Store) RefreshCatalog(ctx context.Context) { s.catalog.RefreshCatalog(ctx) }
 
 // read runs f once it may use one of the connections that may wait for a fence's lock, up to quickLock.
 func (s *Store) read(ctx context.Context, f func() error) error {
@@ -193,7 +201,7 @@ func (s *Store) read(ctx context.Context, f func() error) error {
 // returned. New ones are opened on demand, and the catalog is read again when it is next
 // used.
 func (s *Store) CloseIdle() {
-	s.catalog.rest()
+	s.catalog.Rest()
 	s.closeConnections()
 }
 
@@ -209,7 +217,7 @@ func (s *Store) Close() {
 	s.polls.runs.Wait()
 	s.confirms.runs.Wait()
 	s.registering.Wait()
-	s.catalog.close()
+	s.catalog.Close()
 	closePools(s.fences, s.free)
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/catalog"
 	"github.com/fencepost/fencepost/fencing/sqltext"
-	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -126,7 +126,7 @@ func (h *harness) exec(sql string) {
 
 func (h *harness) readCatalog() {
 	h.t.Helper()
-	c, err := store.ReadCatalog(h.t.Context(), h.admin)
+	c, err := catalog.Read(h.t.Context(), h.admin)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package store
+package catalog
 
 import (
 	"context"
@@ -9,39 +9,43 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
 )
 
 const (
-	// catalogEvery is how often the database is asked whether its catalog has changed.
+	// pollEvery is how often the database is asked whether its catalog has changed.
 	// If that takes more than a fiftieth of the time, the database is asked less often,
-	// but at least every catalogSeldom.
-	catalogEvery  = time.Second
-	catalogSeldom = 3 * time.Second
-	catalogShare  = 50
-	// catalogLeast is the least time between two polls, so that a client that keeps
+	// but at least every pollSeldom.
+	pollEvery  = time.Second
+	pollSeldom = 3 * time.Second
+	pollShare  = 50
+	// pollLeast is the least time between two polls, so that a client that keeps
 	// asking for unproven reads does not keep the server busy.
-	catalogLeast = 50 * time.Millisecond
-	// catalogFresh is how old the last answer may be. Older answers prove nothing.
-	catalogFresh = 5 * time.Second
-	// catalogWhole is how often everything is read, changed or not, because the
+	pollLeast = 50 * time.Millisecond
+	// fresh is how old the last answer may be. Older answers prove nothing.
+	fresh = 5 * time.Second
+	// wholeEvery is how often everything is read, changed or not, because the
 	// fingerprint does not cover built-in functions.
-	catalogWhole = time.Minute
-	// catalogTimeout bounds one poll.
-	catalogTimeout = 10 * time.Second
-	// catalogIdle is how long the database is polled after the last use.
-	catalogIdle = time.Minute
+	wholeEvery = time.Minute
+	// pollTimeout bounds one poll.
+	pollTimeout = 10 * time.Second
+	// idle is how long the database is polled after the last use.
+	idle = time.Minute
 )
 
-// catalogReader keeps a database's fencing.Catalog fresh. It starts when the catalog is
-// first used, and pauses when it has not been used for catalogIdle.
-type catalogReader struct {
-	store   *Store
-	latest  atomic.Pointer[catalogRead]
+// Reader keeps a database's fencing.Catalog fresh. It starts when the catalog is first used, and pauses when it has not
+// been used for idle. It is safe for concurrent use.
+type Reader struct {
+	pool    *pgxpool.Pool
+	release func() // closes connections that a poll has left open
+	log     *zap.Logger
+
+	latest  atomic.Pointer[read]
 	asked   atomic.Bool // used since the last poll
-	resting atomic.Bool // no polls, since rest, until the catalog is used again
+	resting atomic.Bool // no polls, since Rest, until the catalog is used again
 	wake    chan struct{}
 
 	mu struct {
@@ -53,47 +57,36 @@ type catalogReader struct {
 	}
 }
 
-// catalogRead is the result of a poll.
-type catalogRead struct {
+// read is the result of a poll.
+type read struct {
 	names       *fencing.Catalog
 	fingerprint string
 	whole       time.Time // when all of it was last read
 	asOf        time.Time
 }
 
-func newCatalogReader(s *Store) *catalogReader {
-	return &catalogReader{store: s, wake: make(chan struct{}, 1)}
+// NewReader returns a Reader that uses connections of the pool, as any role. While it rests, it calls release after a poll
+// that was in progress. Close must be called before the pool is closed.
+func NewReader(pool *pgxpool.Pool, release func(), log *zap.Logger) *Reader {
+	return &Reader{pool: pool, release: release, log: log, wake: make(chan struct{}, 1)}
 }
 
-// Catalog implements fencing.CatalogReader.
-func (s *Store) Catalog() *fencing.Catalog { return s.catalog.get() }
-
-// RefreshCatalog implements fencing.CatalogReader.
-func (s *Store) RefreshCatalog(ctx context.Context) { s.catalog.refresh(ctx) }
-
-// Catalog implements fencing.Fence.
-func (f *Fence) Catalog() *fencing.Catalog { return f.store.Catalog() }
-
-// RefreshCatalog implements fencing.Fence.
-func (f *Fence) RefreshCatalog(ctx context.Context) { f.store.RefreshCatalog(ctx) }
-
-// get returns the catalog if it is fresh, otherwise nil. It makes sure that the catalog
-// is being read.
-func (c *catalogReader) get() *fencing.Catalog {
+// Catalog implements fencing.CatalogReader. It makes sure that the catalog is being read.
+func (c *Reader) Catalog() *fencing.Catalog {
 	if !c.asked.Load() {
 		c.asked.Store(true)
 		c.start()
 	}
 	r := c.latest.Load()
-	if r == nil || time.Since(r.asOf) > catalogFresh {
+	if r == nil || time.Since(r.asOf) > fresh {
 		return nil
 	}
 	return r.names
 }
 
-// refresh returns when a poll that began after this call has ended, or when ctx has
-// ended. Concurrent callers share one poll.
-func (c *catalogReader) refresh(ctx context.Context) {
+// RefreshCatalog implements fencing.CatalogReader. It returns when a poll that began after this call has ended, or when
+// ctx has ended. Concurrent callers share one poll.
+func (c *Reader) RefreshCatalog(ctx context.Context) {
 	c.asked.Store(true)
 	c.start()
 	done := make(chan struct{})
@@ -111,15 +104,15 @@ func (c *catalogReader) refresh(ctx context.Context) {
 	}
 }
 
-// rest stops the polls until the catalog is used again. It does not wait for a poll in
+// Rest stops the polls until the catalog is used again. It does not wait for a poll in
 // progress: the loop closes the connections that such a poll leaves open.
-func (c *catalogReader) rest() {
+func (c *Reader) Rest() {
 	c.asked.Store(false)
 	c.resting.Store(true)
 }
 
 // rouse makes the loop poll now.
-func (c *catalogReader) rouse() {
+func (c *Reader) rouse() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // already pending
@@ -127,7 +120,7 @@ func (c *catalogReader) rouse() {
 }
 
 // start starts the loop once.
-func (c *catalogReader) start() {
+func (c *Reader) start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed || c.mu.stop != nil {
@@ -138,8 +131,8 @@ func (c *catalogReader) start() {
 	go c.run(ctx, c.mu.done)
 }
 
-// close stops the loop and waits for it.
-func (c *catalogReader) close() {
+// Close stops the loop and waits for it.
+func (c *Reader) Close() {
 	c.mu.Lock()
 	c.mu.closed = true
 	stop, done := c.mu.stop, c.mu.done
@@ -156,7 +149,7 @@ func (c *catalogReader) close() {
 }
 
 // run polls the catalog until ctx ends.
-func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
+func (c *Reader) run(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -166,7 +159,7 @@ func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-			if early := catalogLeast - time.Since(ended); early > 0 {
+			if early := pollLeast - time.Since(ended); early > 0 {
 				timer.Reset(early)
 				continue
 			}
@@ -181,8 +174,8 @@ func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
 		waiting := c.mu.waiting
 		c.mu.waiting = nil
 		c.mu.Unlock()
-		if len(waiting) == 0 && (c.resting.Load() || began.Sub(lastAsked) > catalogIdle) {
-			timer.Reset(catalogEvery)
+		if len(waiting) == 0 && (c.resting.Load() || began.Sub(lastAsked) > idle) {
+			timer.Reset(pollEvery)
 			continue
 		}
 		err := c.look(ctx, began)
@@ -191,36 +184,36 @@ func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
 			close(w)
 		}
 		if c.resting.Load() {
-			c.store.closeConnections()
+			c.release()
 		}
 		if (err != nil) != failing && ctx.Err() == nil {
 			failing = err != nil
 			c.logState(err)
 		}
-		timer.Reset(min(max(catalogEvery, catalogShare*ended.Sub(began)), catalogSeldom))
+		timer.Reset(min(max(pollEvery, pollShare*ended.Sub(began)), pollSeldom))
 	}
 }
 
 // logState logs that the catalog cannot be read, or that it can be read again.
-func (c *catalogReader) logState(err error) {
+func (c *Reader) logState(err error) {
 	if err != nil {
-		c.store.log.Warn("cannot read the catalog: no read is proven harmless until it can be read", zap.Error(err))
+		c.log.Warn("cannot read the catalog: no read is proven harmless until it can be read", zap.Error(err))
 		return
 	}
-	c.store.log.Info("the catalog can be read again")
+	c.log.Info("the catalog can be read again")
 }
 
 // look asks whether the catalog has changed since it was last read, and reads it if so.
-func (c *catalogReader) look(ctx context.Context, began time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, catalogTimeout)
+func (c *Reader) look(ctx context.Context, began time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	conn, err := c.store.free.Acquire(ctx)
+	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("get a connection to read the catalog: %w", err)
 	}
 	defer conn.Release()
-	next := catalogRead{asOf: began}
-	if last := c.latest.Load(); last != nil && began.Sub(last.whole) < catalogWhole {
+	next := read{asOf: began}
+	if last := c.latest.Load(); last != nil && began.Sub(last.whole) < wholeEvery {
 		var now string
 		if err := conn.QueryRow(ctx, fingerprintSQL).Scan(&now); err != nil {
 			return fmt.Errorf("poll the catalog for changes: %w", err)
@@ -240,9 +233,9 @@ func (c *catalogReader) look(ctx context.Context, began time.Time) error {
 	return nil
 }
 
-// ReadCatalog reads the catalog of the database that conn is connected to, once. Every
+// Read reads the catalog of the database that conn is connected to, once. Every
 // role may do so.
-func ReadCatalog(ctx context.Context, conn *pgx.Conn) (*fencing.Catalog, error) {
+func Read(ctx context.Context, conn *pgx.Conn) (*fencing.Catalog, error) {
 	facts, _, err := readFacts(ctx, conn)
 	if err != nil {
 		return nil, err

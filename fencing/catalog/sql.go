@@ -1,4 +1,4 @@
-package store
+package catalog
 
 // The queries that read the catalog. Objects that initdb made have OIDs below 16384
 // (FirstNormalObjectId); "built in" means that here. All queries of one full read run

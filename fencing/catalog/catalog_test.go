@@ -1,10 +1,12 @@
-package store_test
+package catalog_test
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -13,13 +15,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/catalog"
 	"github.com/fencepost/fencepost/fencing/sqltext"
-	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // provenDatabase is a database set up by testdata/proven.sql.
 type provenDatabase struct {
@@ -44,7 +50,7 @@ func newProvenDatabase(t *testing.T, s *pgtest.Server) *provenDatabase {
 // catalog reads the current catalog.
 func (h *provenDatabase) catalog() *fencing.Catalog {
 	h.t.Helper()
-	c, err := store.ReadCatalog(h.t.Context(), h.server.Connect(h.t, pgtest.Control, h.db))
+	c, err := catalog.Read(h.t.Context(), h.server.Connect(h.t, pgtest.Control, h.db))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -64,7 +70,7 @@ func (h *provenDatabase) writes(sql string) (wrote bool, err error) {
 	}
 	sql = strings.ReplaceAll(sql, "$1", "'1'")
 	if strings.HasPrefix(sql, "COPY") {
-		_, err = pg.CopyTo(ctx, discard{}, sql)
+		_, err = pg.CopyTo(ctx, io.Discard, sql)
 	} else {
 		_, err = pg.Exec(ctx, sql).ReadAll()
 	}
@@ -77,10 +83,6 @@ func (h *provenDatabase) writes(sql string) (wrote bool, err error) {
 	}
 	return len(results[0].Rows[0][0]) > 0, nil
 }
-
-type discard struct{}
-
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // eachServer runs the test on the default server and on PostgreSQL 18.
 func eachServer(t *testing.T, test func(t *testing.T, s *pgtest.Server)) {
@@ -252,28 +254,59 @@ func TestTypesOfExtensionsStandApart(t *testing.T) {
 	}
 }
 
+// newReader returns a Reader of a new database.
+func newReader(t *testing.T, s *pgtest.Server, address string) (r *catalog.Reader, db string) {
+	t.Helper()
+	db = s.EmptyDatabase(t)
+	cfg, err := pgxpool.ParseConfig(s.DSN(pgtest.Control, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if address != "" {
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	r = catalog.NewReader(pool, pool.Reset, zap.NewNop())
+	t.Cleanup(r.Close)
+	return r, db
+}
+
+// refresh reads the catalog again.
+func refresh(t *testing.T, r *catalog.Reader) *fencing.Catalog {
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
+	defer cancel()
+	r.RefreshCatalog(ctx)
+	return r.Catalog()
+}
+
 // TestCatalogIsFresh checks that an object that shadows a name is noticed after a
 // while, and at once by RefreshCatalog.
 func TestCatalogIsFresh(t *testing.T) {
 	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
+	s := pgtest.Shared(t)
+	r, db := newReader(t, s, "")
 	const sql = "SELECT lower(v) FROM notes"
 	text := sqltext.Analyze(sql, sqltext.DefaultSettings)
-	proven := func() bool { ok, _ := sqltext.Proven(h.fence.Catalog(), &text.Statements[0]); return ok }
+	proven := func() bool { ok, _ := sqltext.Proven(r.Catalog(), &text.Statements[0]); return ok }
 	if proven() {
 		t.Error("proven before anything was read")
 	}
-	h.fence.RefreshCatalog(h.ctx())
-	if h.fence.Catalog() == nil || proven() {
+	if refresh(t, r) == nil || proven() {
 		t.Fatal("a relation that is not there is proven, or nothing was read")
 	}
-	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE notes (v text)")
-	refreshed := func() bool { h.fence.RefreshCatalog(h.ctx()); return proven() } // what was read a while ago proves nothing
-	eventually(t, "it is proven after the catalog was refreshed", refreshed)
-	h.server.Exec(t, pgtest.App, h.db, "CREATE FUNCTION lower(text) RETURNS text LANGUAGE sql AS 'SELECT $1'")
-	eventually(t, "the new function is seen", func() bool { return !proven() })
-	h.server.Exec(t, pgtest.App, h.db, "DROP FUNCTION public.lower(text)")
-	eventually(t, "its end is seen", proven)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE notes (v text)")
+	refreshed := func() bool { refresh(t, r); return proven() } // what was read a while ago proves nothing
+	fixture.Eventually(t, "it is proven after the catalog was refreshed", refreshed)
+	s.Exec(t, pgtest.App, db, "CREATE FUNCTION lower(text) RETURNS text LANGUAGE sql AS 'SELECT $1'")
+	fixture.Eventually(t, "the new function is seen", func() bool { return !proven() })
+	s.Exec(t, pgtest.App, db, "DROP FUNCTION public.lower(text)")
+	fixture.Eventually(t, "its end is seen", proven)
 	want := true
 	for _, change := range []string{
 		"ALTER TABLE notes ENABLE ROW LEVEL SECURITY", "ALTER TABLE notes DISABLE ROW LEVEL SECURITY",
@@ -284,8 +317,8 @@ func TestCatalogIsFresh(t *testing.T) {
 		"CREATE RULE r AS ON INSERT TO notes DO ALSO NOTIFY a", "DROP RULE r ON notes",
 	} {
 		want = strings.HasPrefix(change, "CREATE DOMAIN") || !want
-		h.server.Exec(t, pgtest.App, h.db, change)
-		eventually(t, fmt.Sprintf("%s: proven is %v", change, want), func() bool { return refreshed() == want })
+		s.Exec(t, pgtest.App, db, change)
+		fixture.Eventually(t, fmt.Sprintf("%s: proven is %v", change, want), func() bool { return refreshed() == want })
 	}
 }
 
@@ -294,18 +327,17 @@ func TestCatalogIsFresh(t *testing.T) {
 func TestCatalogIsNotOlderThanItsServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newTestDatabase(t, s)
-	h.fence.RefreshCatalog(h.ctx())
-	if h.fence.Catalog() == nil {
+	r, _ := newReader(t, s, "")
+	if refresh(t, r) == nil {
 		t.Fatal("nothing was read")
 	}
 	s.Crash(t)
-	eventually(t, "nothing is known", func() bool { return h.fence.Catalog() == nil })
+	fixture.Eventually(t, "nothing is known", func() bool { return r.Catalog() == nil })
 	s.Restart(t)
-	eventually(t, "the catalog is known again", func() bool { return h.fence.Catalog() != nil })
+	fixture.Eventually(t, "the catalog is known again", func() bool { return r.Catalog() != nil })
 }
 
-// TestCatalogEndsWhilePostgresIsFrozen closes a store whose reading of the catalog waits for the
+// TestCatalogEndsWhilePostgresIsFrozen closes a Reader that waits for the
 // answer to the last statement of its transaction.
 func TestCatalogEndsWhilePostgresIsFrozen(t *testing.T) {
 	t.Parallel()
@@ -322,53 +354,21 @@ func TestCatalogEndsWhilePostgresIsFrozen(t *testing.T) {
 		}}
 	})
 	defer close(thaw)
-	h := newTestDatabase(t, s)
-	st := h.open(func(c *store.Config) { c.Address = relay.Addr })
-	h.newFence(st).Catalog() // which no one waits for
+	r, _ := newReader(t, s, relay.Addr)
+	r.Catalog() // which no one waits for
 	select {
 	case <-frozen:
-	case <-time.After(patience):
+	case <-time.After(fixture.Patience):
 		t.Fatal("the catalog was not read")
 	}
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		st.Close()
+		r.Close()
 	}()
 	select {
 	case <-closed:
-	case <-time.After(patience):
-		t.Error("the store waits for the server")
-	}
-}
-
-// TestCatalogRestsWithItsStore: a database that no one uses is asked for nothing, so
-// that it can be dropped or renamed. Asked again, it is read again.
-func TestCatalogRestsWithItsStore(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	admin := h.server.Connect(t, pgtest.Superuser, "postgres")
-	connected := func() (n int) {
-		const sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'fencepost'"
-		if err := admin.QueryRow(h.ctx(), sql, h.db).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	st := h.open()
-	f := h.newFence(st)
-	f.RefreshCatalog(h.ctx())
-	others := connected()
-	st.CloseIdle()
-	eventually(t, "no connection is left", func() bool { return connected() < others })
-	left := connected()
-	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if now := connected(); now > left {
-			t.Fatalf("%d connections were opened for nobody", now-left)
-		}
-	}
-	f.RefreshCatalog(h.ctx())
-	if f.Catalog() == nil {
-		t.Error("nothing is known after the rest")
+	case <-time.After(fixture.Patience):
+		t.Error("it waits for the server")
 	}
 }
