@@ -40,20 +40,6 @@ func (s *Store) Status(ctx context.Context) ([]Status, error) {
 	return list, nil
 }
 
-// Warnings returns what an operator should know about the power of other roles over the
-// fence.
-func (s *Store) Warnings(ctx context.Context) ([]string, error) {
-	rows, err := s.free.Query(ctx, "SELECT fencepost.warnings()")
-	if err != nil {
-		return nil, fmt.Errorf("read the warnings of database %q: %w", s.cfg.Database, s.explain(err))
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("read the warnings of database %q: %w", s.cfg.Database, s.explain(err))
-	}
-	return list, nil
-}
-
 // RaisedEpoch is what RaiseEpochs did to a resource.
 type RaisedEpoch struct {
 	Epoch fencing.Epoch // the highest recorded one now

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/service/health"
 	"github.com/fencepost/fencepost/internal/service/hosts"
+	"github.com/fencepost/fencepost/migrations"
 )
 
 const (
@@ -105,7 +107,11 @@ func (f *databases) warnings(ctx context.Context) (all []string, counts time.Dur
 	group.SetLimit(askedAtOnce)
 	for database, st := range f.all() {
 		group.Go(func() error {
-			list, err := st.Warnings(ctx)
+			var list []string
+			err := st.Pool().AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+				list, err = migrations.Warnings(ctx, conn.Conn())
+				return err
+			})
 			if store.Gone(err) {
 				err = nil
 			}
