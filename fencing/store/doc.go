@@ -48,9 +48,8 @@
 // one, its awards look older than the recorded ones (ZF006) until it has a new instance
 // id. A new id is numbered as a new generation when it is first seen, before anyone
 // asks for a lease under it. A grant under an id without a number is refused (ZF007),
-// so that no award of an older generation can pass for a newer one. BumpGeneration does
-// the same for an instance id that cannot change. `fencepost generation bump` uses both
-// functions.
+// so that no award of an older generation can pass for a newer one. `fencepost generation bump`
+// gives the lease service a new id, and calls RaiseEpochs.
 //
 // # Orders
 //

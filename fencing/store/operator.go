@@ -93,19 +93,6 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer
 	return raised, nil
 }
 
-// BumpGeneration makes an instance of a lease service the newest one, and returns its
-// number. Its awards are then accepted although others have been recorded since. A new
-// instance id at the lease service has the same effect when it is first seen, and is
-// safer; use this function for an id that cannot change. No award of that instance may
-// still be in flight.
-func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int64, error) {
-	var number int64
-	if err := s.Durable().QueryRow(ctx, "SELECT fencepost.bump_generation($1, $2)", source, marker).Scan(&number); err != nil {
-		return 0, fmt.Errorf("bump the generation of source %q: %w", source, err)
-	}
-	return number, nil
-}
-
 // Durable runs statements that an operator relies on once they have returned. Scan returns when the
 // synchronous standbys have what the statement has written; while it waits for them, that is
 // reported as for a grant (Config.Blocked), of no resource. After ErrUnconfirmed the statement has
