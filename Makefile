@@ -19,7 +19,7 @@ N ?= 10000
 SEED ?= 0
 # For make test-matrix: the versions and the packages.
 MATRIX ?= $(MAJORS)
-MATRIX_PKG ?= ./migrations ./internal/guard ./fencing/store ./election/postgres ./proxy ./test/...
+MATRIX_PKG ?= ./migrations ./internal/guard ./fencing/store ./fencing/fence ./fencing/operator ./fencing/catalog ./election/postgres ./proxy ./test/...
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 

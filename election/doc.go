@@ -86,7 +86,7 @@
 // # Orders of an operator
 //
 // An operator can take the lead from a worker, bar one or everyone from leading, and
-// remove a resource, through the database (see package store). While a database has
+// remove a resource, through the database (see package operator). While a database has
 // candidacies, one goroutine asks it once a second for new orders. An order makes its
 // resource read the record, so that even an idle leader is superseded and its lease
 // released. A candidacy whose grant an order forbids releases the lease, and tries again

@@ -91,6 +91,6 @@
 //
 // Package proxy speaks the protocol and registers backends; package election holds the
 // leases. They do not import each other and interact through Candidates, Candidacy and
-// Member. Package fencing/store implements Fence in PostgreSQL. Package fencing/sqltext
+// Member. Package fencing/fence implements Fence in PostgreSQL. Package fencing/sqltext
 // analyses SQL text.
 package fencing

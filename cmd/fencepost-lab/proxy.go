@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost-lab/playground"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/anyone"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/electors"
 	"github.com/fencepost/fencepost/internal/service"
@@ -57,8 +57,8 @@ func startProxy(o playground.ProxyOptions) (playground.Proxy, error) {
 // configuration can name it.
 type anyoneService struct{}
 
-func (anyoneService) Database(_ string, st *store.Store) (election.Provider, error) {
-	return anyone.New(st.Pool()), nil
+func (anyoneService) Database(_ string, db *fence.Database) (election.Provider, error) {
+	return anyone.New(db.Pool()), nil
 }
 
 func (anyoneService) Healthy() error                               { return nil }
@@ -69,6 +69,6 @@ func (anyoneService) Position(context.Context, *pgx.Conn, []time.Duration) (elec
 	return election.Position{}, errors.New("whoever awards to anyone counts nothing")
 }
 
-func (anyoneService) BumpGeneration(context.Context, string, *store.Store) (string, error) {
+func (anyoneService) BumpGeneration(context.Context, string, *fence.Database) (string, error) {
 	return "", errors.New("whoever awards to anyone has one generation")
 }

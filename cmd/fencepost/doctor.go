@@ -82,7 +82,7 @@ func (o doctorOptions) configure(ctx context.Context, t terminal, sources *docto
 		return nil, usageError{err.Error()}
 	}
 	sources.Hosts = servers.Statuses()
-	sources.Control = hosts.Store(cfg, servers, "", zap.NewNop())
+	sources.Control = hosts.Store(cfg, servers, "")
 	leases, err := kinds.Open(cfg, "doctor", zap.NewNop())
 	if err != nil {
 		return nil, usageError{err.Error()}

@@ -16,7 +16,8 @@ import (
 
 	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
+	"github.com/fencepost/fencepost/fencing/operator"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/service/hosts"
 	"github.com/fencepost/fencepost/internal/table"
@@ -119,15 +120,15 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 // who still leads afterwards was granted an epoch in between.
 func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) error {
 	aim := hosts.Aim{At: o.at, Notes: t.stdout, Warnings: t.stderr, Out: t.stdout}
-	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
-		if err := evictTokens(ctx, out, st, cfg, o.database, math.MaxInt64); err != nil {
+	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, db *fence.Database, out io.Writer) error {
+		if err := evictTokens(ctx, out, db, cfg, o.database, math.MaxInt64); err != nil {
 			return err
 		}
-		number, err := token.BumpGeneration(ctx, st.Durable())
+		number, err := token.BumpGeneration(ctx, db.Durable())
 		if err != nil {
 			return err
 		}
-		if err := evictTokens(ctx, out, st, cfg, o.database, number); err != nil {
+		if err := evictTokens(ctx, out, db, cfg, o.database, number); err != nil {
 			return fmt.Errorf("generation %d of tokens has begun, but a worker of an earlier one may still lead (run this again): %w", number, err)
 		}
 		fmt.Fprintf(out, "database %s: generation %d of tokens has begun\n", o.database, number)
@@ -137,8 +138,8 @@ func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOption
 
 // evictTokens takes the lead from those who have it under a token of a generation before this
 // one.
-func evictTokens(ctx context.Context, out io.Writer, st *store.Store, cfg config.Config, database string, before int64) error {
-	list, err := st.Status(ctx)
+func evictTokens(ctx context.Context, out io.Writer, db *fence.Database, cfg config.Config, database string, before int64) error {
+	list, err := db.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func evictTokens(ctx context.Context, out io.Writer, st *store.Store, cfg config
 		if r.Source != fencing.SourceToken || r.Generation >= before {
 			continue
 		}
-		order, err := st.Evict(ctx, r.Resource, r.Worker, 0, by)
+		order, err := operator.New(db).Evict(ctx, r.Resource, r.Worker, 0, by)
 		if err != nil {
 			return err
 		}
@@ -158,7 +159,7 @@ func evictTokens(ctx context.Context, out io.Writer, st *store.Store, cfg config
 		default:
 			fmt.Fprintf(out, "database %s: resource %s: worker %s with token %d is superseded; nobody holds epoch %d\n",
 				database, table.Dash(r.Resource), table.Dash(order.Worker), r.Index, order.Epoch)
-			sayLost(ctx, out, st, database, order, func(worker string) { sayDiscarded(out, cfg, database, r.Resource, worker) })
+			sayLost(ctx, out, db, database, order, func(worker string) { sayDiscarded(out, cfg, database, r.Resource, worker) })
 		}
 	}
 	return nil
@@ -173,11 +174,11 @@ const (
 
 // confirmAbove returns an error if --above is so far above the recorded epochs that it looks like a
 // mistake. Epochs never go back.
-func confirmAbove(ctx context.Context, st *store.Store, o bumpOptions) error {
+func confirmAbove(ctx context.Context, db *fence.Database, o bumpOptions) error {
 	if o.above == 0 || o.yes {
 		return nil
 	}
-	list, err := st.Status(ctx)
+	list, err := db.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -192,8 +193,8 @@ func confirmAbove(ctx context.Context, st *store.Store, o bumpOptions) error {
 }
 
 // confirmRestored says what --restored is about to do, and asks whether to go on.
-func confirmRestored(ctx context.Context, t terminal, st *store.Store, database string) error {
-	list, err := st.Status(ctx)
+func confirmRestored(ctx context.Context, t terminal, db *fence.Database, database string) error {
+	list, err := db.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -255,38 +256,38 @@ func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (er
 		return err
 	}
 	aim := hosts.Aim{At: o.at, Notes: t.stdout, Warnings: t.stderr, Out: t.stdout}
-	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
-		if err := confirmAbove(ctx, st, o); err != nil {
+	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, db *fence.Database, out io.Writer) error {
+		if err := confirmAbove(ctx, db, o); err != nil {
 			return err
 		}
 		if o.restored && !o.yes {
-			if err := confirmRestored(ctx, t, st, o.database); err != nil {
+			if err := confirmRestored(ctx, t, db, o.database); err != nil {
 				return err
 			}
 		}
-		done, err := leases.BumpGeneration(ctx, o.database, st)
+		done, err := leases.BumpGeneration(ctx, o.database, db)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(out, done)
-		return raise(ctx, out, st, cfg, o)
+		return raise(ctx, out, db, cfg, o)
 	})
 }
 
 // raise raises the epochs of a database if that is requested.
-func raise(ctx context.Context, out io.Writer, st *store.Store, cfg config.Config, o bumpOptions) error {
+func raise(ctx context.Context, out io.Writer, db *fence.Database, cfg config.Config, o bumpOptions) error {
 	if o.above == 0 && !o.restored {
 		fmt.Fprintf(out, "database %s: epochs are unchanged (--above or --restored raise them)\n", o.database)
 		return nil
 	}
 	by := (&orderOptions{reason: "generation bump"}).orderer()
-	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above), by)
+	raised, err := operator.New(db).RaiseEpochs(ctx, fencing.Epoch(o.above), by)
 	for _, resource := range slices.Sorted(maps.Keys(raised)) {
 		if r := raised[resource]; r.Raised {
 			fmt.Fprintf(out, "database %s: resource %s is now at epoch %d, which nobody holds\n", o.database, resource, r.Epoch)
 			if r.Worker != "" {
 				order := fencing.Order{Resource: resource, Worker: r.Worker, Epoch: r.Epoch}
-				sayLost(ctx, out, st, o.database, &order, func(worker string) { sayDiscarded(out, cfg, o.database, resource, worker) })
+				sayLost(ctx, out, db, o.database, &order, func(worker string) { sayDiscarded(out, cfg, o.database, resource, worker) })
 			}
 		} else {
 			fmt.Fprintf(out, "database %s: resource %s stays at epoch %d, which is above %d already\n", o.database, resource, r.Epoch, o.above)

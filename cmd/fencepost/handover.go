@@ -11,8 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/handover"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/operator"
 	"github.com/fencepost/fencepost/internal/table"
 )
 
@@ -74,11 +75,11 @@ func runHandover(ctx context.Context, t terminal, args []string) error {
 			return usagef("--for is %s: use at most %s, because nobody else may lead meanwhile", *length, handoverLongest)
 		}
 	}
-	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, db *fence.Database, database string) error {
 		if o.cfg != nil && o.cfg.Resources[resource].Election == "token" {
 			return fmt.Errorf("resource %s was not handed over: the application elects its leader (resources.<name>.election is token). Let the application's own elector choose the worker: whoever brings the highest token leads", table.Dash(resource))
 		}
-		order, err := st.Handover(ctx, resource, *to, d, o.orderer())
+		order, err := operator.New(db).Handover(ctx, resource, *to, d, o.orderer())
 		if err != nil {
 			return err
 		}
@@ -89,7 +90,7 @@ func runHandover(ctx context.Context, t terminal, args []string) error {
 		}
 		waiting, cancel := context.WithTimeoutCause(ctx, *timeout, errNotYet)
 		defer cancel()
-		h := handingOver{t: t, st: st, database: database, order: order}
+		h := handingOver{t: t, db: db, database: database, order: order}
 		err = h.await(waiting)
 		if errors.Is(context.Cause(waiting), errNotYet) && err != nil {
 			return h.unknown(*timeout)
@@ -110,7 +111,7 @@ var errNotYet = errors.New("it has not been handed over yet")
 // handingOver is a hand-over whose outcome is awaited.
 type handingOver struct {
 	t        terminal
-	st       *store.Store
+	db       *fence.Database
 	database string
 	order    *fencing.Order
 	state    handover.State // as last seen
@@ -157,7 +158,7 @@ func (h *handingOver) await(ctx context.Context) error {
 // look reads how far the hand-over has come. While the database cannot be reached, which does not end
 // the hand-over, it returns no error and unseen says why.
 func (h *handingOver) look(ctx context.Context, settled bool) error {
-	state, err := handover.Look(ctx, h.st.Pool(), h.order.Resource, settled)
+	state, err := handover.Look(ctx, h.db.Pool(), h.order.Resource, settled)
 	var refused *pgconn.PgError
 	switch {
 	case err != nil && ctx.Err() != nil:

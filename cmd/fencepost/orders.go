@@ -19,6 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
+	"github.com/fencepost/fencepost/fencing/operator"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/service/hosts"
@@ -130,26 +132,26 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 		return usagef("--dsn and --at are mutually exclusive")
 	}
 	if o.dsn != "" {
-		st, database, err := openDSN(ctx, o.dsn, aim.Notes)
+		db, database, err := openDSN(ctx, o.dsn, aim.Notes)
 		if err != nil {
 			return err
 		}
-		defer st.Close()
-		return do(ctx, t, st, table.Dash(database))
+		defer db.Close()
+		return do(ctx, t, db, table.Dash(database))
 	}
 	cfg, err := loadConfig(o.config, t.environ())
 	if err != nil {
 		return err
 	}
 	o.cfg = &cfg
-	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
+	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, db *fence.Database, out io.Writer) error {
 		t.stdout = out
-		return do(ctx, t, st, table.Dash(o.database))
+		return do(ctx, t, db, table.Dash(o.database))
 	})
 }
 
 // openDSN opens the fence of the database that a DSN names. What is waited for is written to notes.
-func openDSN(ctx context.Context, dsn string, notes io.Writer) (*store.Store, string, error) {
+func openDSN(ctx context.Context, dsn string, notes io.Writer) (*fence.Database, string, error) {
 	cfg, err := parseDSN(dsn)
 	if err != nil {
 		return nil, "", err
@@ -165,11 +167,13 @@ func openDSN(ctx context.Context, dsn string, notes io.Writer) (*store.Store, st
 	if strings.HasPrefix(cfg.Host, "/") { // a directory, with the server's Unix socket
 		address = fmt.Sprintf("%s/.s.PGSQL.%d", cfg.Host, cfg.Port)
 	}
-	st, err := store.Open(ctx, store.Config{
-		Address: address, Database: cfg.Database, User: cfg.User, Password: cfg.Password,
-		TLS: security, SchemaVersion: migrations.Needed, Blocked: hosts.Waiting(notes),
+	db, err := fence.Open(ctx, fence.Config{
+		Config: store.Config{
+			Address: address, Database: cfg.Database, User: cfg.User, Password: cfg.Password, TLS: security, SchemaVersion: migrations.Needed,
+		},
+		Blocked: hosts.Waiting(notes),
 	})
-	return st, cfg.Database, err
+	return db, cfg.Database, err
 }
 
 // negotiated connects as a DSN says, and returns the TLS that was used, nil for none: with
@@ -191,7 +195,7 @@ func negotiated(ctx context.Context, cfg *pgx.ConnConfig) (*tls.Config, error) {
 }
 
 // orderer says who gives the order.
-func (o *orderOptions) orderer() store.Orderer {
+func (o *orderOptions) orderer() operator.Orderer {
 	by := o.by
 	if by == "" {
 		name, host := "unknown", "unknown"
@@ -203,11 +207,11 @@ func (o *orderOptions) orderer() store.Orderer {
 		}
 		by = name + "@" + host
 	}
-	return store.Orderer{AskedBy: by, Reason: o.reason}
+	return operator.Orderer{AskedBy: by, Reason: o.reason}
 }
 
 // orderFunc does the work of a command at a database.
-type orderFunc func(ctx context.Context, t terminal, st *store.Store, database string) error
+type orderFunc func(ctx context.Context, t terminal, db *fence.Database, database string) error
 
 // give opens the database to change something, and calls do.
 func (o *orderOptions) give(ctx context.Context, t terminal, do orderFunc) error {
@@ -224,7 +228,7 @@ func (o *orderOptions) run(ctx context.Context, aim hosts.Aim, t terminal, do or
 	if errors.As(err, &refusal) {
 		return fmt.Errorf("%s. %s", refusal.Message, refusal.Hint)
 	}
-	if errors.Is(err, store.ErrNoResource) {
+	if errors.Is(err, fence.ErrNoResource) {
 		return fmt.Errorf("%w: fencepost resource list shows all resources; one begins when a worker first connects for it", err)
 	}
 	return err
@@ -246,9 +250,9 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 			return err
 		}
 	}
-	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, db *fence.Database, database string) error {
 		o.sayGrace(t, database)
-		order, err := st.Evict(ctx, resource, *worker, d, o.orderer())
+		order, err := operator.New(db).Evict(ctx, resource, *worker, d, o.orderer())
 		if err != nil {
 			return err
 		}
@@ -263,7 +267,7 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 		}
 		switch {
 		case sayEvicted(t, database, order):
-			o.sayLost(ctx, t, st, database, order)
+			o.sayLost(ctx, t, db, database, order)
 		case order.Epoch != 0: // the ledger does not say any more whose token it was
 			fmt.Fprintf(t.stdout, "database %s: the token in force does not lead resource %s any more: nobody holds epoch %d\n", database, table.Dash(resource), order.Epoch)
 		}
@@ -279,7 +283,7 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 func (o *orderOptions) sayGrace(t terminal, database string) {
 	if o.cfg == nil {
 		fmt.Fprintf(t.stdout, "database %s: running transactions of the leader are ended after %s, whatever lease.grace says, which is not read with --dsn\n",
-			database, store.DefaultGrace)
+			database, fence.DefaultGrace)
 	}
 }
 
@@ -306,17 +310,17 @@ func sayEvicted(t terminal, database string, order *fencing.Order) bool {
 }
 
 // sayLost says what becomes of the writes of all workers that have lost the lead by an order.
-func (o *orderOptions) sayLost(ctx context.Context, t terminal, st *store.Store, database string, order *fencing.Order) {
-	sayLost(ctx, t.stdout, st, database, order, func(worker string) { o.sayStale(t, database, order.Resource, worker) })
+func (o *orderOptions) sayLost(ctx context.Context, t terminal, db *fence.Database, database string, order *fencing.Order) {
+	sayLost(ctx, t.stdout, db, database, order, func(worker string) { o.sayStale(t, database, order.Resource, worker) })
 }
 
 // sayLost calls stale for each worker that has lost the lead by an order, and says which of them led by the same token as
 // the one that the order names. The order is given, so a failure to find that out is no error of the command.
-func sayLost(ctx context.Context, out io.Writer, st *store.Store, database string, order *fencing.Order, stale func(worker string)) {
+func sayLost(ctx context.Context, out io.Writer, db *fence.Database, database string, order *fencing.Order, stale func(worker string)) {
 	stale(order.Worker)
 	asking, cancel := context.WithTimeout(ctx, sharersTimeout)
 	defer cancel()
-	others, err := st.Sharers(asking, order)
+	others, err := operator.New(db).Sharers(asking, order)
 	if err != nil {
 		fmt.Fprintf(out, "database %s: it is not known whether other workers led resource %s by the same token, and do not lead it any more either, because the table fencepost.bearers cannot be read: %v\n",
 			database, table.Dash(order.Resource), err)
@@ -346,18 +350,18 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, db *fence.Database, database string) error {
 		o.sayGrace(t, database)
-		order, err := st.Pause(ctx, resource, o.orderer())
-		if errors.Is(err, store.ErrNoResource) && !*isNew {
+		order, err := operator.New(db).Pause(ctx, resource, o.orderer())
+		if errors.Is(err, fence.ErrNoResource) && !*isNew {
 			return fmt.Errorf("%w: no worker has used it yet (fencepost resource list shows those that were; --new makes it, and pauses it before its first worker)", err)
 		}
-		if errors.Is(err, store.ErrNoResource) && fencing.ValidName(resource) {
-			if _, err := st.Fence(ctx, resource); err != nil { // which makes it
+		if errors.Is(err, fence.ErrNoResource) && fencing.ValidName(resource) {
+			if _, err := db.Fence(ctx, resource); err != nil { // which makes it
 				return err
 			}
 			fmt.Fprintf(t.stdout, "database %s: resource %s is new: no worker has connected for it yet\n", database, table.Dash(resource))
-			order, err = st.Pause(ctx, resource, o.orderer())
+			order, err = operator.New(db).Pause(ctx, resource, o.orderer())
 		}
 		if err != nil {
 			return err
@@ -368,7 +372,7 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 			return nil
 		}
 		if sayEvicted(t, database, order) {
-			o.sayLost(ctx, t, st, database, order)
+			o.sayLost(ctx, t, db, database, order)
 		}
 		fmt.Fprintf(t.stdout, "database %s: resource %s is paused: nobody leads it until fencepost resume\n", database, table.Dash(resource))
 		return nil
@@ -384,8 +388,8 @@ func runResume(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
-		order, err := st.Resume(ctx, resource, *worker, o.orderer())
+	return o.give(ctx, t, func(ctx context.Context, t terminal, db *fence.Database, database string) error {
+		order, err := operator.New(db).Resume(ctx, resource, *worker, o.orderer())
 		subject := "resource " + table.Dash(resource)
 		was, is := "is not paused", "is not paused any more"
 		if *worker != "" {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/raft"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/electors"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -51,14 +51,14 @@ type testService struct {
 	databases, closed atomic.Int32
 }
 
-func (s *testService) Database(name string, st *store.Store) (election.Provider, error) {
+func (s *testService) Database(name string, fences *fence.Database) (election.Provider, error) {
 	s.databases.Add(1)
-	return s.Service.Database(name, st)
+	return s.Service.Database(name, fences)
 }
 
 func (s *testService) Healthy() error { return errors.New("the test service is away") }
 
-func (s *testService) BumpGeneration(context.Context, string, *store.Store) (string, error) {
+func (s *testService) BumpGeneration(context.Context, string, *fence.Database) (string, error) {
 	return "test: started a new generation", nil
 }
 

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
+	"github.com/fencepost/fencepost/fencing/operator"
 	"github.com/fencepost/fencepost/internal/service/hosts"
 	"github.com/fencepost/fencepost/internal/table"
 )
@@ -68,8 +69,8 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 			return err
 		}
 		return o.run(ctx, hosts.Aim{At: o.at, Reads: true, Notes: t.stderr, Warnings: t.stderr, Out: t.stdout}, t,
-			func(ctx context.Context, t terminal, st *store.Store, _ string) error {
-				return listResources(ctx, t, st)
+			func(ctx context.Context, t terminal, db *fence.Database, _ string) error {
+				return listResources(ctx, t, db)
 			})
 	}
 	o.flags(fs, t)
@@ -85,11 +86,11 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 	if verb == "" {
 		return usagef("no action given: use resource list or resource rm")
 	}
-	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, db *fence.Database, database string) error {
 		o.sayGrace(t, database)
-		order, err := st.Remove(ctx, resource, *force, o.orderer())
+		order, err := operator.New(db).Remove(ctx, resource, *force, o.orderer())
 		switch {
-		case errors.Is(err, store.ErrNoResource), err == nil && order == nil:
+		case errors.Is(err, fence.ErrNoResource), err == nil && order == nil:
 			fmt.Fprintf(t.stdout, "database %s: there is no resource %s: nothing changed\n", database, table.Dash(resource))
 			return nil
 		case err != nil:
@@ -101,12 +102,12 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 	})
 }
 
-func listResources(ctx context.Context, t terminal, st *store.Store) error {
-	list, err := st.Status(ctx)
+func listResources(ctx context.Context, t terminal, db *fence.Database) error {
+	list, err := db.Status(ctx)
 	if err != nil {
 		return err
 	}
-	bars, err := st.Bars(ctx)
+	bars, err := operator.New(db).Bars(ctx)
 	if err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func listResources(ctx context.Context, t terminal, st *store.Store) error {
 }
 
 // barsText says which orders of a resource are in force.
-func barsText(bars []store.Bar) string {
+func barsText(bars []operator.Bar) string {
 	var texts []string
 	for _, b := range bars {
 		text := fmt.Sprintf("paused since %s by %s", b.AskedAt.Local().Format(time.DateTime), table.Dash(b.AskedBy))
@@ -149,8 +150,8 @@ func runOrders(ctx context.Context, t terminal, args []string) error {
 		return err
 	}
 	return o.run(ctx, hosts.Aim{At: o.at, Reads: true, Notes: t.stderr, Warnings: t.stderr, Out: t.stdout}, t,
-		func(ctx context.Context, t terminal, st *store.Store, database string) error {
-			all, err := st.Orders(ctx, 0)
+		func(ctx context.Context, t terminal, db *fence.Database, database string) error {
+			all, err := operator.New(db).Orders(ctx, 0)
 			if err != nil {
 				return err
 			}
@@ -205,8 +206,8 @@ func runLedger(ctx context.Context, t terminal, args []string) error {
 	if kept < leastKept {
 		return usagef("--keep is %q: keep grants for at least a day", *keep)
 	}
-	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
-		deleted, err := st.Prune(ctx, kept, o.orderer())
+	return o.give(ctx, t, func(ctx context.Context, t terminal, db *fence.Database, database string) error {
+		deleted, err := operator.New(db).Prune(ctx, kept, o.orderer())
 		if err != nil {
 			return err
 		}

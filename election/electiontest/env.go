@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -144,14 +145,14 @@ func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy 
 }
 
 func (w *testEnv) backend(ctx context.Context, db string, p *proxy) (election.Backend, error) {
-	st, err := store.Open(ctx, store.Config{
-		Address: w.server.Addr(), Database: db, User: pgtest.Control, Grace: 100 * time.Millisecond, PresenceID: rand.Text(),
+	fences, err := fence.Open(ctx, fence.Config{
+		Config: store.Config{Address: w.server.Addr(), Database: db, User: pgtest.Control, PresenceID: rand.Text()}, Grace: 100 * time.Millisecond,
 	})
 	if err != nil {
 		return election.Backend{}, err
 	}
 	p.mu.Lock()
-	p.stores = append(p.stores, st)
+	p.stores = append(p.stores, fences.Store)
 	p.mu.Unlock()
 	provider := p.provider
 	var bearers election.TokenProvider
@@ -159,10 +160,10 @@ func (w *testEnv) backend(ctx context.Context, db string, p *proxy) (election.Ba
 		bearers = faultyBearers{provider, of}
 	}
 	return election.Backend{
-		Provider: provider, Tokens: bearers, Presence: st,
-		Close: st.Close,
+		Provider: provider, Tokens: bearers, Presence: fences,
+		Close: fences.Close,
 		Fence: func(ctx context.Context, name string) (election.Fence, error) {
-			f, err := st.Fence(ctx, name)
+			f, err := fences.Fence(ctx, name)
 			if err != nil {
 				return nil, err
 			}
@@ -247,7 +248,7 @@ func (g *gate) loseNext() {
 }
 
 type gatedFence struct {
-	*store.Fence
+	*fence.Fence
 	gate *gate
 }
 

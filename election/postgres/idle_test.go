@@ -21,7 +21,9 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/handover"
+	"github.com/fencepost/fencepost/fencing/operator"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -52,19 +54,20 @@ func elections(t testing.TB, server *pgtest.Server, ttl time.Duration, wrap func
 func itself(p *postgres.Provider) election.Provider { return p }
 
 func backend(ctx context.Context, server *pgtest.Server, db string, wrap func(*postgres.Provider) election.Provider) (election.Backend, error) {
-	st, err := store.Open(ctx, store.Config{Address: server.Addr(), Database: db, User: pgtest.Control, PresenceID: rand.Text()[:16]})
+	fences, err := fence.Open(ctx, fence.Config{Config: store.Config{Address: server.Addr(), Database: db, User: pgtest.Control, PresenceID: rand.Text()[:16]}})
 	if err != nil {
 		return election.Backend{}, err
 	}
-	provider, err := postgres.New(postgres.Config{Pool: st.Pool()})
+	provider, err := postgres.New(postgres.Config{Pool: fences.Pool()})
 	if err != nil {
-		st.Close()
+		fences.Close()
 		return election.Backend{}, err
 	}
+	orders := operator.New(fences)
 	return election.Backend{
-		Fence:    func(ctx context.Context, name string) (election.Fence, error) { return st.Fence(ctx, name) },
-		Provider: wrap(provider), Catalog: st, Orders: st.Orders, InForce: st.InForce, Fences: st.Fences,
-		Handovers: handover.New(st.Pool(), "proxy"), Presence: st, CloseIdle: st.CloseIdle, Close: st.Close,
+		Fence:    func(ctx context.Context, name string) (election.Fence, error) { return fences.Fence(ctx, name) },
+		Provider: wrap(provider), Catalog: fences, Orders: orders.Orders, InForce: orders.InForce, Fences: fences.Fences,
+		Handovers: handover.New(fences.Pool(), "proxy"), Presence: fences, CloseIdle: fences.CloseIdle, Close: fences.Close,
 	}, nil
 }
 

@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/handover"
+	"github.com/fencepost/fencepost/fencing/operator"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -23,15 +25,15 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const resource = "billing"
 
-var operator = store.Orderer{AskedBy: "ops@host", Reason: "drill"}
+var ops = operator.Orderer{AskedBy: "ops@host", Reason: "drill"}
 
 // database is one database with a fence, as one proxy sees it.
 type database struct {
 	*testing.T
 	server *pgtest.Server
 	db     string
-	store  *store.Store
-	fence  *store.Fence
+	fences *fence.Database
+	fence  *fence.Fence
 	index  int64 // of the last award
 }
 
@@ -39,10 +41,10 @@ func newDatabase(t *testing.T) *database {
 	t.Helper()
 	d := &database{T: t, server: pgtest.Shared(t)}
 	d.db = d.server.Database(t)
-	d.store = fixture.OpenStore(t, store.Config{Address: d.server.Addr(), Database: d.db, User: pgtest.Control,
+	d.fences = fixture.OpenStore(t, fence.Config{Config: store.Config{Address: d.server.Addr(), Database: d.db, User: pgtest.Control},
 		Grace: 100 * time.Millisecond, Patience: 10 * time.Second})
-	t.Cleanup(d.store.Close)
-	d.fence = fixture.Fence(t, d.store, resource)
+	t.Cleanup(d.fences.Close)
+	d.fence = fixture.Fence(t, d.fences, resource)
 	if err := d.fence.Number(t.Context(), "test", "life"); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,7 @@ func (d *database) lead(worker string) fencing.Epoch {
 // proxy returns the table of another proxy, through which these workers campaign.
 func (d *database) proxy(name string, workers ...string) *handover.Table {
 	d.Helper()
-	p := handover.New(d.store.Pool(), name)
+	p := handover.New(d.fences.Pool(), name)
 	d.record(p, candidates(workers...)...)
 	return p
 }
@@ -107,7 +109,7 @@ func (d *database) mustWait(want ...string) {
 // offer hands the resource over for so long, which must be possible.
 func (d *database) offer(worker string, length time.Duration) *fencing.Order {
 	d.Helper()
-	order, err := d.store.Handover(d.Context(), resource, worker, length, operator)
+	order, err := operator.New(d.fences).Handover(d.Context(), resource, worker, length, ops)
 	if err != nil || order == nil {
 		d.Fatalf("hand over to %s: order %v, %v", worker, order, err)
 	}
@@ -117,7 +119,7 @@ func (d *database) offer(worker string, length time.Duration) *fencing.Order {
 // refused fails the test unless an order was refused with these words.
 func (d *database) refused(worker string, says ...string) {
 	d.Helper()
-	order, err := d.store.Handover(d.Context(), resource, worker, time.Minute, operator)
+	order, err := operator.New(d.fences).Handover(d.Context(), resource, worker, time.Minute, ops)
 	var r *fencing.Refusal
 	if order != nil || !errors.As(err, &r) || r.SQLState != fencing.StateNotHandedOver {
 		d.Fatalf("hand over to %s: order %v, %v", worker, order, err)
@@ -148,7 +150,7 @@ func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
 	d.lead("a")
 	p := d.proxy("p", "a", "b", "c")
 	order := d.offer("b", time.Hour)
-	if order.Kind != "handover" || order.Worker != "b" || order.AskedBy != operator.AskedBy || order.Epoch != 0 {
+	if order.Kind != "handover" || order.Worker != "b" || order.AskedBy != ops.AskedBy || order.Epoch != 0 {
 		t.Errorf("the order is %+v", order)
 	}
 	b := d.barred("c")
@@ -172,7 +174,7 @@ func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
 	var left time.Duration
 	deadline := time.Now().Add(time.Minute)
 	for {
-		s, err := handover.Look(t.Context(), d.store.Pool(), resource, true)
+		s, err := handover.Look(t.Context(), d.fences.Pool(), resource, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,14 +198,14 @@ func TestAHandoverIsRefusedAtOnce(t *testing.T) {
 	d.record(p, append(candidates("a", "b", "c"), fencing.Candidate{Resource: resource, Worker: "s", Incarnation: "of-s", Silent: true, State: fencing.CandidateIdle})...)
 	d.refused("d", `worker "d" does not campaign`, `These could lead: "b", "c".`)
 	d.refused("s", `worker "s" campaigns, but it is silent`, `"b", "c"`)
-	if order, err := d.store.Handover(t.Context(), resource, "a", 0, operator); order != nil || err != nil {
+	if order, err := operator.New(d.fences).Handover(t.Context(), resource, "a", 0, ops); order != nil || err != nil {
 		t.Errorf("to the leader: %v, %v", order, err)
 	}
-	if _, err := d.store.Evict(t.Context(), resource, "b", time.Hour, operator); err != nil {
+	if _, err := operator.New(d.fences).Evict(t.Context(), resource, "b", time.Hour, ops); err != nil {
 		t.Fatal(err)
 	}
 	d.refused("b", "it may not campaign until", "resume")
-	if _, err := d.store.Resume(t.Context(), resource, "b", operator); err != nil {
+	if _, err := operator.New(d.fences).Resume(t.Context(), resource, "b", ops); err != nil {
 		t.Fatal(err)
 	}
 	first := d.offer("b", time.Hour)
@@ -211,13 +213,13 @@ func TestAHandoverIsRefusedAtOnce(t *testing.T) {
 		t.Errorf("the same hand-over again is order %d, and was %d", again.ID, first.ID)
 	}
 	d.refused("c", `it is being handed over to worker "b" until`)
-	if _, err := d.store.Pause(t.Context(), resource, operator); err != nil {
+	if _, err := operator.New(d.fences).Pause(t.Context(), resource, ops); err != nil {
 		t.Fatal(err)
 	}
 	d.refused("c", "paused the resource")
 	d.server.Exec(t, pgtest.Control, d.db, "DELETE FROM fencepost.bars", "UPDATE fencepost.fence SET source = 'token'")
 	d.refused("c", "the application elects its leader")
-	if _, err := d.store.Handover(t.Context(), "none", "c", 0, operator); !errors.Is(err, store.ErrNoResource) {
+	if _, err := operator.New(d.fences).Handover(t.Context(), "none", "c", 0, ops); !errors.Is(err, fence.ErrNoResource) {
 		t.Errorf("no such resource: %v", err)
 	}
 }
@@ -237,7 +239,7 @@ func TestOneOfTwoOperatorsHandsOver(t *testing.T) {
 	for i, name := range names {
 		all.Go(func() error {
 			var err error
-			given[i], err = d.store.Handover(t.Context(), resource, name, time.Hour, operator)
+			given[i], err = operator.New(d.fences).Handover(t.Context(), resource, name, time.Hour, ops)
 			var r *fencing.Refusal
 			if errors.As(err, &r) && strings.Contains(r.Message, "it is being handed over to worker") {
 				return nil
@@ -249,7 +251,7 @@ func TestOneOfTwoOperatorsHandsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	given = slices.DeleteFunc(given, func(o *fencing.Order) bool { return o == nil })
-	offers, err := handover.New(d.store.Pool(), "q").Offers(t.Context())
+	offers, err := handover.New(d.fences.Pool(), "q").Offers(t.Context())
 	if err != nil || len(given) != 1 || len(offers) != 1 || offers[0].Order != given[0].ID || offers[0].Worker != given[0].Worker {
 		t.Errorf("given were %+v, and in force are %+v (%v)", given, offers, err)
 	}
@@ -262,21 +264,27 @@ func TestOtherOrdersEndAnOffer(t *testing.T) {
 	d.lead("a")
 	d.proxy("p", "a", "b", "c")
 	d.offer("b", time.Hour)
-	if _, err := d.store.Evict(t.Context(), resource, "", 0, operator); err != nil {
+	if _, err := operator.New(d.fences).Evict(t.Context(), resource, "", 0, ops); err != nil {
 		t.Fatal(err)
 	}
 	if epoch := d.lead("c"); epoch != 3 {
 		t.Errorf("epoch %d", epoch)
 	}
 
-	if _, err := d.store.Evict(t.Context(), resource, "", 0, operator); err != nil {
+	if _, err := operator.New(d.fences).Evict(t.Context(), resource, "", 0, ops); err != nil {
 		t.Fatal(err)
 	}
 	d.offer("b", time.Hour) // while no one leads, so that an order makes no epoch
 	d.barred("c")
 	for _, order := range []func(context.Context, string) error{
-		func(ctx context.Context, r string) error { _, err := d.store.Pause(ctx, r, operator); return err },
-		func(ctx context.Context, r string) error { _, err := d.store.Resume(ctx, r, "", operator); return err },
+		func(ctx context.Context, r string) error {
+			_, err := operator.New(d.fences).Pause(ctx, r, ops)
+			return err
+		},
+		func(ctx context.Context, r string) error {
+			_, err := operator.New(d.fences).Resume(ctx, r, "", ops)
+			return err
+		},
 	} {
 		if err := order(t.Context(), resource); err != nil {
 			t.Fatal(err)
@@ -293,7 +301,7 @@ func TestALeaderThatIsGoneDoesNotLead(t *testing.T) {
 	d := newDatabase(t)
 	d.lead("a")
 	p := d.proxy("p", "a", "b")
-	if order, err := d.store.Handover(t.Context(), resource, "a", time.Minute, operator); order != nil || err != nil {
+	if order, err := operator.New(d.fences).Handover(t.Context(), resource, "a", time.Minute, ops); order != nil || err != nil {
 		t.Errorf("to the leader: order %v, %v", order, err)
 	}
 	d.record(p, fencing.Candidate{Resource: resource, Worker: "a", Incarnation: "of-a", Silent: true, State: fencing.CandidateIdle}, candidates("b")[0])
@@ -434,11 +442,11 @@ func TestTheGapIsThatOfTheServersClock(t *testing.T) {
 	if err := errors.Join(p.Stopped(t.Context(), order.ID, time.Now().Add(-2*time.Second)), p.Stopped(t.Context(), order.ID, time.Now()), p.Taken(t.Context(), order.ID, time.Now())); err != nil {
 		t.Fatal(err)
 	}
-	s, err := handover.Look(context.Background(), d.store.Pool(), resource, false)
+	s, err := handover.Look(context.Background(), d.fences.Pool(), resource, false)
 	if err != nil || s.Order != order.ID || s.Former != "a" || s.From != 1 || s.Gap() < 2*time.Second || s.Gap() > time.Minute {
 		t.Errorf("%+v, gap %v, %v", s, s.Gap(), err)
 	}
-	if _, err := handover.Look(t.Context(), d.store.Pool(), "none", false); !errors.Is(err, pgx.ErrNoRows) {
+	if _, err := handover.Look(t.Context(), d.fences.Pool(), "none", false); !errors.Is(err, pgx.ErrNoRows) {
 		t.Errorf("no such resource: %v", err)
 	}
 }
@@ -452,9 +460,9 @@ func TestANoteThatWaitsForAConnectionHasTheTimeOfWhatItNotes(t *testing.T) {
 	order := d.offer("b", time.Hour)
 	const wait = 200 * time.Millisecond
 	stopped, noted := time.Now(), make(chan error, 1)
-	held := d.store.Pool().AcquireAllIdle(t.Context())
-	for d.store.Pool().Stat().AcquiredConns() < d.store.Pool().Config().MaxConns {
-		c, err := d.store.Pool().Acquire(t.Context())
+	held := d.fences.Pool().AcquireAllIdle(t.Context())
+	for d.fences.Pool().Stat().AcquiredConns() < d.fences.Pool().Config().MaxConns {
+		c, err := d.fences.Pool().Acquire(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -468,7 +476,7 @@ func TestANoteThatWaitsForAConnectionHasTheTimeOfWhatItNotes(t *testing.T) {
 	if err := errors.Join(<-noted, p.Taken(t.Context(), order.ID, time.Now())); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := handover.Look(t.Context(), d.store.Pool(), resource, false); err != nil || s.Gap() < wait {
+	if s, err := handover.Look(t.Context(), d.fences.Pool(), resource, false); err != nil || s.Gap() < wait {
 		t.Errorf("the gap is %v (%v), want at least %v", s.Gap(), err, wait)
 	}
 }

@@ -1,82 +1,12 @@
-// Package store implements the fence of one database over the control connection: it
-// registers resources and backends, and grants epochs.
+// Package store is the access of the control role to a database: it opens connections, examines the schema fencepost, looks
+// at databases and servers, and says what is wrong with them and what to do about it. What is done with the fences there is
+// in packages fence and operator.
 //
-// # The registry
+// All connections pin every setting that a default of the role or the database could change. Each begins by making sure that
+// the server is Postgres itself, and that the schema belongs to the control role. Pooled ones close after 10 to 25 seconds
+// without use. When one has turned out to be dead, all pools of its Store are emptied.
 //
-// fencepost.running has the backends that may write, each under an epoch. RegisterBackend adds
-// one by a statement that commits by itself: it locks the fence's row FOR KEY SHARE, compares
-// the epochs, and inserts. Backends that come together share a statement (registry.go). If there is
-// no answer, the backend does not count as registered, and its entry is left: a grant then ends the
-// backend. Each entry has a random number, and UnregisterBackend deletes the entry of that number
-// and no other. It is for sessions at rest that discard from then on, or bring another
-// token; all other entries are deleted by the next grant, or by a sweep of backends that are gone. Unregistered says which entries are missing.
-//
-// # Grants
-//
-// fencepost.grant first locks the fence's row FOR NO KEY UPDATE and decides; an award that is refused makes
-// no one wait. Then it locks the row FOR UPDATE, for which it waits until the registrations that are
-// under way and the transactions that write under fencepost.claim have ended. Meanwhile a watch on
-// another connection terminates those that outlast the grace. When it has the lock, it drains the
-// registry (fencepost.drain): it says that it waits (drains.go notifies this proxy and the others, which
-// end sessions at rest), ends what is idle 250 ms later and what works after the grace, and returns
-// when all of them are gone. If it may not end one of them, it ends none. What the control role cannot terminate (a superuser's
-// backend, a prepared transaction) is reported at once, to the log and to
-// Config.Blocked. If it is still there when the grace has passed, or if a terminated
-// backend does not go away (a frozen process), the watch cancels the grant, so that the
-// registrations do not queue up after it. The error is then a GrantBlockedError that
-// names the obstacles.
-//
-// When Grant returns nil, the new epoch is on disk (and on the synchronous standbys),
-// and no backend that was registered under a lower epoch is left, so that none of its
-// transactions commits any more. When it
-// returns an error other than a refusal, the epoch may or may not have been recorded:
-// asking again with the same award settles that, and returns the same epoch.
-//
-// A grant whose wait for the synchronous standbys was cancelled can be read on the primary, and is
-// lost in a failover to one of them. So Record says whether the grant that it returns is known to be
-// confirmed: because this Store was granted it, or because the Store has read it again in a
-// transaction of its own that wrote to the write-ahead log, and whose commit the standbys have
-// confirmed. Without synchronous standbys, every grant counts as confirmed, and nothing is written.
-//
-// # Recovery by an operator
-//
-// Two things can go back in time. If the database was restored from an older state, its
-// epochs are lower than those that were granted. (A database that was dropped and
-// recreated is another one: the schema gives each an identity, see fencing.ErrReplaced.) Proxies that saw the higher ones are
-// refused (ZF004) until RaiseEpochs puts every resource above them, under an epoch that
-// no one holds. If the lease service was restored or rebuilt, or replaced by another
-// one, its awards look older than the recorded ones (ZF006) until it has a new instance
-// id. A new id is numbered as a new generation when it is first seen, before anyone
-// asks for a lease under it. A grant under an id without a number is refused (ZF007),
-// so that no award of an older generation can pass for a newer one. `fencepost generation bump`
-// gives the lease service a new id, and calls RaiseEpochs.
-//
-// # Orders
-//
-// Evict, Pause, Resume, Handover, Remove and Prune are orders of an operator. An order that takes
-// the lead from a worker records an epoch that no one holds, and waits for transactions
-// and registered backends exactly like a grant. A bar, which keeps a worker or everyone
-// from being granted an epoch, is set and read under the lock of the fence row. Its
-// refusal (ZF008) reaches callers of Grant as a *fencing.Barred. So does that of an offer, which
-// Handover makes to one worker: no one else is granted an epoch while it lasts. Remove deletes the fence's
-// row, so that every registration against it fails from then on; a fence that is
-// recreated has another id, and begins at a floor above the epochs of all removed ones. Each
-// order is kept in fencepost.orders, and the proxies ask for new ones (Orders).
-//
-// # Connections
-//
-// There are two pools per database, with at most 22 connections in total. All connect
-// as the control role and pin every setting that a default of the role or the database
-// could change. Connections close after 10 to 25 seconds without use. The pool that Pool
-// returns (8) never waits for a fence's lock, so lease renewals that use it cannot
-// starve because of a grant; at most one of its connections waits for a synchronous
-// standby, for at most 5 s at a time (see durable.go). The other pool is for what follows.
-// Statements that read a fence or enter the registry (4)
-// wait for its lock for 20 ms at a time, and hold no connection in between.
-//
-// Grants have 8 connections. While no more than 8 resources are being taken over, each
-// grant waits in the server until it returns. If there are more, a grant that
-// has waited for 100 ms gives its turn to the next one, and waits for another turn.
-// Its grace keeps running meanwhile. The remaining two
-// connections poll for all grants and terminate backends.
+// Open examines a database once, Examine does it again, and Probe, LogIn, Databases and Look do so on a connection of their
+// own. An error that an operator has to act on is an Unusable, and FaultOf says for any error what to do. A StateReader asks
+// one server for its state, by which the primary is found (package upstream).
 package store

@@ -58,17 +58,17 @@ func (s *Store) examine(ctx context.Context) error {
 		})
 	}
 	switch {
-	case codeOf(err) == codeLocked:
+	case CodeOf(err) == codeLocked:
 		return s.locked(ctx, err)
 	case err != nil:
-		return s.explain(err)
+		return s.Explain(err)
 	case version == 0 || version < s.cfg.SchemaVersion:
-		return s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but version %d is needed",
+		return s.NoFence(faults.Schema, "the schema fencepost of database %s is at version %d, but version %d is needed",
 			fencing.ASCII(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
 	}
 	for right, has := range map[string]bool{"pg_signal_backend": signals, "pg_read_all_stats": reads, "EXECUTE ON FUNCTION " + forbidden: forbidden == ""} {
 		if !has {
-			refusal := s.noFence(faults.Privilege, "the control role %s lacks %s", fencing.ASCII(s.cfg.User), right)
+			refusal := s.NoFence(faults.Privilege, "the control role %s lacks %s", fencing.ASCII(s.cfg.User), right)
 			refusal.Hint = fmt.Sprintf("Run as a superuser: GRANT %s TO %s", right, fencing.ASCII(pgx.Identifier{s.cfg.User}.Sanitize()))
 			return refusal
 		}
@@ -86,13 +86,13 @@ func (s *Store) checkOwner(ctx context.Context, q owner.Querier) error {
 	case errors.As(err, &unusable): // a new connection was needed, and begin says so
 		return unusable
 	case errors.Is(err, owner.ErrNoSchema):
-		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", fencing.ASCII(s.cfg.Database))
+		missing := s.NoFence(faults.Schema, "the schema fencepost is missing in database %s", fencing.ASCII(s.cfg.Database))
 		missing.Err = fencing.ErrNoFence
 		return missing
 	case errors.As(err, &foreign):
 		return s.foreign(foreign)
 	case err != nil:
-		return s.explain(err)
+		return s.Explain(err)
 	case !by.Usable:
 		return s.notOwner(by.Role)
 	}
@@ -103,14 +103,14 @@ func (s *Store) checkOwner(ctx context.Context, q owner.Querier) error {
 // migrations have made. What is missing need not keep workers from leading.
 func (s *Store) Examine(ctx context.Context) error {
 	err := s.examine(ctx)
-	if s.cfg.Complete == nil || err != nil && codeOf(err) != codeNoTable {
+	if s.cfg.Complete == nil || err != nil && CodeOf(err) != codeNoTable {
 		return err
 	}
 	var incomplete *Unusable
 	lookErr := s.free.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		problem, remedy, err := s.cfg.Complete(ctx, conn.Conn(), s.migrateCommand())
 		if err == nil && problem != "" {
-			incomplete = s.noFence(faults.Schema, "the schema fencepost of database %s %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(problem))
+			incomplete = s.NoFence(faults.Schema, "the schema fencepost of database %s %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(problem))
 			incomplete.Hint = fencing.ASCII(remedy)
 		}
 		return err
@@ -121,29 +121,13 @@ func (s *Store) Examine(ctx context.Context) error {
 	case err != nil: // it says more
 		return err
 	}
-	return s.explain(lookErr)
-}
-
-// enterableSQL is true if the database has what a registration calls. Without it, a worker that is granted an epoch
-// cannot write.
-const enterableSQL = `(to_regprocedure('fencepost.enter(integer,integer,text,text,bigint,text,text,bigint,bigint)') IS NOT NULL AND to_regprocedure('fencepost.holds(fencepost.fence,bigint,bigint,text)') IS NOT NULL)`
-
-// checkEnterable returns the error of a fence where no one can be registered, nil if the database has what that calls.
-func (f *Fence) checkEnterable(ctx context.Context) error {
-	var can bool
-	if err := f.store.free.QueryRow(ctx, "SELECT "+enterableSQL).Scan(&can); err != nil || can {
-		return err
-	}
-	if err := f.store.Examine(ctx); err != nil {
-		return err
-	}
-	return f.store.noFence(faults.Schema, "the schema fencepost of database %s lacks a function that every registration calls", fencing.ASCII(f.store.cfg.Database))
+	return s.Explain(lookErr)
 }
 
 // notOwner returns the error of a role that is not the control role: the schema belongs to another one. It
 // names no migration, which would not help: the role of a command is wrong, or the configured one.
 func (s *Store) notOwner(owner string) *Unusable {
-	u := s.noFence(faults.Privilege, "role %s is not the control role of database %s: the schema fencepost belongs to role %s",
+	u := s.NoFence(faults.Privilege, "role %s is not the control role of database %s: the schema fencepost belongs to role %s",
 		fencing.ASCII(s.cfg.User), fencing.ASCII(s.cfg.Database), fencing.ASCII(owner))
 	u.Hint = fmt.Sprintf("Connect as %s (control.user in Fencepost's configuration, or the role in --dsn).", fencing.ASCII(pgx.Identifier{owner}.Sanitize()))
 	return u
@@ -151,7 +135,7 @@ func (s *Store) notOwner(owner string) *Unusable {
 
 // foreign returns the error of a schema that is not Fencepost's.
 func (s *Store) foreign(err *owner.ForeignError) *Unusable {
-	u := s.noFence(faults.Schema, "database %s has a schema that is not Fencepost's: %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(err.Problem()))
+	u := s.NoFence(faults.Schema, "database %s has a schema that is not Fencepost's: %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(err.Problem()))
 	u.Hint, u.Err = fencing.ASCII(err.Remedy()), err
 	return u
 }
@@ -166,23 +150,11 @@ func (s *Store) locked(ctx context.Context, err error) error {
 		WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND c.relnamespace = to_regnamespace('fencepost') AND c.relname = ANY ($3)
 		  AND l.database = (SELECT me.datid FROM pg_stat_get_activity(pg_backend_pid()) me)`,
 		table, by, append([]string{"schema_version"}, neededTables...)).Scan(&table, &by); queryErr != nil {
-		return s.explain(queryErr)
+		return s.Explain(queryErr)
 	}
 	return &Unusable{Kind: faults.Schema, Err: err, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message:  fmt.Sprintf("the schema fencepost of database %s cannot be read: %s is locked by %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(table), fencing.ASCII(by)),
 		Hint:     "Wait until that transaction has ended, or end its backend with pg_terminate_backend. Until then no worker that connects can be granted an epoch; those that lead go on while their lease lasts.",
 	}}
-}
-
-// Known reports whether the resource already has a fence, and which other resources
-// have one, without those in except.
-func (s *Store) Known(ctx context.Context, resource string, except []string) (known bool, others []string, err error) {
-	err = s.free.QueryRow(ctx, `SELECT coalesce(bool_or(f.resource = $1), false),
-		array_agg(f.resource ORDER BY f.resource) FILTER (WHERE f.resource <> $1 AND f.resource <> ALL (coalesce($2::text[], '{}'))) FROM fencepost.fence f`,
-		resource, except).Scan(&known, &others)
-	if err != nil {
-		return false, nil, fmt.Errorf("read the resources of the database: %w", s.explain(err))
-	}
-	return known, others, nil
 }

@@ -11,11 +11,8 @@ func (r *StateReader) Age() { r.since = time.Time{} }
 // Renewing reports whether another connection is being opened.
 func (r *StateReader) Renewing() bool { return r.next != nil }
 
-// Abort closes a connection at once, and Within dials connections that last as long as a tenure.
-var (
-	Abort  = abort
-	Within = dialWithin
-)
+// Within dials connections that last as long as a tenure.
+var Within = dialWithin
 
 // Silent reports whether an error is of a server of which nothing was heard.
 var Silent = isSilent

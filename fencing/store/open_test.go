@@ -20,15 +20,33 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence/fencetest"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/upstream"
 )
 
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// open opens a database as the control role.
+func open(t *testing.T, s *pgtest.Server, db string, change ...func(*store.Config)) *store.Store {
+	t.Helper()
+	cfg := store.Config{Address: s.Addr(), Database: db, User: pgtest.Control}
+	for _, c := range change {
+		c(&cfg)
+	}
+	st, err := store.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	return st
+}
+
 func openAs(t *testing.T, s *pgtest.Server, db, user string, version int) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), fixture.Patience)
 	defer cancel()
 	st, err := store.Open(ctx, store.Config{Address: s.Addr(), Database: db, User: user, SchemaVersion: version})
 	if err == nil {
@@ -58,12 +76,12 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 			t.Errorf("%s: %v; want ZF004", c.name, err)
 			continue
 		}
-		mustContain(t, errors.New(refusal.Message), c.message)
-		mustContain(t, errors.New(refusal.Hint), c.hint)
+		fencetest.MustContain(t, errors.New(refusal.Message), c.message)
+		fencetest.MustContain(t, errors.New(refusal.Hint), c.hint)
 	}
 	s.Exec(t, pgtest.Superuser, "postgres", "CREATE ROLE maker", "GRANT maker TO "+pgtest.Control, "GRANT CREATE ON DATABASE "+empty+" TO maker")
 	s.Exec(t, pgtest.Superuser, empty, "CREATE SCHEMA fencepost AUTHORIZATION maker")
-	mustContain(t, openAs(t, s, empty, pgtest.Control, 0), "has a schema that is not Fencepost's", `belongs to role "maker"`)
+	fencetest.MustContain(t, openAs(t, s, empty, pgtest.Control, 0), "has a schema that is not Fencepost's", `belongs to role "maker"`)
 	if err := openAs(t, s, migrated, pgtest.Control, 1); err != nil {
 		t.Errorf("the control role: %v", err)
 	}
@@ -74,58 +92,15 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 		if !errors.As(err, &refusal) || refusal.SQLState != fencing.StateNoFence {
 			t.Errorf("without %s: %v; want ZF004", right, err)
 		} else {
-			mustContain(t, errors.New(refusal.Message+refusal.Hint), "lacks "+right, "GRANT "+right+` TO "fencepost"`)
+			fencetest.MustContain(t, errors.New(refusal.Message+refusal.Hint), "lacks "+right, "GRANT "+right+` TO "fencepost"`)
 		}
 		s.Exec(t, pgtest.Superuser, "postgres", "GRANT "+right+" TO "+pgtest.Control)
 	}
 	s.Exec(t, pgtest.Superuser, migrated, `DO $$ BEGIN EXECUTE (SELECT pg_catalog.string_agg(pg_catalog.format('REVOKE EXECUTE ON FUNCTION %s FROM public', p.oid::regprocedure), ';')
 		FROM pg_proc p WHERE p.proname = 'pg_logical_emit_message'); END $$`)
-	mustContain(t, openAs(t, s, migrated, pgtest.Control, 0), "lacks EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(")
-	if err := openAs(t, s, "nowhere", pgtest.Control, 0); stateOf(err) != "3D000" {
+	fencetest.MustContain(t, openAs(t, s, migrated, pgtest.Control, 0), "lacks EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(")
+	if err := openAs(t, s, "nowhere", pgtest.Control, 0); fencetest.StateOf(err) != "3D000" {
 		t.Errorf("a database that does not exist: %v", err)
-	}
-}
-
-func TestNoDefaultSpoilsAGrant(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	h := newTestDatabase(t, s)
-	settings := []string{"default_transaction_read_only = on", "default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on",
-		"lock_timeout = '1ms'", "statement_timeout = '50ms'", "idle_in_transaction_session_timeout = '1ms'", "idle_session_timeout = '50ms'",
-		"search_path = public", "synchronous_commit = off", "client_encoding = 'LATIN1'", "standard_conforming_strings = off"}
-	own := []string{"statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"} // these would end the holder itself
-	if ask[int](h, "SELECT current_setting('server_version_num')::int") >= 170000 {                     // shorter than the grace below, and long enough to connect
-		settings = append(settings, "transaction_timeout = '2s'")
-		own = append(own, "transaction_timeout")
-	}
-	for _, setting := range settings {
-		s.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+h.db+" SET "+setting)
-	}
-	h.fence = h.newFence(h.open(func(c *store.Config) { c.Grace = 2500 * time.Millisecond }))
-	a := h.award("Grüße 漢字")
-	if _, err := h.fence.Grant(h.ctx(), a); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := pgx.ParseConfig(s.DSN(pgtest.App, h.db))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range own {
-		cfg.RuntimeParams[name] = "0"
-	}
-	conn, err := pgx.ConnectConfig(h.ctx(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	holder := &worker{Conn: conn, fence: h.fence, term: fencing.Term{Award: a, Epoch: 1}}
-	holder.begin(h.ctx(), t, "")
-	if _, err := h.fence.Grant(h.ctx(), h.award("b")); err != nil {
-		t.Errorf("a grant that has to wait for the grace: %v", err)
-	}
-	rec, err := h.fence.Record(h.ctx())
-	if err != nil || rec.Epoch != 2 {
-		t.Errorf("record %+v, %v; want epoch 2", rec, err)
 	}
 }
 
@@ -133,14 +108,15 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 // operator may. The next caller must be served on a new one.
 func TestEndedConnectionsAreNotNoticed(t *testing.T) {
 	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	admin := h.server.Connect(t, pgtest.Superuser, h.db)
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	st, admin := open(t, s, db), s.Connect(t, pgtest.Superuser, db)
 	for range 2 {
-		if _, err := h.fence.WaitFor(h.ctx(), nil, nil); err != nil {
+		if _, err := st.WaitFor(t.Context(), nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		var ended int
-		if err := admin.QueryRow(h.ctx(), `SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+		if err := admin.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
 			WHERE datname = current_database() AND usename = $1`, pgtest.Control).Scan(&ended); err != nil {
 			t.Fatal(err)
 		}
@@ -151,12 +127,13 @@ func TestEndedConnectionsAreNotNoticed(t *testing.T) {
 	}
 }
 
-// cutConnections is a store whose connections can all be cut, without either side noticing.
-func (h *testDatabase) cutConnections(change ...func(*store.Config)) (far *store.Store, cut func()) {
-	h.t.Helper()
+// openCuttable returns a store whose connections can all be cut, without either side noticing.
+func openCuttable(t *testing.T) (far *store.Store, cut func()) {
+	t.Helper()
+	s := pgtest.Shared(t)
 	var mu sync.Mutex
 	var all []*atomic.Bool
-	relay := fixture.NewRelay(h.t, "tcp", h.server.Addr(), func() fixture.Passing {
+	relay := fixture.NewRelay(t, "tcp", s.Addr(), func() fixture.Passing {
 		dead := new(atomic.Bool)
 		mu.Lock()
 		all = append(all, dead)
@@ -169,7 +146,7 @@ func (h *testDatabase) cutConnections(change ...func(*store.Config)) (far *store
 		}
 		return fixture.Passing{ToServer: pass, ToClient: pass}
 	})
-	far = h.open(append(change, func(c *store.Config) { c.Address = relay.Addr })...)
+	far = open(t, s, s.Database(t), func(c *store.Config) { c.Address = relay.Addr })
 	return far, func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -180,50 +157,53 @@ func (h *testDatabase) cutConnections(change ...func(*store.Config)) (far *store
 }
 
 // fill opens as many connections of a pool as there may be.
-func (h *testDatabase) fill(pool *pgxpool.Pool) (all []*pgxpool.Conn) {
-	h.t.Helper()
+func fill(t *testing.T, pool *pgxpool.Pool) (all []*pgxpool.Conn) {
+	t.Helper()
 	for range store.PoolSize {
-		conn, err := pool.Acquire(h.ctx())
+		conn, err := pool.Acquire(t.Context())
 		if err != nil {
-			h.t.Fatal(err)
+			t.Fatal(err)
 		}
 		all = append(all, conn)
 	}
 	return all
 }
 
-// TestOneDeadConnectionCondemnsAll: a grant finds that the connection it takes is dead, and no one has to find that out
-// of the others, one after the other.
+// TestOneDeadConnectionCondemnsAll: what finds that a connection is dead need not find that out of the others, one after
+// the other.
 func TestOneDeadConnectionCondemnsAll(t *testing.T) {
 	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	far, cut := h.cutConnections()
-	fence := h.newFence(far)
-	if _, err := fence.Grant(h.ctx(), h.award("a")); err != nil {
+	far, cut := openCuttable(t)
+	another, err := far.NewPool(t.Context(), 1)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, conn := range h.fill(far.Pool()) {
+	use := func() {
+		t.Helper()
+		if _, err := another.Exec(t.Context(), "SELECT"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use()
+	for _, conn := range fill(t, far.Pool()) {
 		conn.Release()
 	}
 	cut()
 	time.Sleep(store.TrustedIdle)
-	if _, err := fence.Grant(h.ctx(), h.award("b")); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the idle connections of another pool are closed", func() bool { return far.Pool().Stat().TotalConns() == 0 })
+	use()
+	fixture.Eventually(t, "the idle connections of the other pool are closed", func() bool { return far.Pool().Stat().TotalConns() == 0 })
 }
 
 // TestADeadConnectionLeavesItsPool although no one answers that its statement is cancelled.
 func TestADeadConnectionLeavesItsPool(t *testing.T) {
 	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	far, cut := h.cutConnections()
-	all := h.fill(far.Pool())
+	far, cut := openCuttable(t)
+	all := fill(t, far.Pool())
 	cut()
 	var statements sync.WaitGroup
 	for _, conn := range all {
 		statements.Go(func() {
-			ctx, cancel := context.WithTimeout(h.ctx(), 100*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			if _, err := conn.Exec(ctx, "SELECT"); err == nil {
 				t.Error("a statement on a dead connection was answered")
@@ -232,7 +212,7 @@ func TestADeadConnectionLeavesItsPool(t *testing.T) {
 		})
 	}
 	statements.Wait()
-	if _, err := far.Pool().Exec(h.ctx(), "SELECT"); err != nil {
+	if _, err := far.Pool().Exec(t.Context(), "SELECT"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -240,12 +220,13 @@ func TestADeadConnectionLeavesItsPool(t *testing.T) {
 // TestAProxyIsGoneWhenItsConnectionsAre, and no one but a control role can make it look alive.
 func TestAProxyIsGoneWhenItsConnectionsAre(t *testing.T) {
 	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
+	s := pgtest.Shared(t)
+	db := s.Database(t)
 	called := func(id string) func(*store.Config) { return func(c *store.Config) { c.PresenceID = id } }
-	one, two := h.open(called("one-"+h.db)), h.open(called("two-"+h.db))
+	one, two := open(t, s, db, called("one-"+db)), open(t, s, db, called("two-"+db))
 	gone := func(id string) bool {
 		t.Helper()
-		g, err := two.Gone(h.ctx(), id)
+		g, err := two.Gone(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,18 +235,18 @@ func TestAProxyIsGoneWhenItsConnectionsAre(t *testing.T) {
 	if gone(one.PresenceID()) || gone(two.PresenceID()) {
 		t.Error("a proxy that is there is said to be gone")
 	}
-	cfg, err := pgx.ParseConfig(h.server.DSN(pgtest.App, h.db))
+	cfg, err := pgx.ParseConfig(s.DSN(pgtest.App, db))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.RuntimeParams["application_name"] = "fencepost " + one.PresenceID()
-	worker, err := pgx.ConnectConfig(h.ctx(), cfg)
+	worker, err := pgx.ConnectConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer worker.Close(h.ctx())
+	defer worker.Close(t.Context())
 	one.Close()
-	for deadline := time.Now().Add(patience); !gone(one.PresenceID()); {
+	for deadline := time.Now().Add(fixture.Patience); !gone(one.PresenceID()); {
 		if time.Now().After(deadline) {
 			t.Fatal("a proxy that is gone is said to be there")
 		}
@@ -369,35 +350,4 @@ func speaksTLS(t *testing.T) string {
 		served.Wait()
 	})
 	return l.Addr().String()
-}
-
-// TestCatalogRestsWithItsStore: a database that no one uses is asked for nothing, so
-// that it can be dropped or renamed. Asked again, it is read again.
-func TestCatalogRestsWithItsStore(t *testing.T) {
-	t.Parallel()
-	h := newTestDatabase(t, pgtest.Shared(t))
-	admin := h.server.Connect(t, pgtest.Superuser, "postgres")
-	connected := func() (n int) {
-		const sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'fencepost'"
-		if err := admin.QueryRow(h.ctx(), sql, h.db).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	st := h.open()
-	f := h.newFence(st)
-	f.RefreshCatalog(h.ctx())
-	others := connected()
-	st.CloseIdle()
-	eventually(t, "no connection is left", func() bool { return connected() < others })
-	left := connected()
-	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if now := connected(); now > left {
-			t.Fatalf("%d connections were opened for nobody", now-left)
-		}
-	}
-	f.RefreshCatalog(h.ctx())
-	if f.Catalog() == nil {
-		t.Error("nothing is known after the rest")
-	}
 }

@@ -45,7 +45,7 @@ func FaultOf(err error) *faults.Fault {
 	if errors.As(err, &refusal) {
 		return &faults.Fault{Kind: faults.Fence, Problem: refusal.Message, Remedy: refusal.Hint}
 	}
-	f := &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: remedy(codeOf(err))}
+	f := &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: remedy(CodeOf(err))}
 	var remedied interface{ Remedy() string } // no one knows which server is the primary
 	if errors.As(err, &remedied) {
 		f.Remedy = remedied.Remedy()
@@ -110,7 +110,7 @@ func isSilent(err error) bool {
 	var dns *net.DNSError
 	var unknown interface{ Remedy() string } // of an operator, for example when no one knows which server is the primary
 	switch {
-	case codeOf(err) != "", errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+	case CodeOf(err) != "", errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return false
 	case errors.As(err, &dns):
 		return dns.IsTimeout || dns.IsTemporary // name servers may be cut off, too
@@ -129,10 +129,10 @@ func Databases(ctx context.Context, cfg Config, limit int) (names []string, err 
 		rows, err := s.free.Query(ctx, `SELECT datname FROM pg_database
 			WHERE datallowconn AND NOT datistemplate AND has_database_privilege(oid, 'CONNECT') ORDER BY oid LIMIT $1`, limit)
 		if err != nil {
-			return s.explain(err)
+			return s.Explain(err)
 		}
 		if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			return s.explain(err)
+			return s.Explain(err)
 		}
 		return nil
 	})
@@ -151,7 +151,7 @@ func LogIn(ctx context.Context, cfg Config, databases []string) (found Login, er
 		err := s.free.QueryRow(ctx, `SELECT pg_is_in_recovery(),
 			ARRAY(SELECT n FROM unnest($1::text[]) n WHERE NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = n::name))`, databases).
 			Scan(&found.Standby, &found.Missing)
-		return s.explain(err)
+		return s.Explain(err)
 	})
 	return found, err
 }
@@ -162,7 +162,7 @@ func Look(ctx context.Context, cfg Config, look func(*pgx.Conn) error) error {
 	return withStore(ctx, cfg, func(s *Store) error {
 		conn, err := s.free.Acquire(ctx)
 		if err != nil {
-			return s.explain(err)
+			return s.Explain(err)
 		}
 		defer conn.Release()
 		return look(conn.Conn())
@@ -171,11 +171,10 @@ func Look(ctx context.Context, cfg Config, look func(*pgx.Conn) error) error {
 
 // withStore calls do with a store that has a single connection.
 func withStore(ctx context.Context, cfg Config, do func(s *Store) error) error {
-	cfg = cfg.withDefaults()
 	pool, err := newPool(ctx, cfg, 1, finish, func() {})
 	if err == nil {
 		defer closePools(pool)
-		err = do(&Store{cfg: cfg, log: cfg.Logger, free: pool})
+		err = do(&Store{cfg: cfg, free: pool})
 	}
 	if err != nil {
 		return fmt.Errorf("look at database %q: %w", cfg.Database, err)
@@ -239,7 +238,7 @@ func tooOld(conn *pgconn.PgConn) error {
 }
 
 // NoDatabase reports whether err says that the server has no such database.
-func NoDatabase(err error) bool { return codeOf(err) == codeNoDatabase }
+func NoDatabase(err error) bool { return CodeOf(err) == codeNoDatabase }
 
 // OfDatabase reports whether err is the server's refusal of a login to this database, which says nothing
 // of logins to others: it does not exist or accepts no connections, its limit of connections is reached, or
@@ -263,7 +262,7 @@ func OfDatabase(err error) bool {
 }
 
 // Gone reports whether err says that the database does not exist.
-func Gone(err error) bool { return codeOf(err) == "3D000" }
+func Gone(err error) bool { return CodeOf(err) == "3D000" }
 
 // NoSchema reports whether err says that the database has no schema fencepost.
 func NoSchema(err error) bool { return errors.Is(err, fencing.ErrNoFence) }
@@ -272,5 +271,5 @@ func NoSchema(err error) bool { return errors.Is(err, fencing.ErrNoFence) }
 // to the database.
 func Refused(err error) bool {
 	var connecting *pgconn.ConnectError
-	return errors.As(err, &connecting) && codeOf(err) != ""
+	return errors.As(err, &connecting) && CodeOf(err) != ""
 }

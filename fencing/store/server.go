@@ -84,8 +84,8 @@ func (t tenured) Close() error {
 // NetConn returns the connection that the tenure closes, as that of a tls.Conn does.
 func (t tenured) NetConn() net.Conn { return t.Conn }
 
-// abort closes a connection at once, and sends nothing more of what was written to it.
-func abort(conn net.Conn) {
+// Abort closes a connection at once, and sends nothing more of what was written to it.
+func Abort(conn net.Conn) {
 	for {
 		outer, ok := conn.(interface{ NetConn() net.Conn })
 		if !ok {
@@ -169,9 +169,9 @@ func (s *Store) Gone(ctx context.Context, presenceID string) (gone bool, err err
 // startedSQL asks when the server was started, in the form of fencing.RegisterRequest, and whether it is a standby.
 const startedSQL = "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex'), pg_is_in_recovery()"
 
-// Elsewhere implements fencing.Fence. A connection that exists stays at the server to which the address led when it was
+// Elsewhere is fencing.Fence.Elsewhere. A connection that exists stays at the server to which the address led when it was
 // opened, so only a new one shows where the address leads now. It is not opened if one that exists has led there too.
-func (f *Fence) Elsewhere(ctx context.Context, started string) bool {
+func (s *Store) Elsewhere(ctx context.Context, started string) bool {
 	there := func(ctx context.Context, s *Store) (is bool, err error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
@@ -180,12 +180,12 @@ func (f *Fence) Elsewhere(ctx context.Context, started string) bool {
 		err = s.free.QueryRow(ctx, startedSQL).Scan(&at, &standby)
 		return at == started || standby, err
 	}
-	if is, err := there(ctx, f.store); err == nil && is {
+	if is, err := there(ctx, s); err == nil && is {
 		return false
 	}
 	var is bool
-	err := withStore(ctx, f.store.cfg, func(s *Store) (err error) {
-		is, err = there(ctx, s)
+	err := withStore(ctx, s.cfg, func(anew *Store) (err error) {
+		is, err = there(ctx, anew)
 		return err
 	})
 	return err == nil && !is

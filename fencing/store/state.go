@@ -59,7 +59,7 @@ type opening struct {
 // Close closes its connection.
 func NewStateReader(cfg Config) *StateReader {
 	cfg.Primary = nil
-	return &StateReader{cfg: cfg.withDefaults()}
+	return &StateReader{cfg: cfg}
 }
 
 // Close closes the connection. The next Read opens another one.
@@ -139,7 +139,7 @@ func (r *StateReader) begin() *opening {
 // the role, its password, the database or the limits do not allow one. A server that starts or
 // stops says something else.
 func refused(err error) bool {
-	code := codeOf(err)
+	code := CodeOf(err)
 	return code == codeNoRight || code == codeNotReady ||
 		strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D") || strings.HasPrefix(code, "53")
 }
@@ -147,7 +147,7 @@ func refused(err error) bool {
 // open opens a connection to the configured database or, if there is none, to another one.
 func (r *StateReader) open(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := connect(ctx, r.cfg)
-	if codeOf(err) != codeNoDatabase || r.cfg.Database == otherDatabase {
+	if CodeOf(err) != codeNoDatabase || r.cfg.Database == otherDatabase {
 		return conn, err
 	}
 	other := r.cfg
@@ -175,7 +175,7 @@ func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
 		explains := Store{cfg: cfg} // whose Primary is not set
-		return nil, explains.explain(err)
+		return nil, explains.Explain(err)
 	}
 	if err := finish(ctx, conn); err != nil {
 		closeConn(conn) // it cannot be used

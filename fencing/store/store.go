@@ -7,23 +7,15 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/catalog"
 	"github.com/fencepost/fencepost/internal/unpinged"
-)
-
-// Defaults of Config.
-const (
-	DefaultGrace    = 2 * time.Second
-	DefaultPatience = 5 * time.Second
 )
 
 const (
@@ -49,21 +41,10 @@ const (
 	// its next use. An operator may have ended it, and a client that connects at that
 	// moment must not be refused because of that.
 	trustedIdle = 20 * time.Millisecond
-	// maxReads bounds the connections that read a fence under its row's lock, or register backends.
-	// None waits for longer than quickLock.
-	maxReads = 4
-	// watchConnections are left to those who watch over grants: one polls for all of
-	// them, the other terminates backends.
-	watchConnections = 2
 )
 
-// PoolSize is the maximum size of the pool that Pool returns, and of the pool for
-// grants. If more resources are granted at once, the surplus grants wait without a
-// connection.
+// PoolSize is the maximum size of the pool that Pool returns.
 const PoolSize = 8
-
-// Connections is how many connections of the control role a Store may open. One is for Elsewhere, and one listens; Answers does not log in.
-const Connections = 2*PoolSize + maxReads + watchConnections + 2
 
 // Config says how to connect to one database as the control role.
 type Config struct {
@@ -77,22 +58,6 @@ type Config struct {
 	Database string
 	User     string
 	Password string
-	// Grace is how long a transaction of an old epoch, or a registered backend, may
-	// block a grant before it is terminated.
-	Grace time.Duration
-	// Patience is how long a terminated backend may take to disappear.
-	Patience time.Duration
-	// Blocked, if not nil, is called when the takeover of a resource starts or stops
-	// waiting for transactions that the control role cannot end, with one line for each
-	// of them. It is called again when they change, and with an empty list when nothing
-	// blocks the takeover any more. It must not block.
-	Blocked func(resource string, by []string)
-	// Awaited, if not nil, is called about once a second while a grant or an order waits for backends that it ends, with
-	// these, and with none when it has returned. It must not block.
-	Awaited func(resource string, backends []fencing.Awaited)
-	// Draining, if not nil, is called when a grant that this Store has asked for waits for backends that are registered
-	// under the epoch or an older one. It must not block.
-	Draining func(resource string, e fencing.Epoch)
 	// PresenceID, if not "", is by what other proxies recognise the connections of this one; see
 	// Gone. It has at most 32 letters and digits, and no other proxy has had it.
 	PresenceID string
@@ -102,74 +67,30 @@ type Config struct {
 	// made, and what to do about that; problem is "" if it lacks nothing. migrate is the command that
 	// migrates the database. The search_path of conn is that of settings.
 	Complete func(ctx context.Context, conn *pgx.Conn, migrate string) (problem, remedy string, err error)
-	Logger   *zap.Logger
+	// OnNotice, if not nil, is called with each NOTICE and WARNING of the server, in the goroutine that uses the connection.
+	OnNotice pgconn.NoticeHandler
 }
 
-func (c Config) withDefaults() Config {
-	if c.Grace <= 0 {
-		c.Grace = DefaultGrace
-	}
-	if c.Patience <= 0 {
-		c.Patience = DefaultPatience
-	}
-	if c.Blocked == nil {
-		c.Blocked = func(string, []string) {}
-	}
-	if c.Awaited == nil {
-		c.Awaited = func(string, []fencing.Awaited) {}
-	}
-	if c.Draining == nil {
-		c.Draining = func(string, fencing.Epoch) {}
-	}
-	if c.Logger == nil {
-		c.Logger = zap.NewNop()
-	}
-	return c
-}
-
-// Store is the fence of one database. It is safe for concurrent use.
+// Store is the control role's access to one database, and to the schema fencepost there. It is safe for concurrent use.
 type Store struct {
-	cfg    Config
-	log    *zap.Logger
-	free   *pgxpool.Pool // never waits for a fence's lock
-	fences *pgxpool.Pool // for what waits for locks of fences, and for the watches of grants
+	cfg  Config
+	free *pgxpool.Pool
 
-	end       context.CancelFunc // ends what batches ask
-	turns     *turns             // bounds the grants
-	reads     chan struct{}      // has room for maxReads
-	polls     *batches[[]holder] // of the watches
-	confirms  *batches[grantID]  // of what Record has read
-	confirmed confirmedGrants
-
-	reports     reports        // of what blocks grants
-	registering sync.WaitGroup // of the fences' arrivals
-
-	catalog *catalog.Reader
-	roles   *roles
+	pools struct {
+		sync.Mutex
+		all []*pgxpool.Pool // free, and what else NewPool has returned
+	}
 }
 
 // Open connects to the database as the control role. The error is a *fencing.Refusal
 // (ZF004) if the schema is missing or too old, or if the role lacks a privilege.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
-	cfg = cfg.withDefaults()
-	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
-	s.roles = &roles{store: s, until: map[string]time.Time{}}
-	s.turns, s.reads = &turns{free: PoolSize}, make(chan struct{}, maxReads)
-	life, end := context.WithCancel(context.Background())
-	s.end = end
-	s.polls, s.confirms = &batches[[]holder]{life: life, query: s.poll}, &batches[grantID]{life: life, query: s.confirm}
+	s := &Store{cfg: cfg}
 	var err error
-	for _, p := range []struct {
-		pool **pgxpool.Pool
-		size int
-	}{{&s.free, PoolSize}, {&s.fences, PoolSize + maxReads + watchConnections}} {
-		if *p.pool, err = newPool(ctx, cfg, p.size, s.begin, s.closeConnections); err != nil {
-			closePools(s.free)
-			return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
-		}
+	if s.free, err = s.NewPool(ctx, PoolSize); err == nil {
+		err = s.examine(ctx)
 	}
-	s.catalog = catalog.NewReader(s.free, s.closeConnections, s.log)
-	if err := s.examine(ctx); err != nil {
+	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
 	}
@@ -180,55 +101,40 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // wait for a fence's lock. Close closes it.
 func (s *Store) Pool() *pgxpool.Pool { return s.free }
 
-// Catalog implements fencing.CatalogReader.
-func (s *Store) Catalog() *fencing.Catalog { return s.catalog.Catalog() }
-
-// RefreshCatalog implements fencing.CatalogReader.
-func (s *Store) RefreshCatalog(ctx context.Context) { s.catalog.RefreshCatalog(ctx) }
-
-// read runs f once it may use one of the connections that may wait for a fence's lock, up to quickLock.
-func (s *Store) read(ctx context.Context, f func() error) error {
-	select {
-	case s.reads <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// NewPool returns another pool, of at most size connections. CloseIdle and Close are about its connections, too.
+func (s *Store) NewPool(ctx context.Context, size int) (*pgxpool.Pool, error) {
+	pool, err := newPool(ctx, s.cfg, size, s.begin, s.CloseIdle)
+	if err != nil {
+		return nil, err
 	}
-	defer func() { <-s.reads }()
-	return f()
+	s.pools.Lock()
+	defer s.pools.Unlock()
+	s.pools.all = append(s.pools.all, pool)
+	return pool, nil
 }
 
 // CloseIdle closes the idle connections at once, and those in use when they are
-// returned. New ones are opened on demand, and the catalog is read again when it is next
-// used.
+// returned. New ones are opened on demand.
 func (s *Store) CloseIdle() {
-	s.catalog.Rest()
-	s.closeConnections()
-}
-
-func (s *Store) closeConnections() {
-	for _, pool := range []*pgxpool.Pool{s.fences, s.free} {
+	for _, pool := range s.allPools() {
 		pool.Reset()
 	}
 }
 
 // Close closes all connections, after waiting for those in use, for at most closeWait.
-func (s *Store) Close() {
-	s.end()
-	s.polls.runs.Wait()
-	s.confirms.runs.Wait()
-	s.registering.Wait()
-	s.catalog.Close()
-	closePools(s.fences, s.free)
+func (s *Store) Close() { closePools(s.allPools()...) }
+
+func (s *Store) allPools() []*pgxpool.Pool {
+	s.pools.Lock()
+	defer s.pools.Unlock()
+	return slices.Clone(s.pools.all)
 }
 
-// closePools closes those of the pools that are not nil. After closeWait it returns, and what
-// is left closes by itself.
+// closePools closes the pools. After closeWait it returns, and what is left closes by itself.
 func closePools(pools ...*pgxpool.Pool) {
 	var closing sync.WaitGroup
 	for _, pool := range pools {
-		if pool != nil {
-			closing.Go(pool.Close)
-		}
+		closing.Go(pool.Close)
 	}
 	closed := make(chan struct{})
 	go func() {
@@ -289,7 +195,7 @@ func awaitCleanup(c *pgx.Conn) bool {
 	case <-c.PgConn().CleanupDone():
 		return true
 	case <-timer.C:
-		abort(c.PgConn().Conn())
+		Abort(c.PgConn().Conn())
 		return false
 	}
 }
@@ -300,7 +206,7 @@ func awaitCleanup(c *pgx.Conn) bool {
 // (session_replication_role), or does not exist in every version (see finish).
 var settings = map[string]string{
 	"application_name": application,
-	// The WARNING that no standby has confirmed a commit must arrive: see unconfirmed. And an
+	// The WARNING that no standby has confirmed a commit must arrive. And an
 	// error, which may be a refusal, must not end the connection.
 	"client_min_messages": "warning",
 	"exit_on_error":       "off",
@@ -351,7 +257,7 @@ func (cfg *Config) login(c *pgx.ConnConfig) {
 	if cfg.PresenceID != "" {
 		c.RuntimeParams["application_name"] = applicationOf(cfg.PresenceID)
 	}
-	c.OnNotice = keepNotice
+	c.OnNotice = cfg.OnNotice
 }
 
 // begin finishes a connection on which the schema will be used, and makes sure that it is still Fencepost's: since Open,

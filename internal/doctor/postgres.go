@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
 )
 
 // clockTolerance is how far clocks may differ without being noticed in logs and ages.
@@ -108,7 +108,7 @@ func (f *findings) connections(facts Facts) {
 			left -= n
 		}
 	}
-	control := store.Connections * max(1, len(facts.Databases))
+	control := fence.Connections * max(1, len(facts.Databases))
 	if most := facts.Settings.Limits.MaxConnections; most+control > left {
 		f.add(manyConnections, fmt.Sprintf("limits.max_connections is %d, and Fencepost itself may need %d connections for %d databases, but Postgres has %d for all",
 			most, control, max(1, len(facts.Databases)), left),

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 )
 
@@ -80,8 +80,8 @@ type Elector struct {
 
 // Service is the configured lease service of a running command.
 type Service interface {
-	// Database returns the provider of one database's leases. st is the database's fence.
-	Database(name string, st *store.Store) (election.Provider, error)
+	// Database returns the provider of one database's leases. db is its fences.
+	Database(name string, db *fence.Database) (election.Provider, error)
 	// Healthy returns why the service cannot be used at the moment, or nil if it can or
 	// if its problems show elsewhere.
 	Healthy() error
@@ -92,10 +92,10 @@ type Service interface {
 	// Position does what Check does, and says how far the service has counted its awards. conn
 	// is connected to the database concerned.
 	Position(ctx context.Context, conn *pgx.Conn, ttls []time.Duration) (election.Position, error)
-	// BumpGeneration starts a new generation, and says what it did. st is the fence of
+	// BumpGeneration starts a new generation, and says what it did. db is the fences of
 	// the named database; it is nil, and the name empty, if no database was given, which
 	// an elector that is PerDatabase is never asked for.
-	BumpGeneration(ctx context.Context, name string, st *store.Store) (done string, err error)
+	BumpGeneration(ctx context.Context, name string, db *fence.Database) (done string, err error)
 	// Close is called when no provider is in use any more. It releases no lease.
 	Close() error
 }
@@ -124,7 +124,7 @@ type network struct {
 	prefix   string // of its keys
 }
 
-func (n network) Database(name string, _ *store.Store) (election.Provider, error) {
+func (n network) Database(name string, _ *fence.Database) (election.Provider, error) {
 	return n.database(name), nil
 }
 
@@ -132,7 +132,7 @@ func (n network) Position(ctx context.Context, _ *pgx.Conn, ttls []time.Duration
 	return n.client.Position(ctx, ttls)
 }
 
-func (n network) BumpGeneration(ctx context.Context, _ string, _ *store.Store) (string, error) {
+func (n network) BumpGeneration(ctx context.Context, _ string, _ *fence.Database) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	instanceID, err := n.client.BumpGeneration(ctx)

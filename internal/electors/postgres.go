@@ -10,7 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/postgres"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 )
 
@@ -26,8 +26,8 @@ var Postgres = Elector{
 
 type postgresService struct{ log *zap.Logger }
 
-func (s postgresService) Database(_ string, st *store.Store) (election.Provider, error) {
-	return postgres.New(postgres.Config{Pool: st.Pool(), Logger: s.log})
+func (s postgresService) Database(_ string, db *fence.Database) (election.Provider, error) {
+	return postgres.New(postgres.Config{Pool: db.Pool(), Logger: s.log})
 }
 
 // Healthy returns nil: whether Postgres is reachable is tested as the upstream.
@@ -40,8 +40,8 @@ func (s postgresService) Position(ctx context.Context, conn *pgx.Conn, _ []time.
 	return postgres.Position(ctx, conn)
 }
 
-func (s postgresService) BumpGeneration(ctx context.Context, name string, st *store.Store) (string, error) {
-	instanceID, err := postgres.BumpGeneration(ctx, st.Durable())
+func (s postgresService) BumpGeneration(ctx context.Context, name string, db *fence.Database) (string, error) {
+	instanceID, err := postgres.BumpGeneration(ctx, db.Durable())
 	if err != nil {
 		return "", err
 	}

@@ -23,7 +23,9 @@ var ours = map[string][]string{
 	"fencing/sqltext":     {"fencing"},
 	"fencing/owner":       {},
 	"fencing/catalog":     {"fencing"},
-	"fencing/store":       {"fencing", "fencing/catalog", "fencing/owner", "internal/faults", "internal/unpinged"},
+	"fencing/store":       {"fencing", "fencing/owner", "internal/faults", "internal/unpinged"},
+	"fencing/fence":       {"fencing", "fencing/catalog", "fencing/store", "internal/faults"},
+	"fencing/operator":    {"fencing", "fencing/fence", "internal/unpinged"},
 	"fencing/evidence":    {"fencing", "fencing/owner"},
 	"fencing/handover":    {"fencing"},
 	"election":            {"election/boottime", "election/offer", "election/own", "fencing", "internal/faults"},
@@ -44,7 +46,7 @@ var ours = map[string][]string{
 	"election/standstill": {"election", "election/kv"},
 	"election/token":      {"election", "fencing"},
 	"election/electiontest": {
-		"election", "election/kv", "fencing", "fencing/store", "migrations", "internal/faults", "internal/pgtest", "internal/consultest", "internal/stopwatch",
+		"election", "election/kv", "fencing", "fencing/fence", "fencing/store", "migrations", "internal/faults", "internal/pgtest", "internal/consultest", "internal/stopwatch",
 	},
 	"upstream": {"fencing", "proxy/pgtls"},
 	"proxy": {
@@ -65,21 +67,21 @@ var ours = map[string][]string{
 	"proxy/gate":                   {"fencing", "fencing/sqltext"},
 	"migrations":                   {"fencing/owner", "internal/lockwait"},
 	"cmd/fencepost":                {"..."},
-	"cmd/fencepost-lab":            {"cmd/fencepost-lab/demo", "cmd/fencepost-lab/playground", "election", "election/anyone", "fencing", "fencing/store", "internal/config", "internal/electors", "internal/service"},
+	"cmd/fencepost-lab":            {"cmd/fencepost-lab/demo", "cmd/fencepost-lab/playground", "election", "election/anyone", "fencing", "fencing/fence", "internal/config", "internal/electors", "internal/service"},
 	"internal/service":             {"..."},
 	"internal/table":               {"fencing", "internal/admin", "internal/config", "proxy"},
 	"internal/config":              {"internal/routes", "election", "fencing"},
 	"internal/admin":               {"internal/audit/rejections", "internal/web", "election", "fencing", "proxy", "internal/faults", "upstream"},
 	"internal/audit/auditlog":      {"fencing", "fencing/sqltext"},
 	"internal/service/health":      {"election", "fencing/store", "internal/faults"},
-	"internal/doctor":              {"internal/config", "election", "fencing", "fencing/evidence", "fencing/owner", "fencing/store", "internal/faults", "migrations", "upstream"},
-	"internal/electors":            {"internal/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/raft", "election/redis", "election/zookeeper", "fencing/store"},
+	"internal/doctor":              {"internal/config", "election", "fencing", "fencing/evidence", "fencing/fence", "fencing/owner", "fencing/store", "internal/faults", "migrations", "upstream"},
+	"internal/electors":            {"internal/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/raft", "election/redis", "election/zookeeper", "fencing/fence"},
 	"cmd/fencepost-lab/demo":       {"internal/admin", "cmd/fencepost-lab/scratch"},
 	"internal/audit/evidence":      {"fencing", "fencing/evidence"},
 	"internal/guard":               {"fencing/owner"},
-	"internal/service/hosts":       {"internal/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
+	"internal/service/hosts":       {"internal/config", "fencing", "fencing/fence", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
 	"cmd/fencepost-lab/playground": {"cmd/fencepost-lab/playground/textbook", "cmd/fencepost-lab/scratch", "internal/web", "migrations"},
-	"internal/service/recorded":    {"internal/admin", "internal/guard", "election", "fencing", "fencing/owner", "fencing/store", "internal/lockwait"},
+	"internal/service/recorded":    {"internal/admin", "internal/guard", "election", "fencing", "fencing/fence", "fencing/owner", "internal/lockwait"},
 	"internal/audit/rejections":    {"fencing", "fencing/owner", "fencing/evidence", "fencing/sqltext", "internal/faults"},
 	"internal/service/reload":      {"internal/config"},
 	"internal/routes":              {"fencing"},
@@ -96,7 +98,8 @@ var ours = map[string][]string{
 	"internal/redistest":           {"internal/child", "internal/ports", "internal/stopwatch"},
 	"internal/rafttest":            {"election", "election/raft", "internal/fixture/process", "internal/pgtest", "internal/ports"},
 	"internal/kubernetestest":      {"internal/child", "internal/etcdtest", "internal/ports"},
-	"internal/fixture":             {"internal/guard", "fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/pgtest", "internal/wiretest"},
+	"fencing/fence/fencetest":      {"fencing", "fencing/fence", "fencing/store", "internal/fixture", "internal/pgtest"},
+	"internal/fixture":             {"internal/guard", "fencing", "fencing/fence", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/pgtest", "internal/wiretest"},
 	"internal/zookeepertest":       {"internal/child", "internal/ports", "internal/stopwatch"},
 	"internal/fixture/process":     {"fencing", "internal/child", "internal/pgtest", "internal/stopwatch"},
 	"internal/stopwatch":           {},
@@ -110,7 +113,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/stopwatch", "internal/service/servicetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/stopwatch", "internal/service/servicetest", "election/electiontest", "fencing/fence/fencetest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. A name that ends in .go is one file.

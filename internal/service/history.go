@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/admin"
@@ -23,7 +22,7 @@ const (
 
 // look calls do with a new connection of the control role to a database.
 func (s *Server) look(ctx context.Context, database string, do func(*pgx.Conn) error) error {
-	return store.Look(ctx, hosts.Store(*s.current(), s.upstream, database, zap.NewNop()), do)
+	return store.Look(ctx, hosts.Store(*s.current(), s.upstream, database), do)
 }
 
 // knownDatabases returns the databases that workers use, and those that were found to have a fence.

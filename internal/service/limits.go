@@ -12,7 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/table"
 )
@@ -20,15 +20,15 @@ import (
 // fences opens the fences of one database within limits, because clients name the
 // resources, and each has a permanent row.
 type fences struct {
-	store    *store.Store
+	db       *fence.Database
 	database string
 	current  func() *config.Config
 	log      *zap.Logger
 	turn     chan struct{} // cap 1; held while a resource is created
 }
 
-func newFences(st *store.Store, database string, current func() *config.Config, log *zap.Logger) *fences {
-	return &fences{store: st, database: database, current: current, log: log, turn: make(chan struct{}, 1)}
+func newFences(db *fence.Database, database string, current func() *config.Config, log *zap.Logger) *fences {
+	return &fences{db: db, database: database, current: current, log: log, turn: make(chan struct{}, 1)}
 }
 
 // configured returns the resources that are always allowed.
@@ -38,7 +38,7 @@ func (f *fences) configured() []string { return slices.Collect(maps.Keys(f.curre
 // refused with a *fencing.Refusal.
 func (f *fences) open(ctx context.Context, resource string) (election.Fence, error) {
 	if _, configured := f.current().Resources[resource]; configured {
-		return f.store.Fence(ctx, resource)
+		return f.db.Fence(ctx, resource)
 	}
 	if f.current().OnlyKnown() {
 		return nil, &fencing.Refusal{
@@ -48,7 +48,7 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 				"Check fencepost.resource, or add the resource.",
 		}
 	}
-	known, others, err := f.store.Known(ctx, resource, f.configured())
+	known, others, err := f.db.Known(ctx, resource, f.configured())
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 			return nil, err
 		}
 	}
-	fence, err := f.store.Fence(ctx, resource)
+	fence, err := f.db.Fence(ctx, resource)
 	if err != nil {
 		return nil, err
 	}
@@ -83,10 +83,10 @@ func (f *fences) warnOfNear(resource string, others []string) {
 	}
 }
 
-// mayMake returns what store.Known does, and a refusal if the database already has its maximum
+// mayMake returns what fence.Database.Known does, and a refusal if the database already has its maximum
 // number of resources. Two proxies at once may exceed it by one.
 func (f *fences) mayMake(ctx context.Context, resource string) (known bool, others []string, err error) {
-	known, others, err = f.store.Known(ctx, resource, f.configured())
+	known, others, err = f.db.Known(ctx, resource, f.configured())
 	limit := f.current().Limits.MaxResources
 	if err != nil || known || len(others) < limit {
 		return known, others, err

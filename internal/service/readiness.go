@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election"
@@ -217,7 +216,7 @@ func (s *Server) newHealth() *health.Checker {
 	return health.New(health.Config{
 		Faults:   s.faults,
 		Upstream: s.tryUpstream,
-		Control:  hosts.Store(*s.current(), s.upstream, "", zap.NewNop()),
+		Control:  hosts.Store(*s.current(), s.upstream, ""),
 		Home:     hosts.Home(s.current()), Named: s.current().Control.ProbeDatabase != "",
 		Open:      s.fences.all,
 		Leases:    s.tryLeases,

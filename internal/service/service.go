@@ -18,8 +18,9 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/handover"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/operator"
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/audit/auditlog"
 	"github.com/fencepost/fencepost/internal/config"
@@ -257,7 +258,7 @@ type listener interface {
 // openDatabase opens a database's fence and lease service when the first worker
 // connects to that database.
 func (s *Server) openDatabase(ctx context.Context, database string) (election.Backend, error) {
-	st, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *store.Config) {
+	db, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *fence.Config) {
 		c.Blocked = func(resource string, by []string) { s.metrics.Blocked(database, resource, by) }
 		c.Awaited = func(resource string, backends []fencing.Awaited) { s.metrics.Awaited(database, resource, backends) }
 		c.Draining = func(resource string, e fencing.Epoch) { s.elections.Draining(database, resource, e) }
@@ -267,35 +268,36 @@ func (s *Server) openDatabase(ctx context.Context, database string) (election.Ba
 	if err != nil {
 		return election.Backend{}, err
 	}
-	s.fences.add(database, st)
+	s.fences.add(database, db.Store)
 	closed := func() {
 		s.fences.remove(database)
-		st.Close()
+		db.Close()
 	}
+	orders := operator.New(db)
 	backend := election.Backend{
-		Fence:        newFences(st, database, s.current, s.log).open,
-		Catalog:      st,
-		FollowDrains: st.FollowDrains,
-		Orders:       st.Orders,
-		Tokens:       token.New(st.Pool()),
-		Fences:       st.Fences,
-		InForce:      st.InForce,
-		Handovers:    handover.New(st.Pool(), s.id),
-		Presence:     st,
-		CloseIdle:    st.CloseIdle,
+		Fence:        newFences(db, database, s.current, s.log).open,
+		Catalog:      db,
+		FollowDrains: db.FollowDrains,
+		Orders:       orders.Orders,
+		Tokens:       token.New(db.Pool()),
+		Fences:       db.Fences,
+		InForce:      orders.InForce,
+		Handovers:    handover.New(db.Pool(), s.id),
+		Presence:     db,
+		CloseIdle:    db.CloseIdle,
 		Close:        closed,
 	}
 	if s.current().Election.Provider != electors.Postgres.Name { // leases in the database itself are not confirmed while it is silent
-		backend.Answers = st.Answers
+		backend.Answers = db.Answers
 	}
-	if backend.Provider, err = s.leases.Database(database, st); err != nil {
+	if backend.Provider, err = s.leases.Database(database, db); err != nil {
 		closed()
 		return election.Backend{}, err
 	}
 	if leases, ok := backend.Provider.(listener); ok { // one connection listens for both
 		backend.FollowDrains = func(ctx context.Context, told func(string, fencing.Epoch)) error {
 			leases.FollowNotifications(ctx, func(payload string) {
-				if err := st.Drain(ctx, payload, told); err != nil && ctx.Err() == nil {
+				if err := db.Drain(ctx, payload, told); err != nil && ctx.Err() == nil {
 					s.log.Warn("cannot follow the grants of other proxies", zap.String("database", database), zap.Error(err))
 				}
 			})

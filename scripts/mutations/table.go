@@ -21,7 +21,7 @@ const (
 	ofTheGate  = "./proxy/gate"
 	ofTheCore  = "./proxy/protocol"
 	ofThePumps = "./proxy"
-	ofTheFence = "./fencing/store"
+	ofTheFence = "./fencing/fence"
 	ofTheGuard = "./internal/guard"
 	ofElection = "./election"
 	ofGuards   = "./test/guards"
@@ -191,7 +191,7 @@ var table = []mutation{
 		old: "    rec := fencepost.pass((SELECT f.id FROM fencepost.fence f WHERE f.resource = resource));", text: "    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.resource = resource;"},
 	{name: "a grant does not wait for what has locked the row", file: "migrations/grant.sql", in: ofTheFence, tests: "^TestSafetyATransactionInTheWayIsEndedAfterTheGrace$",
 		old: "    PERFORM FROM fencepost.fence f WHERE f.id = before.id FOR UPDATE;\n", text: ""},
-	{name: "who keeps an ended backend from ending is left alone", file: "fencing/store/watch.go", in: ofTheFence, tests: "^TestALockOnATemporaryTableOfTheLeaderBlocksNoTakeover$",
+	{name: "who keeps an ended backend from ending is left alone", file: "fencing/fence/watch.go", in: ofTheFence, tests: "^TestALockOnATemporaryTableOfTheLeaderBlocksNoTakeover$",
 		old: "err == nil && len(late) > 0", text: "err == nil && len(late) > 0 && false"},
 	{name: "a connection pooler is taken for Postgres", file: "proxy/startup_backend.go", in: ofSystem, tests: "^TestAPoolerIsNotPostgres$",
 		old: "case binary.BigEndian.Uint32(values[1]) != x.backend.pid:", text: "case binary.BigEndian.Uint32(values[1]) == 0:"},

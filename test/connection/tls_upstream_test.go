@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -90,8 +91,8 @@ func TestServerThatForcesTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Elector.UseStore(s.db, fixture.OpenStore(t, store.Config{
-		Address: pg.Addr(), Database: s.db, User: pgtest.Control, Grace: 100 * time.Millisecond, TLS: control.Config(),
+	s.Elector.UseStore(s.db, fixture.OpenStore(t, fence.Config{
+		Config: store.Config{Address: pg.Addr(), Database: s.db, User: pgtest.Control, TLS: control.Config()}, Grace: 100 * time.Millisecond,
 	}))
 	c := s.leads(t, "w")
 	fixture.MustExec(t, c, "create table t as select 1 as id")

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -144,7 +144,7 @@ func TestCommandsFindThePrimary(t *testing.T) {
 	cfg := h.configuration(b, a)
 	act := func() (err error) {
 		aim := hosts.Aim{Reads: true, Notes: t.Output(), Warnings: t.Output(), Out: t.Output()}
-		nothing := func(context.Context, *store.Store, io.Writer) error { return nil }
+		nothing := func(context.Context, *fence.Database, io.Writer) error { return nil }
 		h.undisturbed(func() string {
 			err = hosts.Act(t.Context(), cfg, empty, aim, nothing)
 			return fmt.Sprint(err)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -45,7 +46,7 @@ func TestSafetyARecreatedSchemaFencesOldSessions(t *testing.T) {
 // grantAnew grants another worker an epoch of resource r in the database as it is now.
 func grantAnew(t *testing.T, s *fixture.Cluster) fencing.Epoch {
 	t.Helper()
-	st := fixture.OpenStore(t, store.Config{Address: s.PG.Addr(), Database: s.DB, User: pgtest.Control})
+	st := fixture.OpenStore(t, fence.Config{Config: store.Config{Address: s.PG.Addr(), Database: s.DB, User: pgtest.Control}})
 	defer st.Close()
 	epoch, err := s.Elector.NewCandidacy(s.DB, "other", fixture.Fence(t, st, "r")).TryGrant()
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 	"github.com/fencepost/fencepost/election/anyone"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
+	"github.com/fencepost/fencepost/fencing/operator"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/fixture/process"
@@ -95,11 +97,11 @@ func TestSafetyTheWorstElector(t *testing.T) {
 // openToAnyone opens the fence of a database, without anything by which a proxy could learn of
 // another's grants before a check fails.
 func (c *chaos) openToAnyone(ctx context.Context, database string) (election.Backend, error) {
-	st, err := c.fences(ctx, database, 50*time.Millisecond)
+	db, err := c.fences(ctx, database, 50*time.Millisecond)
 	if err != nil {
 		return election.Backend{}, err
 	}
-	return election.Backend{Fence: fenceOf(st), Catalog: st, Provider: anyone.New(st.Pool()), Close: st.Close}, nil
+	return election.Backend{Fence: fenceOf(db), Catalog: db, Provider: anyone.New(db.Pool()), Close: db.Close}, nil
 }
 
 // falseDetector says at random of each worker whether it is unresponsive, for some time.
@@ -152,26 +154,27 @@ func (c *chaos) inProcess(log *zap.Logger, open func(context.Context, string) (e
 }
 
 // fences opens the fences of a database, with the grace of its grants.
-func (c *chaos) fences(ctx context.Context, database string, grace time.Duration) (*store.Store, error) {
-	return store.Open(ctx, store.Config{Address: c.pg.Addr(), Database: database, User: pgtest.Control, Grace: grace})
+func (c *chaos) fences(ctx context.Context, database string, grace time.Duration) (*fence.Database, error) {
+	return fence.Open(ctx, fence.Config{Config: store.Config{Address: c.pg.Addr(), Database: database, User: pgtest.Control}, Grace: grace})
 }
 
-func fenceOf(st *store.Store) func(context.Context, string) (election.Fence, error) {
-	return func(ctx context.Context, name string) (election.Fence, error) { return st.Fence(ctx, name) }
+func fenceOf(db *fence.Database) func(context.Context, string) (election.Fence, error) {
+	return func(ctx context.Context, name string) (election.Fence, error) { return db.Fence(ctx, name) }
 }
 
 // backend opens the fence and the leases of a database.
 func (c *chaos) backend(ctx context.Context, database string) (election.Backend, error) {
-	st, err := c.fences(ctx, database, 200*time.Millisecond)
+	db, err := c.fences(ctx, database, 200*time.Millisecond)
 	if err != nil {
 		return election.Backend{}, err
 	}
-	leases, err := postgres.New(postgres.Config{Pool: st.Pool()})
+	leases, err := postgres.New(postgres.Config{Pool: db.Pool()})
 	if err != nil {
-		st.Close()
+		db.Close()
 		return election.Backend{}, err
 	}
+	orders := operator.New(db)
 	return election.Backend{
-		Fence: fenceOf(st), Catalog: st, Provider: leases, Orders: st.Orders, InForce: st.InForce, Close: st.Close,
+		Fence: fenceOf(db), Catalog: db, Provider: leases, Orders: orders.Orders, InForce: orders.InForce, Close: db.Close,
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/upstream"
@@ -20,7 +21,7 @@ import (
 // command that does its work and ends. If there are several hosts, they are looked at meanwhile:
 // when another one is the primary, do's connections are closed and its context ends. What do writes
 // to out becomes the command's output unless that host may not have been the primary until the end.
-func Act(ctx context.Context, cfg config.Config, database string, aim Aim, do func(ctx context.Context, st *store.Store, out io.Writer) error) error {
+func Act(ctx context.Context, cfg config.Config, database string, aim Aim, do func(ctx context.Context, db *fence.Database, out io.Writer) error) error {
 	servers, err := look(ctx, cfg, aim.At)
 	if err != nil {
 		return err
@@ -29,17 +30,17 @@ func Act(ctx context.Context, cfg config.Config, database string, aim Aim, do fu
 	if err != nil {
 		return err
 	}
-	c := Store(cfg, servers, database, zap.NewNop())
+	c := open(cfg, servers, database, zap.NewNop())
 	c.Primary = func(context.Context) (store.Server, error) { return server(primary), context.Cause(primary.Tenure) }
 	c.Blocked = Waiting(aim.Notes)
 	var out bytes.Buffer
 	done := within(ctx, servers, primary, func(ctx context.Context) error {
-		st, err := store.Open(ctx, c)
+		db, err := fence.Open(ctx, c)
 		if err != nil {
 			return err
 		}
-		defer st.Close()
-		return do(ctx, st, &out)
+		defer db.Close()
+		return do(ctx, db, &out)
 	})
 	if err := aim.confirm(ctx, servers, primary, done); err != nil && (done == nil || !errors.Is(err, done)) {
 		return err
@@ -50,7 +51,7 @@ func Act(ctx context.Context, cfg config.Config, database string, aim Aim, do fu
 	}
 }
 
-// Waiting returns what a command sets as store.Config.Blocked, to say on out what it waits for.
+// Waiting returns what a command sets as fence.Config.Blocked, to say on out what it waits for.
 func Waiting(out io.Writer) func(resource string, by []string) {
 	return func(_ string, by []string) {
 		if len(by) > 0 {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/migrations"
@@ -130,7 +131,7 @@ func (p probe) Look(ctx context.Context) upstream.Finding {
 }
 
 // Store says how to connect to a database of the primary as the control role.
-func Store(cfg config.Config, servers *upstream.Servers, database string, log *zap.Logger) store.Config {
+func Store(cfg config.Config, servers *upstream.Servers, database string) store.Config {
 	return store.Config{
 		Address: strings.Join(servers.Addresses(), ","),
 		Primary: func(ctx context.Context) (store.Server, error) {
@@ -140,11 +141,14 @@ func Store(cfg config.Config, servers *upstream.Servers, database string, log *z
 		Database:      database,
 		User:          cfg.Control.User,
 		Password:      cfg.Control.Password,
-		Grace:         cfg.Lease.Grace.D(),
 		SchemaVersion: migrations.Needed,
 		Complete:      migrations.Examine,
-		Logger:        log,
 	}
+}
+
+// open says how to open the fences of a database.
+func open(cfg config.Config, servers *upstream.Servers, database string, log *zap.Logger) fence.Config {
+	return fence.Config{Config: Store(cfg, servers, database), Grace: cfg.Lease.Grace.D(), Logger: log}
 }
 
 // server is the primary as a store knows it.
@@ -154,12 +158,12 @@ func server(p upstream.Primary) store.Server {
 
 // Open opens the fence of one database as the control role. change, if not nil, changes how.
 func Open(ctx context.Context, cfg config.Config, servers *upstream.Servers, database string, log *zap.Logger,
-	change func(*store.Config)) (*store.Store, error) {
-	c := Store(cfg, servers, database, log.Named("store"))
+	change func(*fence.Config)) (*fence.Database, error) {
+	c := open(cfg, servers, database, log.Named("store"))
 	if change != nil {
 		change(&c)
 	}
-	return store.Open(ctx, c)
+	return fence.Open(ctx, c)
 }
 
 // Try connects to the primary, up to TLS if that is configured, as workers' connections do,

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/owner"
-	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/guard"
 	"github.com/fencepost/fencepost/internal/lockwait"
@@ -59,10 +59,10 @@ var named = blockersSQL{
 		WHERE pg_catalog.has_table_privilege(a.usesysid, 'pg_catalog.pg_authid', 'UPDATE'))`,
 	column: `ARRAY(SELECT format('prepared transaction %L of role %I must be committed or rolled back', p.gid, pg_catalog.pg_get_userbyid(p.ownerid))
 		FROM pg_catalog.pg_prepared_xact() p
-		WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + store.HasLocked("p.transaction", "s.lockers") + `
+		WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + fence.HasLocked("p.transaction", "s.lockers") + `
 		UNION SELECT format('backend %s of role %I (application %I, %s) belongs to a superuser, so the control role cannot end it', u.pid, u.role,
 			u.application_name, coalesce(u.state, 'this role may not see what it does'))
-		FROM superusers u WHERE ` + store.HasLocked("u.transactionid", "s.lockers") + ` ORDER BY 1)`,
+		FROM superusers u WHERE ` + fence.HasLocked("u.transactionid", "s.lockers") + ` ORDER BY 1)`,
 }
 
 var unnamed = blockersSQL{column: `'{}'::text[]`}
@@ -176,9 +176,9 @@ func unread(err error, who string) error {
 func awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := store.AwaitStandbys(ctx, conn.Config())
+	err := fence.AwaitStandbys(ctx, conn.Config())
 	switch {
-	case errors.Is(err, store.ErrUnconfirmed):
+	case errors.Is(err, fence.ErrUnconfirmed):
 		return election.ErrUncertainGrant
 	case err != nil:
 		return fmt.Errorf("%w (they could not be asked: %w)", election.ErrUncertainGrant, err)
