@@ -237,9 +237,6 @@ func tooOld(conn *pgconn.PgConn) error {
 	return nil
 }
 
-// NoDatabase reports whether err says that the server has no such database.
-func NoDatabase(err error) bool { return CodeOf(err) == codeNoDatabase }
-
 // OfDatabase reports whether err is the server's refusal of a login to this database, which says nothing
 // of logins to others: it does not exist or accepts no connections, its limit of connections is reached, or
 // pg_hba.conf or a missing privilege keeps the control role from it.
@@ -262,7 +259,7 @@ func OfDatabase(err error) bool {
 }
 
 // Gone reports whether err says that the database does not exist.
-func Gone(err error) bool { return CodeOf(err) == "3D000" }
+func Gone(err error) bool { return CodeOf(err) == codeNoDatabase }
 
 // NoSchema reports whether err says that the database has no schema fencepost.
 func NoSchema(err error) bool { return errors.Is(err, fencing.ErrNoFence) }

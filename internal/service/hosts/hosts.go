@@ -125,7 +125,7 @@ func (p probe) Look(ctx context.Context) upstream.Finding {
 	st, err := p.Read(ctx)
 	var refused *fencing.Refusal
 	return upstream.Finding{
-		Err: err, Refused: errors.As(err, &refused) || store.NoDatabase(err),
+		Err: err, Refused: errors.As(err, &refused) || store.Gone(err),
 		Standby: st.Standby, ReadOnly: st.ReadOnly, System: st.System, Timeline: st.Timeline, Server: st.Server, Standbys: st.Standbys,
 	}
 }
