@@ -164,23 +164,19 @@ func (d *Database) read(ctx context.Context, f func() error) error {
 type Status struct {
 	Resource string
 	fencing.Record
-	// Running is how many backends are registered, without
-	// those that have ended.
-	Running int
 }
 
 // Status lists all resources of the database, ordered by name.
 func (d *Database) Status(ctx context.Context) ([]Status, error) {
 	rows, err := d.Pool().Query(ctx, `SELECT f.epoch, coalesce(f.worker, ''), coalesce(f.incarnation, ''), coalesce(f.source, ''),
 		f.source_generation, f.source_index, f.granted_at, f.resource,
-		(SELECT count(*) FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a USING (pid, backend_start) WHERE r.fence = f.id AND a.datid = (SELECT fencepost.here())),
 		coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = f.id), 0) FROM fencepost.fence f ORDER BY f.resource`)
 	if err != nil {
 		return nil, fmt.Errorf("list the fences of database %q: %w", d.cfg.Database, d.Explain(err))
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Status, error) {
 		var st Status
-		err := scanRecord(row, &st.Record, &st.Resource, &st.Running, &st.Guards)
+		err := scanRecord(row, &st.Record, &st.Resource, &st.Guards)
 		return st, err
 	})
 	if err != nil {

@@ -183,30 +183,6 @@ func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-// TestAnEndedBackendIsNotRunning: the entry of a backend that has ended stays until the
-// next grant, and is not counted.
-func TestAnEndedBackendIsNotRunning(t *testing.T) {
-	t.Parallel()
-	h := fencetest.New(t, pgtest.Shared(t))
-	w := h.Worker(h.Grant("a"))
-	h.MustEnter(w)
-	running := func() int {
-		t.Helper()
-		all, err := h.Fences.Status(h.Ctx())
-		if err != nil || len(all) != 1 {
-			t.Fatalf("%v, %v", all, err)
-		}
-		return all[0].Running
-	}
-	if n := running(); n != 1 {
-		t.Errorf("%d backends are running, want 1", n)
-	}
-	if err := w.Close(h.Ctx()); err != nil {
-		t.Fatal(err)
-	}
-	fixture.Eventually(t, "the backend is not counted", func() bool { return running() == 0 })
-}
-
 // TestABackendOfAnotherServerIsNotRegistered: the process id is that of a backend of this server, as
 // it may be after a failover, when the session has led to another server than the control connection.
 func TestABackendOfAnotherServerIsNotRegistered(t *testing.T) {
