@@ -296,10 +296,7 @@ func scanOne(ctx context.Context, tx pgx.Tx, sql string, into any) error {
 
 // scanAll scans each row into the variables in into and calls row after each.
 func scanAll(ctx context.Context, tx pgx.Tx, sql string, into []any, row func()) error {
-	rows, err := tx.Query(ctx, sql)
-	if err != nil {
-		return err
-	}
-	_, err = pgx.ForEachRow(rows, into, func() error { row(); return nil })
+	rows, _ := tx.Query(ctx, sql)
+	_, err := pgx.ForEachRow(rows, into, func() error { row(); return nil })
 	return err
 }

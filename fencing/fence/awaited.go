@@ -29,19 +29,16 @@ func (w *watch) reportAwaited(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	defer context.AfterFunc(w.running, cancel)()
-	rows, err := w.fence.db.fences.Query(asking, awaitedSQL, w.ends, drains, w.fence.id)
-	var all []fencing.Awaited
-	if err == nil {
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b fencing.Awaited, err error) {
-			var idle *time.Duration
-			err = row.Scan(&b.PID, &b.User, &b.Application, &b.Address, &b.State, &b.Since, &idle)
-			b.EndsAt = w.blockers.began.Add(w.fence.db.cfg.Grace)
-			if idle != nil && w.drained.Add(*idle).Before(b.EndsAt) {
-				b.EndsAt = w.drained.Add(*idle)
-			}
-			return b, err
-		})
-	}
+	rows, _ := w.fence.db.fences.Query(asking, awaitedSQL, w.ends, drains, w.fence.id)
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b fencing.Awaited, err error) {
+		var idle *time.Duration
+		err = row.Scan(&b.PID, &b.User, &b.Application, &b.Address, &b.State, &b.Since, &idle)
+		b.EndsAt = w.blockers.began.Add(w.fence.db.cfg.Grace)
+		if idle != nil && w.drained.Add(*idle).Before(b.EndsAt) {
+			b.EndsAt = w.drained.Add(*idle)
+		}
+		return b, err
+	})
 	if err != nil {
 		w.blockers.pollFailed(asking, err)
 		return

@@ -168,12 +168,9 @@ type Status struct {
 
 // Status lists all resources of the database, ordered by name.
 func (d *Database) Status(ctx context.Context) ([]Status, error) {
-	rows, err := d.Pool().Query(ctx, `SELECT f.epoch, coalesce(f.worker, ''), coalesce(f.incarnation, ''), coalesce(f.source, ''),
+	rows, _ := d.Pool().Query(ctx, `SELECT f.epoch, coalesce(f.worker, ''), coalesce(f.incarnation, ''), coalesce(f.source, ''),
 		f.source_generation, f.source_index, f.granted_at, f.resource,
 		coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = f.id), 0) FROM fencepost.fence f ORDER BY f.resource`)
-	if err != nil {
-		return nil, fmt.Errorf("list the fences of database %q: %w", d.cfg.Database, d.Explain(err))
-	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Status, error) {
 		var st Status
 		err := scanRecord(row, &st.Record, &st.Resource, &st.Guards)
@@ -188,13 +185,11 @@ func (d *Database) Status(ctx context.Context) ([]Status, error) {
 // Fences returns the fences of the database.
 func (d *Database) Fences(ctx context.Context) (fencing.Fences, error) {
 	has := fencing.Fences{ByResource: make(map[string]fencing.FenceRow)}
-	rows, err := d.Pool().Query(ctx, `SELECT i.id::text, coalesce(f.resource, ''), coalesce(f.id, 0), coalesce(f.epoch, 0)
+	rows, _ := d.Pool().Query(ctx, `SELECT i.id::text, coalesce(f.resource, ''), coalesce(f.id, 0), coalesce(f.epoch, 0)
 		FROM fencepost.identity i LEFT JOIN fencepost.fence f ON true`)
-	if err == nil {
-		var resource string
-		var row fencing.FenceRow
-		_, err = pgx.ForEachRow(rows, []any{&has.Database, &resource, &row.ID, &row.Epoch}, func() error { has.ByResource[resource] = row; return nil })
-	}
+	var resource string
+	var row fencing.FenceRow
+	_, err := pgx.ForEachRow(rows, []any{&has.Database, &resource, &row.ID, &row.Epoch}, func() error { has.ByResource[resource] = row; return nil })
 	if err != nil {
 		return fencing.Fences{}, fmt.Errorf("read the fences of database %q: %w", d.cfg.Database, d.Explain(err))
 	}

@@ -90,16 +90,13 @@ func (d *Database) Drain(ctx context.Context, payload string, notify func(resour
 
 // Unregistered implements fencing.Fence.
 func (f *Fence) Unregistered(ctx context.Context, started string, entries []int64) ([]int64, error) {
-	rows, err := f.db.Pool().Query(ctx, `SELECT e FROM unnest($1::bigint[]) e WHERE encode(timestamptz_send(pg_postmaster_start_time()), 'hex') = $2
+	rows, _ := f.db.Pool().Query(ctx, `SELECT e FROM unnest($1::bigint[]) e WHERE encode(timestamptz_send(pg_postmaster_start_time()), 'hex') = $2
 		AND NOT EXISTS (SELECT FROM fencepost.running r WHERE r.note = e)`, entries, started)
-	if err == nil {
-		var missing []int64
-		if missing, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err == nil {
-			return missing, nil
-		}
-	}
-	switch store.CodeOf(err) {
-	case codeNoSchema, codeNoTable: // someone has dropped it, and all entries with it
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	switch code := store.CodeOf(err); {
+	case err == nil:
+		return missing, nil
+	case code == codeNoSchema, code == codeNoTable: // someone has dropped it, and all entries with it
 		return entries, nil
 	}
 	return nil, fmt.Errorf("read the registry of database %q: %w", f.db.cfg.Database, f.db.Explain(err))

@@ -126,15 +126,10 @@ func isSilent(err error) bool {
 // that the control role may connect to. Templates are not among them.
 func Databases(ctx context.Context, cfg Config, limit int) (names []string, err error) {
 	err = withStore(ctx, cfg, func(s *Store) error {
-		rows, err := s.free.Query(ctx, `SELECT datname FROM pg_database
+		rows, _ := s.free.Query(ctx, `SELECT datname FROM pg_database
 			WHERE datallowconn AND NOT datistemplate AND has_database_privilege(oid, 'CONNECT') ORDER BY oid LIMIT $1`, limit)
-		if err != nil {
-			return s.Explain(err)
-		}
-		if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			return s.Explain(err)
-		}
-		return nil
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return s.Explain(err)
 	})
 	return names, err
 }
