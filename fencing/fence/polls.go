@@ -99,14 +99,6 @@ func (d *Database) holders(ctx context.Context, sql string, args ...any) ([]hold
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
 }
 
-// HasLocked returns the SQL condition that the transaction of the number xid has locked the row whose xmax is given. An xmax
-// is the number of a transaction, or of a set of them. Nothing says which, and only a number of an existing set may be looked up.
-func HasLocked(xid, xmax string) string {
-	return `(` + xid + ` = ` + xmax + ` OR ` + xid + ` IN (SELECT m.xid FROM pg_catalog.pg_get_multixact_members(CASE
-		WHEN pg_catalog.mxid_age(` + xmax + `) BETWEEN 1 AND (SELECT max(pg_catalog.mxid_age(d.datminmxid)) FROM pg_catalog.pg_database d)
-		THEN ` + xmax + ` END) m))`
-}
-
 // batches runs one query at a time, on behalf of all who ask it, each about one number. Requests
 // that arrive while it runs are batched into the next one.
 type batches[T any] struct {

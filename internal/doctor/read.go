@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/owner"
+	"github.com/fencepost/fencepost/internal/lockwait"
 	"github.com/fencepost/fencepost/migrations"
 )
 
@@ -65,7 +65,7 @@ const (
 		JOIN fencepost.replicable() r ON r = x.srrelid GROUP BY 1 ORDER BY 1`
 )
 
-var preparedSQL = `SELECT p.gid, p.owner::text, f.resource FROM pg_prepared_xacts p JOIN fencepost.fence f ON ` + fence.HasLocked("p.transaction", "f.xmax") + `
+var preparedSQL = `SELECT p.gid, p.owner::text, f.resource FROM pg_prepared_xacts p JOIN fencepost.fence f ON ` + lockwait.HasLocked("p.transaction", "f.xmax") + `
 	WHERE p.database = current_database() ORDER BY 1, 3`
 
 // server reads what is known of the server. The notes say what could not be known.

@@ -74,7 +74,7 @@ var ours = map[string][]string{
 	"internal/admin":               {"internal/audit/rejections", "internal/web", "election", "fencing", "proxy", "internal/faults", "upstream"},
 	"internal/audit/auditlog":      {"fencing", "fencing/sqltext"},
 	"internal/service/health":      {"election", "fencing/store", "internal/faults"},
-	"internal/doctor":              {"internal/config", "election", "fencing", "fencing/evidence", "fencing/fence", "fencing/owner", "fencing/store", "internal/faults", "migrations", "upstream"},
+	"internal/doctor":              {"internal/config", "election", "fencing", "fencing/evidence", "fencing/fence", "fencing/owner", "fencing/store", "internal/faults", "internal/lockwait", "migrations", "upstream"},
 	"internal/electors":            {"internal/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/raft", "election/redis", "election/zookeeper", "fencing/fence"},
 	"cmd/fencepost-lab/demo":       {"internal/admin", "cmd/fencepost-lab/scratch"},
 	"internal/audit/evidence":      {"fencing", "fencing/evidence"},

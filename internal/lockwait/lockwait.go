@@ -1,4 +1,4 @@
-// Package lockwait says for whom a connection to Postgres waits, while it waits for a lock.
+// Package lockwait says for whom a connection to Postgres waits, while it waits for a lock, and who has locked a row.
 package lockwait
 
 import (

@@ -59,10 +59,10 @@ var named = blockersSQL{
 		WHERE pg_catalog.has_table_privilege(a.usesysid, 'pg_catalog.pg_authid', 'UPDATE'))`,
 	column: `ARRAY(SELECT format('prepared transaction %L of role %I must be committed or rolled back', p.gid, pg_catalog.pg_get_userbyid(p.ownerid))
 		FROM pg_catalog.pg_prepared_xact() p
-		WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + fence.HasLocked("p.transaction", "s.lockers") + `
+		WHERE p.dbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) AND ` + lockwait.HasLocked("p.transaction", "s.lockers") + `
 		UNION SELECT format('backend %s of role %I (application %I, %s) belongs to a superuser, so the control role cannot end it', u.pid, u.role,
 			u.application_name, coalesce(u.state, 'this role may not see what it does'))
-		FROM superusers u WHERE ` + fence.HasLocked("u.transactionid", "s.lockers") + ` ORDER BY 1)`,
+		FROM superusers u WHERE ` + lockwait.HasLocked("u.transactionid", "s.lockers") + ` ORDER BY 1)`,
 }
 
 var unnamed = blockersSQL{column: `'{}'::text[]`}
