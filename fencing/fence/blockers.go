@@ -194,6 +194,10 @@ type reports struct {
 	watchers map[string]*watchers // by resource
 }
 
+func newReports() *reports {
+	return &reports{by: map[string][]string{}, blocking: map[string][]string{}, watchers: map[string]*watchers{}}
+}
+
 // watchers is who looks at what blocks a resource.
 type watchers struct {
 	n    int         // grants, and calls of AwaitUnblocked
@@ -207,9 +211,6 @@ const reportLifetime = 5 * time.Second
 func (r *reports) startWatch(resource string, notify func(resource string, by []string)) (done func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.watchers == nil {
-		r.watchers = make(map[string]*watchers)
-	}
 	l := r.watchers[resource]
 	if l == nil {
 		l = &watchers{}
@@ -252,9 +253,6 @@ const standbys = "standbys"
 func (r *reports) keep(resource string, transactions []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.blocking == nil {
-		r.blocking = make(map[string][]string)
-	}
 	r.blocking[resource] = transactions
 }
 
@@ -285,9 +283,6 @@ func (r *reports) change(resource string, by []string, notify func(resource stri
 func (r *reports) changeLocked(resource string, by []string, notify func(resource string, by []string)) bool {
 	if slices.Equal(by, r.by[resource]) {
 		return false
-	}
-	if r.by == nil {
-		r.by = make(map[string][]string)
 	}
 	if r.by[resource] = by; len(by) == 0 {
 		delete(r.by, resource)

@@ -96,7 +96,7 @@ type Database struct {
 	confirms  *batches[grantID]  // of what Record has read
 	confirmed confirmedGrants
 
-	reports     reports // of what blocks grants
+	reports     *reports // of what blocks grants
 	roles       *roles
 	registering sync.WaitGroup // of the fences' arrivals
 }
@@ -118,6 +118,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 	d := &Database{
 		Store: st, cfg: cfg, log: log, fences: fences, catalog: catalog.NewReader(st.Pool(), st.CloseIdle, log),
 		end: end, turns: &turns{free: maxGrants}, reads: make(chan struct{}, maxReads),
+		confirmed: confirmedGrants{known: map[int32]grantID{}}, reports: newReports(),
 	}
 	d.roles = &roles{db: d, until: map[string]time.Time{}}
 	d.polls, d.confirms = &batches[[]holder]{life: life, query: d.poll}, &batches[grantID]{life: life, query: d.confirm}

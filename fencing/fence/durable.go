@@ -39,7 +39,7 @@ type grantID struct {
 }
 
 // confirmedGrants are the last grants of which it is known that a failover to a synchronous standby
-// does not lose them. The zero value is ready to use.
+// does not lose them.
 type confirmedGrants struct {
 	mu    sync.Mutex
 	known map[int32]grantID // by fence
@@ -48,9 +48,6 @@ type confirmedGrants struct {
 func (c *confirmedGrants) note(fence int32, g grantID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known == nil {
-		c.known = map[int32]grantID{}
-	}
 	c.known[fence] = g
 }
 

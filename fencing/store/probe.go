@@ -81,16 +81,8 @@ func (s *Store) Answers(ctx context.Context, failed error) bool {
 // greet connects to the server without a user. Postgres refuses that before it reads anything of a database, and what does
 // not speak its protocol does not answer for it, although a load balancer may say for it that it speaks TLS.
 func (s *Store) greet(ctx context.Context) error {
-	server, err := s.cfg.server(ctx)
+	c, err := s.cfg.connection(ctx)
 	if err != nil {
-		return err
-	}
-	c, err := pgx.ParseConfig(anywhere)
-	if err != nil {
-		return err
-	}
-	s.cfg.login(c)
-	if err := server.direct(c); err != nil {
 		return err
 	}
 	c.User = ""

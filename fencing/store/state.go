@@ -159,19 +159,11 @@ func (r *StateReader) open(ctx context.Context) (*pgx.Conn, error) {
 }
 
 func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
-	c, err := pgx.ParseConfig("postgres://localhost:5432/postgres?sslmode=disable")
+	c, err := cfg.connection(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("build the connection configuration: %w", err)
+		return nil, err
 	}
-	cfg.login(c)
 	delete(c.RuntimeParams, "default_transaction_read_only") // the server's own is asked for
-	server, err := cfg.server(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := server.direct(c); err != nil {
-		return nil, err
-	}
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
 		explains := Store{cfg: cfg} // whose Primary is not set

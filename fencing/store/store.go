@@ -260,6 +260,20 @@ func (cfg *Config) login(c *pgx.ConnConfig) {
 	c.OnNotice = cfg.OnNotice
 }
 
+// connection returns how to connect now, to where the server is.
+func (cfg *Config) connection(ctx context.Context) (*pgx.ConnConfig, error) {
+	server, err := cfg.server(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := pgx.ParseConfig(anywhere)
+	if err != nil {
+		return nil, fmt.Errorf("build the connection configuration: %w", err)
+	}
+	cfg.login(c)
+	return c, server.direct(c)
+}
+
 // begin finishes a connection on which the schema will be used, and makes sure that it is still Fencepost's: since Open,
 // the database may have been dropped and recreated by someone else, with a schema of his.
 func (s *Store) begin(ctx context.Context, conn *pgx.Conn) error {
