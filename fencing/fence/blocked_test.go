@@ -34,42 +34,15 @@ func (b *blocked) reports() [][]string {
 	return slices.Clone(b.all)
 }
 
-// TestWhatBlocksAGrantIsReportedAtOnce covers a prepared transaction and a superuser's, which have locked the row
-// by hand. Both must be reported long before the grace has passed.
+// TestWhatBlocksAGrantIsReportedAtOnce: a prepared transaction that has locked the row is reported long before the grace
+// has passed.
 func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
-	t.Run("prepared", func(t *testing.T) {
-		t.Parallel()
-		gid := func(h *fencetest.Database) string { return "left behind in " + h.DB }
-		blocksAtOnce(t, func(h *fencetest.Database) (name string, end func()) {
-			h.Server.Exec(t, pgtest.Control, h.DB, "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE",
-				fmt.Sprintf("PREPARE TRANSACTION '%s'", gid(h)))
-			return gid(h), func() { h.Server.Exec(t, pgtest.Control, h.DB, fmt.Sprintf("ROLLBACK PREPARED '%s'", gid(h))) }
-		})
-	})
-	t.Run("superuser", func(t *testing.T) {
-		t.Parallel()
-		blocksAtOnce(t, func(h *fencetest.Database) (name string, end func()) {
-			conn := h.Server.Connect(t, pgtest.Superuser, h.DB)
-			for _, sql := range []string{"SET application_name = 'nightly backup'", "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE"} {
-				if _, err := conn.Exec(h.Ctx(), sql); err != nil {
-					t.Fatal(err)
-				}
-			}
-			return fmt.Sprintf("backend %d of role \"postgres\" (application \"nightly backup\"", conn.PgConn().PID()), func() { _ = conn.Close(h.Ctx()) }
-		})
-	})
-}
-
-// blocksAtOnce lets block block a grant, and removes the obstacle once it has been
-// reported.
-func blocksAtOnce(t *testing.T, block func(h *fencetest.Database) (name string, end func())) {
-	t.Helper()
 	var told blocked
 	h := fencetest.New(t, pgtest.Shared(t), func(c *fence.Config) { c.Grace, c.Blocked = 10*time.Minute, told.note })
-	term := h.Grant("a")
-	what, end := block(h)
-	end = sync.OnceFunc(end)
+	term, gid := h.Grant("a"), "left behind in "+h.DB
+	h.Server.Exec(t, pgtest.Control, h.DB, "BEGIN", "SELECT FROM fencepost.fence FOR KEY SHARE", fmt.Sprintf("PREPARE TRANSACTION '%s'", gid))
+	end := sync.OnceFunc(func() { h.Server.Exec(t, pgtest.Control, h.DB, fmt.Sprintf("ROLLBACK PREPARED '%s'", gid)) })
 	t.Cleanup(end)
 	next, granted := h.Award("b"), make(chan error, 1)
 	go func() {
@@ -80,8 +53,9 @@ func blocksAtOnce(t *testing.T, block func(h *fencetest.Database) (name string, 
 		granted <- err
 	}()
 	fixture.Eventually(t, "what blocks is reported", func() bool { return len(told.reports()) > 0 })
-	if first := told.reports()[0]; len(first) != 1 || !strings.Contains(first[0], what) {
-		t.Errorf("reported as blocking: %q, want %q", first, what)
+	want := fmt.Sprintf("prepared transaction %q of role %q must be committed or rolled back", gid, pgtest.Control)
+	if first := told.reports()[0]; len(first) != 1 || first[0] != want {
+		t.Errorf("reported as blocking: %q, want %q", first, want)
 	}
 	end()
 	if err := <-granted; err != nil {
@@ -89,23 +63,6 @@ func blocksAtOnce(t *testing.T, block func(h *fencetest.Database) (name string, 
 	}
 	if all := told.reports(); len(all) != 2 || len(all[1]) != 0 {
 		t.Errorf("reported %q; want an empty report at the end", all)
-	}
-}
-
-// TestAGrantThatNothingBlocksReportsNothing checks that a transaction that the control
-// role can end is not reported.
-func TestAGrantThatNothingBlocksReportsNothing(t *testing.T) {
-	t.Parallel()
-	var told blocked
-	h := fencetest.New(t, pgtest.Shared(t), func(c *fence.Config) { c.Blocked = told.note })
-	w := h.Worker(h.Grant("a"))
-	w.Claim(h.Ctx(), t, "")
-	h.Grant("b")
-	if err := w.Check(h.Ctx()); fencetest.StateOf(err) == "" {
-		t.Error("the worker that blocked the grant was not ended")
-	}
-	if all := told.reports(); len(all) != 0 {
-		t.Errorf("reported %q", all)
 	}
 }
 
@@ -125,12 +82,16 @@ func TestWhatBlockedAGrantIsNamedWhileSomebodyLooks(t *testing.T) {
 	t.Parallel()
 	var told blocked
 	h := fencetest.New(t, pgtest.Shared(t), func(c *fence.Config) { c.Blocked = told.note })
-	h.Grant("a")
+	term := h.Grant("a")
 	pid, end := superuser(h, "FOR KEY SHARE")
 	a := h.Award("b")
 	for range 3 {
 		_, err := h.Fence.Grant(h.Ctx(), a)
-		fencetest.MustContain(t, err, "is blocked", pid)
+		var way *fence.GrantBlockedError
+		if !errors.As(err, &way) {
+			t.Fatalf("got %v, want a GrantBlockedError", err)
+		}
+		fencetest.MustContain(t, err, "is blocked", pid, `role "postgres"`, "belongs to a superuser")
 		ctx, cancel := context.WithTimeout(h.Ctx(), 1500*time.Millisecond)
 		if err := h.Fence.AwaitUnblocked(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("it is said not to be blocked any more: %v", err)
@@ -140,6 +101,7 @@ func TestWhatBlockedAGrantIsNamedWhileSomebodyLooks(t *testing.T) {
 			t.Errorf("meanwhile it is blocked by %q", by)
 		}
 	}
+	leaderGoesOn(t, h, term)
 	for _, by := range told.reports() {
 		if len(by) != 1 {
 			t.Errorf("reported %q while it was blocked", by)

@@ -43,7 +43,8 @@ func leaderGoesOn(t *testing.T, h *fencetest.Database, term fencing.Term) {
 func TestSafetyATransactionInTheWayIsEndedAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	const grace = 300 * time.Millisecond
-	h := fencetest.New(t, pgtest.Shared(t), func(c *fence.Config) { c.Grace = grace })
+	var told blocked
+	h := fencetest.New(t, pgtest.Shared(t), func(c *fence.Config) { c.Grace, c.Blocked = grace, told.note })
 	h.Server.Exec(t, pgtest.App, h.DB, "CREATE TABLE public.entries (epoch bigint)")
 	term := h.Grant("a")
 	w := h.Worker(term)
@@ -62,6 +63,9 @@ func TestSafetyATransactionInTheWayIsEndedAfterTheGrace(t *testing.T) {
 	}
 	if took < grace {
 		t.Errorf("the grant took %s with a grace of %s", took, grace)
+	}
+	if all := told.reports(); len(all) != 0 {
+		t.Errorf("reported %q, which the grant could end", all)
 	}
 }
 
@@ -251,60 +255,6 @@ func TestSafetyAGrantSeesARegistrationUnderWay(t *testing.T) {
 	}
 	if _, err := w.Exec(h.Ctx(), "INSERT INTO public.entries VALUES (1)"); err == nil {
 		t.Error("a backend whose registration was under way writes after the grant")
-	}
-}
-
-func TestAPreparedTransactionInTheWayIsNamed(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Start(t)
-	h := fencetest.New(t, s)
-	term := h.Grant("a")
-	w := h.Worker(term)
-	tx := w.Claim(h.Ctx(), t, "")
-	if _, err := tx.Exec(h.Ctx(), "PREPARE TRANSACTION 'left behind'"); err != nil {
-		t.Fatal(err)
-	}
-	a := h.Award("b")
-	_, err := h.Fence.Grant(h.Ctx(), a)
-	var way *fence.GrantBlockedError
-	if !errors.As(err, &way) {
-		t.Fatalf("got %v, want a GrantBlockedError", err)
-	}
-	fencetest.MustContain(t, err, `prepared transaction "left behind"`, "app", fencetest.Resource)
-	leaderGoesOn(t, h, term)
-	s.Exec(t, pgtest.App, h.DB, "ROLLBACK PREPARED 'left behind'")
-	if epoch, err := h.Fence.Grant(h.Ctx(), a); err != nil || epoch != term.Epoch+1 {
-		t.Errorf("once nothing blocked the grant: epoch %d, %v", epoch, err)
-	}
-}
-
-func TestASuperusersTransactionInTheWayIsNamed(t *testing.T) {
-	t.Parallel()
-	h := fencetest.New(t, pgtest.Shared(t))
-	term := h.Grant("a")
-	super := &fencetest.Worker{Conn: h.Server.Connect(t, pgtest.Superuser, h.DB), Fence: h.Fence, Term: term}
-	tx, err := super.Begin(h.Ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(h.Ctx(), "SELECT FROM fencepost.fence FOR KEY SHARE"); err != nil {
-		t.Fatal(err)
-	}
-	_, err = h.Fence.Grant(h.Ctx(), h.Award("b"))
-	var way *fence.GrantBlockedError
-	if !errors.As(err, &way) {
-		t.Fatalf("got %v, want a GrantBlockedError", err)
-	}
-	fencetest.MustContain(t, err, fmt.Sprint(super.PgConn().PID()), "postgres", "superuser")
-	leaderGoesOn(t, h, term)
-	if err := tx.Commit(h.Ctx()); err != nil {
-		t.Errorf("the abandoned grant disturbed the transaction: %v", err)
-	}
-	if err := h.Fence.CheckRole(h.Ctx(), pgtest.Superuser, super.PgConn().PID()); fencetest.StateOf(err) != fencing.StateNoFence {
-		t.Errorf("a superuser's backend: %v; want ZF004", err)
-	}
-	if err := h.Fence.CheckRole(h.Ctx(), pgtest.App, h.Worker(term).PgConn().PID()); err != nil {
-		t.Errorf("a plain role's backend: %v", err)
 	}
 }
 

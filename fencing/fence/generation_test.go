@@ -79,3 +79,20 @@ func TestLivesKeepTheNumberThatTheyWereFirstGiven(t *testing.T) {
 		t.Errorf("the numbers changed from %v to %v", before, after)
 	}
 }
+
+func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
+	t.Parallel()
+	h := fencetest.New(t, pgtest.Shared(t))
+	h.Index = 100
+	h.Grant("a")
+	rebuilt := h.Award("b")
+	rebuilt.InstanceID, rebuilt.Index = "life-2", 3 // indexes start over
+	h.Number(h.Fence, rebuilt.InstanceID)
+	if epoch, err := h.Fence.Grant(h.Ctx(), rebuilt); err != nil || epoch != 2 {
+		t.Fatalf("the first award of a new instance: epoch %d, %v", epoch, err)
+	}
+	old := h.Award("c")
+	if _, err := h.Fence.Grant(h.Ctx(), old); fencetest.StateOf(err) != fencing.StateAwardNotNewer {
+		t.Errorf("an award of the older instance: %v; want ZF006", err)
+	}
+}

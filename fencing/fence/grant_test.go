@@ -159,6 +159,14 @@ func TestASupersededCandidacyIsNeverGrantedAgain(t *testing.T) {
 	t.Parallel()
 	h := fencetest.New(t, pgtest.Shared(t))
 	first := h.Grant("a")
+	another := h.Award("a")
+	another.Incarnation = "another"
+	if _, err := h.Fence.Grant(h.Ctx(), another); err != nil {
+		t.Fatal(err)
+	}
+	if before, err := h.Fence.SupersededBefore(h.Ctx(), first.Worker, ""); err != nil || before {
+		t.Errorf("superseded before by another candidacy of itself: %t, %v", before, err)
+	}
 	h.Grant("b")
 	again := h.Award("a")
 	again.Held = first.Epoch
@@ -245,37 +253,6 @@ func TestWhoSharesAnEpochCountsAsOneThatHadIt(t *testing.T) {
 		t.Fatalf("prune: %d, %v", n, err)
 	}
 	mustBe(false, "a", "b", "c", "d")
-}
-
-func TestAnotherLifeOfTheSameWorkerDoesNotCountAsSuperseded(t *testing.T) {
-	t.Parallel()
-	h := fencetest.New(t, pgtest.Shared(t))
-	h.Grant("a")
-	again := h.Award("a")
-	again.Incarnation = "another"
-	if _, err := h.Fence.Grant(h.Ctx(), again); err != nil {
-		t.Fatal(err)
-	}
-	if before, err := h.Fence.SupersededBefore(h.Ctx(), again.Worker, ""); err != nil || before {
-		t.Errorf("superseded before: %t, %v; want false", before, err)
-	}
-}
-
-func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
-	t.Parallel()
-	h := fencetest.New(t, pgtest.Shared(t))
-	h.Index = 100
-	h.Grant("a")
-	rebuilt := h.Award("b")
-	rebuilt.InstanceID, rebuilt.Index = "life-2", 3 // indexes start over
-	h.Number(h.Fence, rebuilt.InstanceID)
-	if epoch, err := h.Fence.Grant(h.Ctx(), rebuilt); err != nil || epoch != 2 {
-		t.Fatalf("the first award of a new instance: epoch %d, %v", epoch, err)
-	}
-	old := h.Award("c")
-	if _, err := h.Fence.Grant(h.Ctx(), old); fencetest.StateOf(err) != fencing.StateAwardNotNewer {
-		t.Errorf("an award of the older instance: %v; want ZF006", err)
-	}
 }
 
 func TestGrantsAtOnceKeepTheOrderOfAwards(t *testing.T) {

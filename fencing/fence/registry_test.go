@@ -183,35 +183,22 @@ func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-// TestABackendOfAnotherServerIsNotRegistered: the process id is that of a backend of this server, as
-// it may be after a failover, when the session has led to another server than the control connection.
-func TestABackendOfAnotherServerIsNotRegistered(t *testing.T) {
+// TestABackendThatIsNotThereIsNotRegistered, although another one has its process id: after a failover, when the session has
+// led to another server than the control connection, or because it has ended.
+func TestABackendThatIsNotThereIsNotRegistered(t *testing.T) {
 	t.Parallel()
 	h := fencetest.New(t, pgtest.Shared(t))
 	w := h.Worker(h.Grant("a"))
-	there := w.Request()
-	there.Started = strings.Repeat("0", len(there.Started))
-	if _, err := h.Fence.RegisterBackend(h.Ctx(), there); fencetest.StateOf(err) != fencing.StateNoFence || !strings.Contains(err.Error(), "leads to another server") {
-		t.Errorf("registered: %v; want ZF004 that names another server", err)
-	}
-	if n := fencetest.Ask[int](h, "SELECT count(*) FROM fencepost.running"); n != 0 {
-		t.Errorf("%d registrations", n)
-	}
-	h.MustEnter(w)
-}
-
-// TestABackendThatHasEndedIsNotRegistered: its process id is that of another backend by now, which was started later.
-func TestABackendThatHasEndedIsNotRegistered(t *testing.T) {
-	t.Parallel()
-	h := fencetest.New(t, pgtest.Shared(t))
-	w := h.Worker(h.Grant("a"))
-	before := w.Request()
+	elsewhere, ended := w.Request(), w.Request()
+	elsewhere.Started = strings.Repeat("0", len(elsewhere.Started))
 	admin := h.Server.Connect(t, pgtest.Superuser, h.DB)
-	if err := admin.QueryRow(h.Ctx(), "SELECT encode(timestamptz_send(backend_start - interval '1 microsecond'), 'hex') FROM pg_stat_get_activity($1)", int32(before.PID)).Scan(&before.Seen); err != nil {
+	if err := admin.QueryRow(h.Ctx(), "SELECT encode(timestamptz_send(backend_start - interval '1 microsecond'), 'hex') FROM pg_stat_get_activity($1)", int32(ended.PID)).Scan(&ended.Seen); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Fence.RegisterBackend(h.Ctx(), before); fencetest.StateOf(err) != fencing.StateNoFence || !strings.Contains(err.Error(), "cannot be seen") {
-		t.Errorf("registered: %v; want ZF004 that says that the backend cannot be seen", err)
+	for says, request := range map[string]fencing.RegisterRequest{"leads to another server": elsewhere, "cannot be seen": ended} {
+		if _, err := h.Fence.RegisterBackend(h.Ctx(), request); fencetest.StateOf(err) != fencing.StateNoFence || !strings.Contains(err.Error(), says) {
+			t.Errorf("registered: %v; want ZF004 that says %q", err, says)
+		}
 	}
 	if n := fencetest.Ask[int](h, "SELECT count(*) FROM fencepost.running"); n != 0 {
 		t.Errorf("%d registrations", n)
@@ -337,5 +324,50 @@ func TestRegistrationsOfTheGoneAreSwept(t *testing.T) {
 	})
 	if pid := fencetest.Ask[uint32](h, "SELECT pid FROM fencepost.running"); pid != lives.PgConn().PID() {
 		t.Errorf("the registration of backend %d is left, want that of %d", pid, lives.PgConn().PID())
+	}
+}
+
+// TestTheRegistryTakesNoOnesWord: only the candidacy that was granted the current epoch, and that it was announced to, is
+// registered. The others are over, or have never led.
+func TestTheRegistryTakesNoOnesWord(t *testing.T) {
+	t.Parallel()
+	h := fencetest.New(t, pgtest.Shared(t))
+	over, current := h.Grant("a"), h.Grant("b")
+	for _, term := range []fencing.Term{over, current, {Award: h.Award("c")}} {
+		w := h.Worker(term)
+		for told := range fencing.Epoch(4) {
+			for held := range fencing.Epoch(4) {
+				may := term == current && told == 2 && held == 2
+				if err := w.CheckAs(h.Ctx(), told, held); (err == nil) != may {
+					t.Errorf("%s, told %d, holds %d: %v; it may pass: %t", term.Worker, told, held, err, may)
+				}
+			}
+		}
+	}
+	if left := fencetest.Ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
+		t.Errorf("%d registrations were left", left)
+	}
+}
+
+// TestALateDeletionMeetsNoOtherNote checks that a deletion identifies its registration.
+// A late deletion must not remove the next registration of the same backend, nor that
+// of a backend that reuses the process id.
+func TestALateDeletionMeetsNoOtherNote(t *testing.T) {
+	t.Parallel()
+	h := fencetest.New(t, pgtest.Shared(t))
+	w := h.Worker(h.Grant("a"))
+	first := h.MustEnter(w)
+	second := h.MustEnter(w)
+	for range 2 {
+		if err := h.Fence.UnregisterBackend(h.Ctx(), first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := fencetest.Ask[int64](h, "SELECT note FROM fencepost.running WHERE pid = $1", int32(w.PgConn().PID())); got != second.ID {
+		t.Errorf("registration %d is left, want %d", got, second.ID)
+	}
+	h.Grant("b")
+	if _, err := w.Exec(h.Ctx(), "SELECT 1"); fencetest.StateOf(err) != "57P01" {
+		t.Errorf("the registered backend: %v; want 57P01", err)
 	}
 }
