@@ -18,22 +18,10 @@ const waitForSQL = `WITH RECURSIVE blocked(root, pid) AS (
 
 // WaitFor is fencing.Fence.WaitFor.
 func (s *Store) WaitFor(ctx context.Context, waiting, holding []uint32) ([]uint32, error) {
-	rows, _ := s.free.Query(ctx, waitForSQL, backends(waiting), backends(holding))
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (uint32, error) {
-		var pid int32
-		err := row.Scan(&pid)
-		return uint32(pid), err
-	})
+	rows, _ := s.free.Query(ctx, waitForSQL, waiting, holding)
+	list, err := pgx.CollectRows(rows, pgx.RowTo[uint32])
 	if err != nil {
 		return nil, fmt.Errorf("look for locks that backends wait for: %w", s.Explain(err))
 	}
 	return list, nil
-}
-
-func backends(pids []uint32) []int32 {
-	list := make([]int32, len(pids))
-	for i, pid := range pids {
-		list[i] = int32(pid)
-	}
-	return list
 }
