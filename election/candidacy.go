@@ -10,10 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/fencepost/fencepost/election/own"
 	"github.com/fencepost/fencepost/fencing"
+	"go.uber.org/zap"
 )
 
 // Candidacy is one worker's attempt to lead one resource through this proxy.
@@ -188,42 +187,14 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	return fmt.Errorf("verify the fence: %w", err)
 }
 
-// observe processes the highest grant. One whose response was lost does not count before the candidacy leads:
-// the grant is asked for again and gives the same epoch, unless another candidacy has been granted one since.
-// Otherwise that would supersede a worker which has never led. Nor does one that was granted to another worker with the
-// same token, before this candidacy is granted a share in it: an order may keep it from that.
-func (c *Candidacy) observe(rec fencing.Record) {
+// end makes the candidacy release its lease and stop, even if it has members.
+func (c *Candidacy) end() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.mu.state
-	before := s.record
-	if !s.observe(rec) {
-		return
-	}
-	if !rec.Unconfirmed && (rec.Epoch > max(before.Epoch, c.examined) || before.Unconfirmed) {
-		s.ungranted = nil // someone was granted an epoch since
-		s.requests.cancel(requestUnblock)
-	}
-	switch {
-	case rec.Incarnation == c.incarnation && s.led && rec.Epoch > s.epoch: // an order ended its lead, and its token was granted another epoch
-		c.supersedeLocked(rec)
-	case rec.Incarnation == c.incarnation && (rec.Unconfirmed || !c.countsLocked() || !s.led && rec.Worker != c.worker): // the grant is asked for again
-	case rec.Incarnation == c.incarnation:
-		s.hasEpoch(max(s.epoch, rec.Epoch))
-	case s.phase == superseded, s.epoch > 0 && rec.Epoch > s.epoch:
-		c.supersedeLocked(rec)
-	}
-	c.publishLocked(c.r.e.cfg.Now())
+	c.mu.ended = true
+	c.mu.Unlock()
+	c.cancel()
+	poke(c.poke)
 }
 
-// countsLocked reports whether an epoch that the candidacy was granted counts, even if it has never led under it.
-// That of a token does: no lower token leads again.
-func (c *Candidacy) countsLocked() bool { return c.mu.led || c.token > 0 }
-
-// refuseSuperseded returns the refusal of a client that waits to lead.
-func (c *Candidacy) refuseSuperseded() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	st := fencing.Status{Epoch: c.mu.epoch, Removed: c.mu.removed, Holder: c.mu.supersededBy}
-	return fencing.SupersededRefusal(c.r.key.name, c.worker, c.incarnation, &st)
-}
+// abandon gives up on a release.
+func (c *Candidacy) abandon() { c.abandonFunc() }

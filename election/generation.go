@@ -2,10 +2,7 @@ package election
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"go.uber.org/zap"
 )
 
 // The index of an award counts within one instance of the lease service. The instance
@@ -15,10 +12,6 @@ import (
 // instance has been numbered, and releases an award of any other instance. Each award
 // that is granted was therefore requested, and made, after its instance was numbered
 // and before a later instance began.
-
-// errOtherInstance means that an award belongs to an instance that was not the numbered one
-// when the candidacy asked for the lease.
-var errOtherInstance = errors.New("the lease service has a new instance id: releasing its award and asking for another")
 
 // numbered makes sure that the current instance of the lease service, as far as known,
 // has a number, and returns the instance's id. It waits for the first observation. The
@@ -72,13 +65,4 @@ func (r *resource) unnumbered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.numbered = ""
-}
-
-// askAgainLocked releases an award of an instance that was not numbered in time.
-// Callers that wait for the attempt keep waiting for the next one.
-func (c *Candidacy) askAgainLocked(err error) {
-	c.log.Warn("asking for another award", zap.Error(err))
-	c.event(Event{Kind: EventFailed, Err: err})
-	c.mu.tryAt = c.r.e.cfg.Now() + jitter(minBackoff)
-	c.releaseLocked(c.mu.held.lease, ReasonLeft)
 }

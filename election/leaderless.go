@@ -339,29 +339,3 @@ func (r *resource) elsewhereState(now time.Duration) resourceState {
 		return resourceState{state: Unknown, since: led.until, why: errUnconfirmed}
 	}
 }
-
-// noteLeadEndLocked notes when the candidacy was last confirmed as the leader, and how its term ends. It is
-// called before the candidacy gives up a lease.
-func (c *Candidacy) noteLeadEndLocked(now time.Duration, how fencing.Ending) {
-	s := &c.mu.state
-	s.lastEnded = how
-	switch {
-	case !s.held.granted:
-	case s.liveness.unresponsive:
-		s.lastLed = now - s.liveness.quiet
-	case s.phase == leading:
-		s.lastLed = now
-	default:
-		s.lastLed = s.held.confirmedAt
-	}
-}
-
-// takeover returns how long the resource had no confirmed leader before the moment at
-// which the candidacy was granted an epoch, and how long the lease had been free.
-func (h holding) takeover(now time.Duration) (took, grant time.Duration) {
-	from := h.freeSince
-	if h.lastLed != 0 {
-		from = min(from, h.lastLed)
-	}
-	return now - from, now - h.freeSince
-}

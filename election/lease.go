@@ -1,11 +1,7 @@
 package election
 
 import (
-	"context"
-	"errors"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -98,62 +94,63 @@ func (r *resource) delay(spread time.Duration) time.Duration {
 	return jitter(spread)
 }
 
-// renewLocked starts to confirm the lease, no sooner than sent.
-func (c *Candidacy) renewLocked(sent time.Duration) {
-	s := &c.mu.state
-	lease := s.held.lease
-	ctx, cancel := context.WithTimeout(c.ctx, c.set.forLease(lease).callTimeout())
-	s.requests.begin(requestRenew, cancel)
-	c.ask(func() func() {
-		defer cancel()
-		err := c.r.provider.Renew(ctx, lease)
-		return func() { c.renewed(lease, sent, err) }
-	})
+// Unsuccessful attempts are followed by pauses between these two.
+const (
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
+)
+
+// pace says when the next attempt to acquire the lease may be made.
+type pace struct {
+	tryAt   time.Duration // no attempt before this time, unless someone asks for it
+	backoff time.Duration // about how long to wait after the last attempt, 0 if it succeeded
 }
 
-func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.mu.state
-	s.requests.end(requestRenew)
-	if s.held.lease != lease || s.requests.has(requestRelease) {
-		return
-	}
-	now, set := c.r.e.cfg.Now(), c.set.forLease(lease)
-	if err == nil || errors.Is(err, ErrLost) {
-		c.passedLocked("renew the lease")
-		s.leaseAnswered(nil, sent)
-	} else {
-		s.leaseAnswered(err, sent)
-	}
-	switch {
-	case err == nil:
-		lapsed := s.held.granted && now >= s.held.trusted
-		c.event(Event{Kind: EventRenewed})
-		s.held = s.held.confirmed(c.set, sent, c.r.delay(set.renewalSpread()))
-		c.leadLocked(now)
-		if lapsed && now < s.held.trusted {
-			c.log.Info("confirmed: the lease was held throughout", zap.Int64("epoch", int64(s.epoch)))
-			c.event(Event{Kind: EventConfirmed})
-		}
-	case errors.Is(err, ErrLost):
-		c.lostLocked(err)
-	default:
-		s.held.renewAt = now + set.TTL/10 + c.r.delay(set.TTL/20)
-		c.failedLocked("renew the lease", err)
-	}
+// slowDown schedules the attempt that follows an unsuccessful one.
+func (p *pace) slowDown(now time.Duration) {
+	p.backoff = min(max(2*p.backoff, minBackoff), maxBackoff)
+	p.tryAt = now + p.backoff/2 + jitter(p.backoff/2)
 }
 
-// lostLocked handles a definitive loss: the term is over at once.
-func (c *Candidacy) lostLocked(err error) {
-	s := &c.mu.state
-	c.log.Warn("lease lost", zap.Int64("epoch", int64(s.epoch)), zap.Error(err))
-	s.requests.cancel(requestGrant)
-	c.noteLeadEndLocked(c.r.e.cfg.Now(), fencing.EndingExpired)
-	s.held = holding{}
-	c.stopLeadingLocked()
-	s.pace = pace{}
-	c.event(Event{Kind: EventLost, Err: err})
-	c.refreshLocked()
-	s.outbox.put(noticeVacated)
+// takeover returns how long the resource had no confirmed leader before the moment at
+// which the candidacy was granted an epoch, and how long the lease had been free.
+func (h holding) takeover(now time.Duration) (took, grant time.Duration) {
+	from := h.freeSince
+	if h.lastLed != 0 {
+		from = min(from, h.lastLed)
+	}
+	return now - from, now - h.freeSince
+}
+
+// leftovers are what a candidacy may have at the lease service although it holds no
+// lease.
+type leftovers struct {
+	// unresponsive is the lease that was released as unresponsive, if no one has
+	// acquired it since, as far as known.
+	unresponsive *Lease
+	// uncertain means that an Acquire of unknown outcome may have got a lease, or may
+	// still get one.
+	uncertain bool
+	// stray is the index of the last award to such an Acquire that was released.
+	stray int64
+}
+
+// strayed reports whether the observation shows a lease that an Acquire of unknown
+// outcome got for this incarnation, and that has not been released.
+func (l *leftovers) strayed(o LeaseObservation, incarnation string) bool {
+	return l.uncertain && o.State == Held && o.Incarnation == incarnation && o.Index != l.stray
+}
+
+// released records that a lease was released. It reports whether the same lease had
+// been released as unresponsive before.
+func (l *leftovers) released(lease *Lease, why Reason) (again bool) {
+	again = lease == l.unresponsive
+	l.unresponsive = nil
+	if why == ReasonUnresponsive {
+		l.unresponsive = lease
+	}
+	if lease.Index == 0 { // whatever the incarnation got or may still get
+		l.uncertain = false
+	}
+	return again
 }

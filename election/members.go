@@ -113,9 +113,6 @@ func (c *Candidacy) conflictsWith(req fencing.JoinRequest) bool {
 	return c.mu.campaigners > 0 && !c.overLocked() && !c.mu.liveness.unresponsive
 }
 
-// overLocked reports that no one can join any more.
-func (c *Candidacy) overLocked() bool { return c.mu.phase == superseded || c.mu.ended }
-
 // admit makes m a member, unless the candidacy is over. r.mu is held.
 func (c *Candidacy) admit(req fencing.JoinRequest, m fencing.Member) bool {
 	c.mu.Lock()
@@ -200,15 +197,3 @@ func (c *Candidacy) isClosing() bool {
 	defer c.mu.Unlock()
 	return c.mu.closing
 }
-
-// end makes the candidacy release its lease and stop, even if it has members.
-func (c *Candidacy) end() {
-	c.mu.Lock()
-	c.mu.ended = true
-	c.mu.Unlock()
-	c.cancel()
-	poke(c.poke)
-}
-
-// abandon gives up on a release.
-func (c *Candidacy) abandon() { c.abandonFunc() }

@@ -8,10 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
+	"go.uber.org/zap"
 )
 
 const (
@@ -362,18 +361,6 @@ func (r *resource) removed(fence Fence) {
 	}
 }
 
-// loseFence ends the candidacy's attempts for good, because its fence is gone.
-func (c *Candidacy) loseFence(gone fencing.Record) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := &c.mu.state; s.phase != superseded {
-		s.record, s.removed = gone, true
-		c.supersedeLocked(gone)
-		c.answerLocked()
-	}
-	poke(c.poke)
-}
-
 // bar is the order of an operator that keeps a candidacy from leading.
 type bar struct {
 	barred *fencing.Refusal // nil if no order is known
@@ -396,26 +383,6 @@ func (c *Candidacy) unbar() {
 	s.backoff, s.tryAt = 0, c.r.e.cfg.Now()+jitter(20*time.Millisecond)
 	c.publishLocked(c.r.e.cfg.Now())
 	poke(c.poke)
-}
-
-// barredLocked gives back a lease that an order keeps the candidacy from turning into an
-// epoch. unbarred is the count from before the grant was asked for: if it has changed, the
-// order may be over.
-func (c *Candidacy) barredLocked(b *fencing.Barred, unbarred int) {
-	s := &c.mu.state
-	now := c.r.e.cfg.Now()
-	if s.unbarred == unbarred {
-		pause := maxBarred
-		if b.Left > 0 {
-			pause = min(pause, b.Left)
-		}
-		if s.barred == nil || s.barred.Message != b.Refusal.Message {
-			c.log.Info("kept from leading by an operator's order", zap.String("reason", b.Refusal.Message))
-		}
-		s.barred, s.barredUntil = b.Refusal, now+pause+jitter(pause/10)
-	}
-	c.retryLocked()
-	c.releaseLocked(s.held.lease, ReasonLeft)
 }
 
 // asBarred returns the order that has forbidden a grant, nil if err is something else.

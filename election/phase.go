@@ -5,9 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/fencepost/fencepost/fencing"
+	"go.uber.org/zap"
 )
 
 // phase says how far a candidacy's attempt to lead has come. Whether anyone still needs
@@ -134,5 +133,25 @@ func (c *Candidacy) supersedeLocked(by fencing.Record) {
 	moved := c.token > 0 && len(s.members) == 0 // whoever led by the token has left it for the next one
 	if s.supersededBy.Worker == c.worker && !moved {
 		c.r.supersededSelf.Store(c.worker, nil)
+	}
+}
+
+// countsLocked reports whether an epoch that the candidacy was granted counts, even if it has never led under it.
+// That of a token does: no lower token leads again.
+func (c *Candidacy) countsLocked() bool { return c.mu.led || c.token > 0 }
+
+// noteLeadEndLocked notes when the candidacy was last confirmed as the leader, and how its term ends. It is
+// called before the candidacy gives up a lease.
+func (c *Candidacy) noteLeadEndLocked(now time.Duration, how fencing.Ending) {
+	s := &c.mu.state
+	s.lastEnded = how
+	switch {
+	case !s.held.granted:
+	case s.liveness.unresponsive:
+		s.lastLed = now - s.liveness.quiet
+	case s.phase == leading:
+		s.lastLed = now
+	default:
+		s.lastLed = s.held.confirmedAt
 	}
 }

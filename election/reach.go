@@ -65,13 +65,6 @@ func (r *resource) followReach(silent time.Duration) {
 	r.pokeAll()
 }
 
-// unreachedLocked gives back a lease that the candidacy cannot use, because a worker at another proxy may be able to.
-func (c *Candidacy) unreachedLocked() {
-	c.mu.ungranted = errUnreached
-	c.retryLocked()
-	c.releaseLocked(c.mu.held.lease, ReasonLeft)
-}
-
 // reached forgets what was found when the orders were last read.
 func (r *resource) reached() {
 	r.mu.Lock()

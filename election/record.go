@@ -6,36 +6,10 @@ import (
 	"fmt"
 	"strconv"
 
-	"go.uber.org/zap"
-
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
+	"go.uber.org/zap"
 )
-
-// fenceFacts are what a candidacy knows of its fence.
-type fenceFacts struct {
-	record fencing.Record // the highest known grant
-	// fault, if not nil, says why the fence, or the order of the awards, is unusable.
-	fault error
-	// notNewer counts the consecutive awards that were not newer than the record.
-	notNewer int
-	// disagrees means that the database contradicts the candidacy's term, which has to
-	// be given up.
-	disagrees bool
-}
-
-// observe records the highest grant, as the resource has learnt it. It reports false, and
-// changes nothing, if a higher one is known that is confirmed.
-func (f *fenceFacts) observe(rec fencing.Record) bool {
-	if rec.Epoch < f.record.Epoch && !f.record.Unconfirmed {
-		return false
-	}
-	if rec.Epoch > f.record.Epoch {
-		f.fault = nil // the fence works again
-	}
-	f.record = rec
-	return true
-}
 
 // grants is what a resource knows of the grants in its fence.
 type grants struct {

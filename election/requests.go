@@ -10,10 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
+	"go.uber.org/zap"
 )
 
 // request is a kind of request to the lease service or the fence.
@@ -218,12 +217,6 @@ func (c *Candidacy) passed(what string) {
 	c.passedLocked(what)
 }
 
-// ask runs one request outside the loop. The loop runs the function that it returns,
-// and does not end before that.
-func (c *Candidacy) ask(request func() (apply func())) {
-	go func() { c.results <- request() }()
-}
-
 // refreshLocked makes the watch read the record.
 func (c *Candidacy) refreshLocked() { poke(c.r.watcher.wake) }
 
@@ -240,4 +233,43 @@ func (c *Candidacy) failedLocked(what string, err error) {
 	err = fmt.Errorf("%s: %w", what, err)
 	c.failing.of(c.log, what).Failed(zap.Error(err))
 	c.event(Event{Kind: EventFailed, Err: err})
+}
+
+// ungrantedLocked returns why the last grant failed, nil if that counts no longer. Of what blocked it, it names what is left.
+func (c *Candidacy) ungrantedLocked() error {
+	err := c.mu.ungranted
+	var blocked interface{ BlockedBy() []string }
+	if !errors.As(err, &blocked) || !c.mu.requests.has(requestUnblock) {
+		return err
+	}
+	by := c.fence.BlockedBy()
+	if len(by) == 0 { // the result of AwaitUnblocked is on its way
+		return nil
+	}
+	return fmt.Errorf("it is blocked: %s", strings.Join(by, "; "))
+}
+
+// fenceFacts are what a candidacy knows of its fence.
+type fenceFacts struct {
+	record fencing.Record // the highest known grant
+	// fault, if not nil, says why the fence, or the order of the awards, is unusable.
+	fault error
+	// notNewer counts the consecutive awards that were not newer than the record.
+	notNewer int
+	// disagrees means that the database contradicts the candidacy's term, which has to
+	// be given up.
+	disagrees bool
+}
+
+// observe records the highest grant, as the resource has learnt it. It reports false, and
+// changes nothing, if a higher one is known that is confirmed.
+func (f *fenceFacts) observe(rec fencing.Record) bool {
+	if rec.Epoch < f.record.Epoch && !f.record.Unconfirmed {
+		return false
+	}
+	if rec.Epoch > f.record.Epoch {
+		f.fault = nil // the fence works again
+	}
+	f.record = rec
+	return true
 }

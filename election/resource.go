@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/fencing"
+	"go.uber.org/zap"
 )
 
 // resource is one resource of one database, with its candidacies at this proxy and what
@@ -285,31 +282,6 @@ func (r *resource) setHolder(c *Candidacy) {
 func (r *resource) pokeAll() {
 	for _, c := range r.all() {
 		poke(c.poke)
-	}
-}
-
-// snapshot is what a candidacy's loop sees of the resource in each step.
-type snapshot struct {
-	observation     LeaseObservation
-	watchFailing    bool // the watch is failing
-	unreached       bool // the database does not answer
-	taken           bool // another candidacy of this proxy holds the lease
-	closing         bool // another candidacy of this proxy is about to release it
-	freeSince       time.Duration
-	lastLed         time.Duration // when the last leader was last confirmed; 0 if not known
-	lastEnded       fencing.Ending
-	highestObserved fencing.Epoch
-	offer           offer.Offer
-}
-
-func (r *resource) snapshot(c *Candidacy) snapshot {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return snapshot{
-		observation: r.mu.observation, watchFailing: r.mu.watchErr != nil, unreached: r.mu.unreached,
-		taken: r.mu.heldByOther(c), closing: r.mu.otherDeparting(c),
-		freeSince: r.mu.freeSince, lastLed: r.mu.lastLed, lastEnded: r.mu.lastEnded, highestObserved: r.mu.highestObserved,
-		offer: r.offerLocked(),
 	}
 }
 

@@ -160,3 +160,11 @@ func (c *Candidacy) CampaignOnDemand(ctx context.Context) {
 	case <-ctx.Done():
 	}
 }
+
+// refuseSuperseded returns the refusal of a client that waits to lead.
+func (c *Candidacy) refuseSuperseded() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := fencing.Status{Epoch: c.mu.epoch, Removed: c.mu.removed, Holder: c.mu.supersededBy}
+	return fencing.SupersededRefusal(c.r.key.name, c.worker, c.incarnation, &st)
+}
