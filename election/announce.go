@@ -6,113 +6,65 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// notice is something that the loop reports to others once it holds no lock.
-type notice uint8
-
-const (
-	noticeStatus      notice = 1 << iota // to the members: the status has changed
-	noticeVacated                        // to the resource: this candidacy holds no lease now
-	noticeFalseAlarm                     // to the resource: a false alarm
-	noticeFenceFailed                    // to the resource: its fence cannot be used
-	noticeHandedOver                     // to the resource: the leader has stopped for another worker
-)
-
-// outbox is the set of notices that have not been passed on yet.
-type outbox notice
-
-func (o *outbox) put(n notice) { *o |= outbox(n) }
-
-// take removes a notice, and reports whether it was there.
-func (o *outbox) take(n notice) bool {
-	had := *o&outbox(n) != 0
-	*o &^= outbox(n)
-	return had
-}
-
 // publishLocked stores the new status if it has changed. The loop announces it to the
 // members.
 func (c *Candidacy) publishLocked(now time.Duration) {
-	s := &c.mu.state
 	c.checkDeadlineLocked(now)
-	next := fencing.Status{Epoch: s.epoch, Holder: s.record, Fault: s.fault}
-	switch s.phase {
+	next := fencing.Status{Epoch: c.epoch, Holder: c.r.mu.record, Fault: c.fault}
+	switch c.phase {
 	case superseded:
-		next.Role, next.Removed = fencing.Superseded, s.removed
+		next.Role, next.Removed = fencing.Superseded, c.removed
+		if c.removed {
+			next.Holder = c.supersededBy
+		}
 	case leading:
 		next.Role = fencing.Leader
 	default:
-		next.Lapsed, next.Barred = s.phase == lapsed, s.barred
-		next.Vacant = s.held.lease == nil && s.seen.observation.State == Unresponsive
+		next.Lapsed, next.Barred = c.phase == lapsed, c.barred
+		next.Vacant = c.held.lease == nil && c.seen.observation.State == Unresponsive
 	}
 	if next == *c.current.Load() {
 		return
 	}
 	c.current.Store(&next)
-	close(s.changed)
-	s.changed = make(chan struct{})
-	s.outbox.put(noticeStatus)
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.unannounced = true
 	poke(c.poke)
-}
-
-// announceToResource passes on to the resource what the loop has found out. The loop holds no
-// lock of its own while it does so.
-func (c *Candidacy) announceToResource() {
-	c.mu.Lock()
-	o := &c.mu.outbox
-	vacated, falseAlarm, fenceFailed := o.take(noticeVacated), o.take(noticeFalseAlarm), o.take(noticeFenceFailed)
-	handedOver := o.take(noticeHandedOver)
-	c.mu.Unlock()
-	if handedOver {
-		c.r.noteStopped()
-	}
-	if fenceFailed {
-		c.r.reopenLater()
-	}
-	if falseAlarm {
-		c.r.countFalseAlarm()
-	}
-	c.r.leaseChanged(c, vacated)
+	c.r.followLocked(now)
 }
 
 // announce calls StatusChanged of all members if they do not know the current status
 // yet. Only the loop calls it, and it holds no lock while it calls the members.
 func (c *Candidacy) announce() {
-	c.mu.Lock()
-	if !c.mu.outbox.take(noticeStatus) {
-		c.mu.Unlock()
+	c.r.mu.Lock()
+	if !c.unannounced {
+		c.r.mu.Unlock()
 		return
 	}
-	over := c.overLocked()
-	members := c.membersLocked()
-	c.mu.Unlock()
-	if over {
-		c.r.forget(c)
+	c.unannounced = false
+	if c.isOver() {
+		c.r.mu.remove(c)
 	}
-	c.r.followLeader()
+	members := c.membersLocked()
+	c.r.mu.Unlock()
 	for _, m := range members {
 		m.StatusChanged()
 	}
 }
 
-// allMembers returns the members, who may be called without a lock.
-func (c *Candidacy) allMembers() []fencing.Member {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.membersLocked()
-}
-
 func (c *Candidacy) membersLocked() []fencing.Member {
-	members := make([]fencing.Member, 0, len(c.mu.members))
-	for m := range c.mu.members {
+	members := make([]fencing.Member, 0, len(c.members))
+	for m := range c.members {
 		members = append(members, m)
 	}
 	return members
 }
 
-// event reports e under the candidacy's names. c.mu is held.
+// event reports e under the candidacy's names. r.mu is held.
 func (c *Candidacy) event(e Event) {
 	e.Database, e.Resource = c.r.key.database, c.r.key.name
-	e.Worker, e.Incarnation, e.Epoch = c.worker, c.incarnation, c.mu.epoch
+	e.Worker, e.Incarnation, e.Epoch = c.worker, c.incarnation, c.epoch
 	c.r.e.cfg.Observe(e)
 }
 

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/election/own"
 	"github.com/fencepost/fencepost/fencing"
-	"go.uber.org/zap"
 )
 
 // Candidacy is one worker's attempt to lead one resource through this proxy.
@@ -20,37 +20,16 @@ type Candidacy struct {
 	r     *resource
 	set   Settings // as they were when the candidacy began
 	fence Fence
-	identity
-	before       atomic.Bool   // the result of SupersededBefore
-	deserted     atomic.Bool   // its database is gone, and so are its members
-	examined     fencing.Epoch // the highest epoch, as of before
-	ignoreBefore time.Time     // announcements up to then do not count; guarded by resource.mu
-	log          *zap.Logger
-	failing      failures // guarded by mu
+	log   *zap.Logger
 
-	samples samples      // acquired before mu
-	next    atomic.Int64 // when the next step is due, as a reading of CLOCK_BOOTTIME
-	current atomic.Pointer[fencing.Status]
-	poke    chan struct{} // cap 1; wakes the loop
-	results chan func()   // how the loop applies the result of a request
-	done    chan struct{} // closed when the loop has ended
-
+	current  atomic.Pointer[fencing.Status]
+	before   atomic.Bool   // the result of SupersededBefore
+	deserted atomic.Bool   // its database is gone, and so are its members
+	poke     chan struct{} // cap 1; wakes the loop
+	done     chan struct{} // closed when the loop has ended
 	contexts
 
-	// mu is acquired after resource.mu.
-	mu struct {
-		sync.Mutex
-		state
-	}
-}
-
-// identity is who a candidacy is.
-type identity struct {
-	user, worker string
-	nameless     bool       // the worker id was generated for one connection
-	client       netip.Addr // address of the members
-	token        int64      // what the members bring; 0 if they bring none
-	incarnation  string
+	state // guarded by resource.mu, except for identity, which does not change
 }
 
 // contexts are those of a candidacy's requests.
@@ -63,43 +42,53 @@ type contexts struct {
 	abandonFunc context.CancelFunc
 }
 
-// state is the loop's state. It is guarded by Candidacy.mu.
+// state is what the loop decides by.
 type state struct {
-	leadership
-	membership
-	demand
-	fenceFacts
+	identity
+	leadership           // what it has achieved
+	membership           // who needs it
+	liveness   liveness  // what its worker does
+	demand               // who waits for an attempt
+	held       holding   // the lease that it holds
+	leftovers  leftovers // what it may have at the lease service besides
+	requests   requests  // what it has asked and has not been answered
+	pace                 // when to try again
+	reclaim    own.Reclaim
 	bar
-	pace
-	answers
-	reclaim   own.Reclaim
-	liveness  liveness
-	seen      snapshot // the resource, as of the last step
-	held      holding
-	leftovers leftovers
-	requests  requests
-	outbox    outbox
-	changed   chan struct{} // closed and replaced with each new status
-	closing   bool          // the resource knows that the lease is about to be released
+	troubles
+	seen         view          // the resource, as of the last step
+	due          time.Duration // when the next step is due
+	unannounced  bool          // the members do not know the current status yet
+	changed      chan struct{} // closed and replaced with each new status
+	ignoreBefore time.Time     // announcements up to then do not count
+	failing      failures
+}
+
+// identity is who a candidacy is.
+type identity struct {
+	user, worker string
+	nameless     bool       // the worker id was generated for one connection
+	client       netip.Addr // address of the members
+	token        int64      // what the members bring; 0 if they bring none
+	incarnation  string
+	examined     fencing.Epoch // the highest epoch when it was found out whether the worker was superseded before
 }
 
 var _ fencing.Candidacy = (*Candidacy)(nil)
 
 func newCandidacy(r *resource, fence Fence, req fencing.JoinRequest, past history) *Candidacy {
-	c := &Candidacy{
-		r: r, set: r.settings(), fence: fence, examined: past.highest, failing: failures{},
+	c := &Candidacy{r: r, set: r.settings(), fence: fence, poke: make(chan struct{}, 1), done: make(chan struct{})}
+	c.state = state{
 		identity: identity{
-			user: req.User, worker: req.Worker, nameless: req.Nameless, client: req.Client,
-			token: req.Token, incarnation: cmp.Or(past.incarnation, own.Incarnation(r.presenceID(), req.User, req.Worker)),
+			user: req.User, worker: req.Worker, nameless: req.Nameless, client: req.Client, token: req.Token,
+			incarnation: cmp.Or(past.incarnation, own.Incarnation(r.presenceID(), req.User, req.Worker)), examined: past.highest,
 		},
-		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
+		membership: newMembership(), changed: make(chan struct{}), failing: failures{},
 	}
 	c.before.Store(past.before)
 	c.log = r.log.With(zap.String("worker", c.worker), zap.String("incarnation", c.incarnation))
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
-	c.mu.changed = make(chan struct{})
-	c.mu.membership = newMembership()
 	c.current.Store(&fencing.Status{})
 	return c
 }
@@ -119,25 +108,16 @@ func (c *Candidacy) SupersededBefore() bool { return c.before.Load() }
 // Term returns what is known about the lease. Its Epoch is 0 while the candidacy does
 // not lead.
 func (c *Candidacy) Term() fencing.Term {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
 	return c.termLocked()
 }
 
 func (c *Candidacy) termLocked() fencing.Term {
-	s := &c.mu.state
-	if s.held.lease == nil || !s.held.granted {
+	if c.held.lease == nil || !c.held.granted {
 		return fencing.Term{Award: fencing.Award{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation}}
 	}
-	return fencing.Term{Award: c.award(s.held.lease, s.epoch, 0), Epoch: s.epoch, TrustedUntil: s.held.trusted}
-}
-
-// ledUntil returns when the candidacy was last confirmed as the leader, 0 if it did not
-// lead under its last lease, and how that ended. r.mu is held.
-func (c *Candidacy) ledUntil() (time.Duration, fencing.Ending) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.lastLed, c.mu.lastEnded
+	return fencing.Term{Award: c.award(c.held.lease, c.epoch, 0), Epoch: c.epoch, TrustedUntil: c.held.trusted}
 }
 
 func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {
@@ -150,11 +130,8 @@ func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {
 
 // CheckSuperseded implements fencing.Candidacy.
 func (c *Candidacy) CheckSuperseded(ctx context.Context) bool {
-	if _, err := c.r.refresh(ctx); err != nil {
-		c.failed("read the record", err)
-	} else {
-		c.passed("read the record")
-	}
+	_, err := c.r.refresh(ctx)
+	c.noted("read the record", err)
 	return c.Status().Role == fencing.Superseded
 }
 
@@ -179,9 +156,9 @@ func (c *Candidacy) verify(ctx context.Context) error {
 		return nil // the status has changed meanwhile
 	}
 	if isState(err, fencing.StateNoFence) {
-		c.mu.Lock()
-		c.mu.fault, c.mu.disagrees = faultOf(err), true
-		c.mu.Unlock()
+		c.r.mu.Lock()
+		c.fault, c.disagrees = faultOf(err), true
+		c.r.mu.Unlock()
 		poke(c.poke)
 	}
 	return fmt.Errorf("verify the fence: %w", err)
@@ -189,9 +166,13 @@ func (c *Candidacy) verify(ctx context.Context) error {
 
 // end makes the candidacy release its lease and stop, even if it has members.
 func (c *Candidacy) end() {
-	c.mu.Lock()
-	c.mu.ended = true
-	c.mu.Unlock()
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	c.endLocked()
+}
+
+func (c *Candidacy) endLocked() {
+	c.ended = true
 	c.cancel()
 	poke(c.poke)
 }

@@ -1,106 +1,144 @@
 package election
 
-import (
-	"time"
+import "time"
+
+// action is what a candidacy does next. All that begins with release gives back a lease, or what may be one.
+type action uint8
+
+const (
+	nothing action = iota
+	answer         // end the wait of those who asked for an attempt: they find its result in the status
+	acquire
+	grant // turn the lease into an epoch
+	renew
+	releaseUnneeded  // no one needs the lease that is held, or it cannot be led by any more
+	releaseDisputed  // the database contradicts the candidacy's term
+	releaseUnreached // the database does not answer, so the lease is of no use here
+	releaseSilent    // the worker is unresponsive
+	releaseOffered   // the resource is handed over to another worker
+	releaseUncertain // the candidacy makes no more attempts, and one of unknown outcome may have got a lease
+	releaseStray     // such an attempt has got one
+	releaseVacant    // the lease was released as unresponsive, and the worker is gone now
 )
 
-// idleStep is the longest time between two steps.
-const idleStep = 5 * time.Second
+var actionNames = [...]string{
+	"nothing", "answer", "acquire", "grant", "renew", "release: unneeded", "release: disputed", "release: unreached", "release: silent",
+	"release: offered", "release: uncertain", "release: stray", "release: vacant",
+}
 
-// livesLocked reports whether the candidacy is needed and may still lead.
-func (c *Candidacy) livesLocked() bool { return c.mu.needed() && c.mu.phase != superseded }
+func (a action) String() string { return actionNames[a] }
 
-// eligibleLocked reports whether the candidacy may lead and its worker is responsive.
-func (c *Candidacy) eligibleLocked() bool { return c.livesLocked() && !c.mu.liveness.unresponsive }
+// isOver reports that no one can join any more.
+func (s *state) isOver() bool { return s.phase == superseded || s.ended }
 
-// holdLocked starts whatever a held lease needs.
-func (c *Candidacy) holdLocked(now time.Duration) {
-	s := &c.mu.state
+// lives reports whether the candidacy is needed and may still lead.
+func (s *state) lives() bool { return s.needed() && s.phase != superseded }
+
+// eligible reports whether the candidacy may lead and its worker is responsive.
+func (s *state) eligible() bool { return s.lives() && !s.liveness.unresponsive }
+
+// next decides what the candidacy does at this time. It changes nothing, and is asked again after each action
+// until it returns nothing.
+func (s *state) next(now time.Duration) action {
 	switch {
-	case !c.livesLocked(), s.disagrees:
-		if s.disagrees {
-			s.tryAt = now + faultBackoff
-		}
-		s.disagrees = false
-		c.releaseLocked(s.held.lease, ReasonLeft)
-		return
-	case s.seen.unreached:
-		c.unreachedLocked()
-		return
-	case s.liveness.unresponsive && s.held.granted:
-		c.releaseLocked(s.held.lease, ReasonUnresponsive)
-		return
-	case s.held.granted && c.token == 0 && s.seen.offer.Stops(c.worker, now):
-		c.handOverLocked()
-		return
-	}
-	switch {
-	case s.held.granted && s.asked():
-		c.answerLocked()
-	case s.held.granted:
-	case !s.requests.has(requestGrant) && now >= s.held.grantAt:
-		c.grantLocked()
-	}
-	if !s.requests.has(requestRenew) && now >= s.held.renewAt {
-		c.renewLocked(now)
+	case s.isOver() && s.asked():
+		return answer
+	case s.requests.has(requestAcquire), s.requests.has(requestRelease): // its result decides what follows
+		return nothing
+	case s.held.lease != nil:
+		return s.nextHolding(now)
+	case s.isOver() && s.leftovers.uncertain:
+		return releaseUncertain
+	case s.leftovers.strayed(s.seen.observation, s.incarnation) && !s.eligible():
+		return releaseStray
+	case s.leftovers.unresponsive != nil && !s.lives():
+		return releaseVacant
+	default:
+		return s.nextFollowing(now)
 	}
 }
 
-// wantsLocked reports whether it is time to try for the lease. If an attempt that
-// someone waits for is pointless, it ends their wait.
-func (c *Candidacy) wantsLocked(now time.Duration) bool {
-	s := &c.mu.state
+// nextHolding decides what a held lease needs.
+func (s *state) nextHolding(now time.Duration) action {
 	switch {
-	case !c.eligibleLocked() || s.retained != 0:
-		c.answerLocked()
-		return false
+	case !s.lives():
+		return releaseUnneeded
+	case s.disagrees:
+		return releaseDisputed
 	case s.seen.unreached:
-		s.ungranted = errUnreached
-		c.answerLocked()
-		return false
-	case now < s.barredUntil:
-		c.answerLocked()
-		return false
-	case s.seen.offer.Excludes(c.worker, now):
-		c.answerLocked()
-		return false
-	case c.token > 0: // no one has to give it anything up
-		return s.firstExpected() || now >= s.tryAt
-	case s.seen.closing: // it releases first, and then wakes this loop
-		return false
+		return releaseUnreached
+	case s.liveness.unresponsive && s.held.granted:
+		return releaseSilent
+	case s.held.granted && s.token == 0 && s.seen.offer.Stops(s.worker, now):
+		return releaseOffered
+	case s.held.granted && s.asked():
+		return answer
+	case !s.held.granted && !s.requests.has(requestGrant) && now >= s.held.grantAt:
+		return grant
+	case !s.requests.has(requestRenew) && now >= s.held.renewAt:
+		return renew
+	default:
+		return nothing
+	}
+}
+
+// nextFollowing decides whether it is time to try for the lease. If an attempt that someone waits for is pointless, it
+// ends their wait.
+func (s *state) nextFollowing(now time.Duration) action {
+	pointless := nothing
+	if s.asked() {
+		pointless = answer
+	}
+	switch {
+	case !s.eligible(), s.retained != 0, s.seen.unreached, now < s.barredUntil, s.seen.offer.Excludes(s.worker, now):
+		return pointless
+	case s.token > 0: // no one has to give it anything up
+		return s.tryIf(s.firstExpected() || now >= s.tryAt)
+	case s.seen.departing: // it releases first, and then wakes this loop
+		return nothing
 	case s.seen.taken:
-		c.answerLocked()
-		return false
+		return pointless
 	case s.reclaim.Pending():
-		if !s.reclaim.Waits(now) {
-			c.answerLocked()
+		if !s.reclaim.Waits(now) && s.asked() {
+			return answer
 		}
-		return now >= s.reclaim.At
-	case s.firstExpected():
-		return true // whatever the watch saw may be out of date
-	case len(s.demanded) > 0 && s.seen.observation.State != Held:
-		return true
+		return s.tryIf(now >= s.reclaim.At)
+	case s.firstExpected(), // whatever the watch saw may be out of date
+		len(s.demanded) > 0 && s.seen.observation.State != Held:
+		return acquire
 	case s.asked():
-		c.answerLocked()
+		return answer
+	default:
+		return s.tryIf(now >= s.tryAt && s.isWorthTrying(now))
 	}
-	if now < s.tryAt {
-		return false
+}
+
+func (s *state) tryIf(due bool) action {
+	if due {
+		return acquire
 	}
+	return nothing
+}
+
+// isWorthTrying reports whether the candidacy may get the lease although no one asks for it now.
+func (s *state) isWorthTrying(now time.Duration) bool {
 	switch s.seen.observation.State {
 	case Freed:
 		return true
 	case Unresponsive:
-		return s.waiters > 0 || s.epoch > 0 || s.seen.offer.Invites(c.worker, now)
+		return s.waiters > 0 || s.epoch > 0 || s.seen.offer.Invites(s.worker, now)
 	case Held: // by a lost response of this candidacy, or the observation is old
-		return s.seen.watchFailing || s.seen.observation.Incarnation == c.incarnation
+		return s.seen.watchFailing || s.seen.observation.Incarnation == s.incarnation
 	default:
 		return s.seen.watchFailing
 	}
 }
 
-// nextLocked returns how long nothing will be due.
-func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
-	s := &c.mu.state
+// idleStep is the longest time between two steps.
+const idleStep = 5 * time.Second
+
+// wait returns for how long nothing will be due.
+func (s *state) wait(now time.Duration) time.Duration {
 	wait := idleStep
 	due := func(at time.Duration) { wait = min(wait, max(at-now, time.Millisecond)) }
 	if s.phase == superseded && !s.ended {
@@ -137,14 +175,4 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 		due(s.held.trusted)
 	}
 	return wait
-}
-
-// overLocked reports that no one can join any more.
-func (c *Candidacy) overLocked() bool { return c.mu.phase == superseded || c.mu.ended }
-
-// unreachedLocked gives back a lease that the candidacy cannot use, because a worker at another proxy may be able to.
-func (c *Candidacy) unreachedLocked() {
-	c.mu.ungranted = errUnreached
-	c.retryLocked()
-	c.releaseLocked(c.mu.held.lease, ReasonLeft)
 }

@@ -42,12 +42,19 @@ func (e *Elections) Draining(database, resource string, epoch fencing.Epoch) {
 	if r == nil {
 		return
 	}
-	for _, c := range r.all() {
-		if own := c.Status().Epoch; own == 0 || own > epoch {
-			continue
-		}
-		for _, m := range c.allMembers() {
-			m.EpochEnds(epoch)
+	for _, m := range r.membersUpTo(epoch) {
+		m.EpochEnds(epoch)
+	}
+}
+
+// membersUpTo returns the members of the candidacies that have this epoch or an older one. They may be called without a lock.
+func (r *resource) membersUpTo(epoch fencing.Epoch) (all []fencing.Member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.mu.loops {
+		if own := c.Status().Epoch; own != 0 && own <= epoch {
+			all = append(all, c.membersLocked()...)
 		}
 	}
+	return all
 }

@@ -25,7 +25,7 @@ func TestDrainingNotifiesWhoHasThatEpoch(t *testing.T) {
 	r.mu.roster = newRoster()
 	for _, own := range []fencing.Epoch{0, 3, 4, 5} {
 		c := &Candidacy{}
-		c.mu.membership = membershipOf(&notified{ends: &ends, name: fmt.Sprint("of ", own)})
+		c.membership = membershipOf(&notified{ends: &ends, name: fmt.Sprint("of ", own)})
 		c.current.Store(&fencing.Status{Epoch: own})
 		r.mu.loops[c] = struct{}{}
 	}

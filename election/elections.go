@@ -33,10 +33,9 @@ type Elections struct {
 	opens  singleflight.Group
 
 	extensions extensions
-	sampler    sampler
 	catalogs   *fencing.Catalogs
 
-	// mu is acquired before resource.mu, which is acquired before Candidacy.mu.
+	// mu is acquired before resource.mu.
 	mu struct {
 		sync.Mutex
 		closed    bool
@@ -99,6 +98,7 @@ func New(cfg Config) (*Elections, error) {
 	e.mu.highestObserved = map[resourceKey]observedEpoch{}
 	e.mu.orders, e.mu.lostOrders = map[string]*seenOrders{}, map[resourceKey]fencing.Order{}
 	e.mu.usage = usage{}
+	e.wg.Go(e.sample)
 	return e, nil
 }
 
@@ -298,6 +298,7 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 		provider = b.Tokens
 	}
 	r := newResource(e, key, provider, fence, open)
+	r.handovers = b.Handovers
 	if r.tokenProvider == nil {
 		r.presence = b.Presence
 	}

@@ -45,34 +45,23 @@ func (e *Elections) endJoin(r *resource) {
 func (e *Elections) Dropped(database string) {
 	e.forgetOrders(database)
 	for _, r := range e.resourcesOf(database) {
-		for _, c := range r.all() {
-			c.endDeserted()
-		}
+		r.endDeserted()
 		poke(r.watcher.dropped)
 	}
 }
 
-// endDeserted ends a candidacy without members, whose database is gone. A release that fails
+// endDeserted ends the candidacies without members, whose database is gone. A release that fails
 // is not tried again.
-func (c *Candidacy) endDeserted() {
-	c.mu.Lock()
-	deserted := len(c.mu.members) == 0
-	c.deserted.Store(deserted)
-	c.mu.Unlock()
-	if deserted {
-		c.end()
+func (r *resource) endDeserted() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.mu.loops {
+		deserted := len(c.members) == 0
+		c.deserted.Store(deserted)
+		if deserted {
+			c.endLocked()
+		}
 	}
-}
-
-// endReplaced ends a candidacy whose database was dropped and created again. A release that fails is not tried again.
-func (c *Candidacy) endReplaced() {
-	c.r.mu.Lock()
-	c.mu.Lock()
-	c.closeLocked()
-	c.mu.Unlock()
-	c.r.mu.Unlock()
-	c.deserted.Store(true)
-	c.end()
 }
 
 // forget removes a resource that has no candidacy and that no one is joining. It keeps

@@ -52,17 +52,3 @@ func (r *resource) currentInstance(ctx context.Context) (instanceID string, numb
 		}
 	}
 }
-
-// awarded records which instance made an award.
-func (r *resource) awarded(instanceID string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.instanceID = instanceID
-}
-
-// unnumbered records that the fence no longer knows the number of an instance.
-func (r *resource) unnumbered() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.numbered = ""
-}

@@ -117,61 +117,38 @@ func (e *Elections) readOffers(ctx context.Context, database string, from Handov
 // isOfferedToOther is called for a grant that an order forbids. It reports whether that order offers
 // the resource to another worker, which this proxy may not have read yet.
 func (r *resource) isOfferedToOther(ctx context.Context, c *Candidacy) bool {
-	from := r.e.handovers(r.key.database)
-	if from == nil {
+	if r.handovers == nil {
 		return false
 	}
-	if err := r.e.readOffers(ctx, r.key.database, from); err != nil {
-		c.failed("read the offers", err)
+	if err := r.e.readOffers(ctx, r.key.database, r.handovers); err != nil {
+		c.noted("read the offers", err)
 		return false
 	}
 	return r.excludes(c)
-}
-
-// handovers returns what a database knows of hand-overs, nil if it is not open.
-func (e *Elections) handovers(database string) Handovers {
-	b, _ := e.opened(database)
-	return b.Handovers
 }
 
 // handOverLocked releases the lease for the worker that it is offered to. Transactions of registered backends
 // continue; the grant to that worker waits for them. Others wait at the proxy, as they do whenever a
 // lease is not confirmed.
 func (c *Candidacy) handOverLocked() {
-	s := &c.mu.state
-	o := s.seen.offer
-	c.log.Info("handing over", zap.Int64("epoch", int64(s.epoch)), zap.String("to", o.Worker), zap.Int64("order", o.Order))
-	c.releaseLocked(s.held.lease, ReasonLeft)
-	s.outbox.put(noticeHandedOver)
+	o := c.seen.offer
+	c.log.Info("handing over", zap.Int64("epoch", int64(c.epoch)), zap.String("to", o.Worker), zap.Int64("order", o.Order))
+	c.releaseLocked(c.held.lease, ReasonLeft)
+	c.r.noteOffer(o.Order, Handovers.Stopped)
 }
 
-// noteStopped notes that the leader has stopped for the worker that the resource is offered to.
-func (r *resource) noteStopped() {
-	r.mu.Lock()
-	order := r.mu.offer.Order
-	r.mu.Unlock()
-	r.noteOffer(order, Handovers.Stopped)
-}
-
-// offerAnswered notes that a candidacy was granted an epoch that is new to this proxy, if the resource
-// was offered to its worker.
-func (r *resource) offerAnswered(c *Candidacy, before, now fencing.Epoch) {
-	r.mu.Lock()
-	o, under := r.mu.offer, r.mu.under
-	r.mu.Unlock()
-	if o.Order != 0 && o.Worker == c.worker && before <= under && now > under {
+// noteGrantLocked notes that c was granted an epoch that is new to this proxy, and, if the resource was offered to its
+// worker, that the offer was taken.
+func (r *resource) noteGrantLocked(c *Candidacy, g granting) {
+	if o := r.mu.offer; o.Order != 0 && o.Worker == c.worker && g.before.Epoch <= r.mu.under && g.epoch > r.mu.under {
 		r.noteOffer(o.Order, Handovers.Taken)
 	}
-}
-
-// noteGrant notes that an epoch was granted for the lease of a holding.
-func (r *resource) noteGrant(epoch fencing.Epoch, held holding) {
 	gap := time.Duration(0)
-	if held.lastLed != 0 {
-		gap, _ = held.takeover(r.e.cfg.Now())
+	if g.held.lastLed != 0 {
+		gap, _ = g.held.takeover(r.e.cfg.Now())
 	}
 	r.note("cannot note a grant", func(ctx context.Context, to Handovers) error {
-		return to.Granted(ctx, r.key.name, epoch, held.lastEnded, gap)
+		return to.Granted(ctx, r.key.name, g.epoch, g.held.lastEnded, gap)
 	})
 }
 
@@ -181,68 +158,68 @@ func (r *resource) noteOffer(order int64, what func(Handovers, context.Context, 
 	r.note("cannot note how the hand-over goes", func(ctx context.Context, to Handovers) error { return what(to, ctx, order, at) })
 }
 
-// note writes something to the database, and logs failed if it cannot. No one waits for it. The caller holds no lock.
+// note writes something to the database, and logs failed if it cannot. No one waits for it. It is called for a candidacy,
+// which Close waits for first.
 func (r *resource) note(failed string, what func(context.Context, Handovers) error) {
-	to := r.e.handovers(r.key.database)
-	if to == nil || !r.e.begin() {
+	if r.handovers == nil {
 		return
 	}
-	go func() {
-		defer r.e.wg.Done()
+	r.e.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(r.e.ctx, noteTimeout)
 		defer cancel()
-		if err := what(ctx, to); err != nil && r.e.ctx.Err() == nil {
+		if err := what(ctx, r.handovers); err != nil && r.e.ctx.Err() == nil {
 			r.log.Warn(failed, zap.Error(err))
 		}
-	}()
+	})
 }
 
 // candidates are the candidacies that campaign for the resources of a database. Of those of a resource that share a token,
 // and so an incarnation, there is one: one that leads, if any does, and otherwise that of the first worker by name.
 func (e *Elections) candidates(database string) (all []fencing.Candidate) {
 	for _, r := range e.resourcesOf(database) {
-		r.mu.Lock()
-		observed := r.mu.observation.State
-		candidacies := r.mu.running()
-		r.mu.Unlock()
-		byIncarnation := map[string]fencing.Candidate{}
-		for _, c := range candidacies {
-			c.mu.Lock()
-			one := fencing.Candidate{
-				Resource: r.key.name, Worker: c.worker, Incarnation: c.incarnation, Silent: c.mu.liveness.unresponsive, State: c.campaignLocked(observed),
-			}
-			campaigns := c.campaignsLocked()
-			c.mu.Unlock()
-			other, shared := byIncarnation[c.incarnation]
-			leads, led := one.State == fencing.CandidateLeading, other.State == fencing.CandidateLeading
-			if campaigns && (!shared || leads && !led || leads == led && one.Worker < other.Worker) {
-				byIncarnation[c.incarnation] = one
-			}
-		}
-		all = slices.AppendSeq(all, maps.Values(byIncarnation))
+		all = append(all, r.candidates()...)
 	}
 	return all
 }
 
-// campaignLocked returns what the candidacy does for the lead, while the lease is in this state. c.mu is held.
-func (c *Candidacy) campaignLocked(observed LeaseState) fencing.CandidateState {
-	s := &c.mu.state
+func (r *resource) candidates() []fencing.Candidate {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	byIncarnation := map[string]fencing.Candidate{}
+	for c := range r.mu.loops {
+		if !c.campaigns() {
+			continue
+		}
+		one := fencing.Candidate{
+			Resource: r.key.name, Worker: c.worker, Incarnation: c.incarnation, Silent: c.liveness.unresponsive, State: c.campaign(r.mu.observation.State),
+		}
+		other, shared := byIncarnation[c.incarnation]
+		leads, led := one.State == fencing.CandidateLeading, other.State == fencing.CandidateLeading
+		if !shared || leads && !led || leads == led && one.Worker < other.Worker {
+			byIncarnation[c.incarnation] = one
+		}
+	}
+	return slices.Collect(maps.Values(byIncarnation))
+}
+
+// campaign returns what the candidacy does for the lead, while the lease is in this state.
+func (s *state) campaign(observed LeaseState) fencing.CandidateState {
 	switch {
 	case s.phase == leading && s.fault == nil:
 		return fencing.CandidateLeading
 	case s.barred != nil:
 		return fencing.CandidateBarred
-	case c.eligibleLocked() && (observed != Unresponsive || s.waiters > 0 || s.asked()):
+	case s.eligible() && (observed != Unresponsive || s.waiters > 0 || s.asked()):
 		return fencing.CandidateWaiting
-	case s.liveness.unresponsive && c.mu.heartbeat() > 0:
+	case s.liveness.unresponsive && s.heartbeat() > 0:
 		return fencing.CandidateFrozen
 	default:
 		return fencing.CandidateIdle
 	}
 }
 
-// campaignsLocked reports whether a connection of the candidacy campaigns, and may still lead.
-func (c *Candidacy) campaignsLocked() bool { return c.livesLocked() && c.mu.campaigners > 0 }
+// campaigns reports whether a connection of the candidacy campaigns, and may still lead.
+func (s *state) campaigns() bool { return s.lives() && s.campaigners > 0 }
 
 // handoverPoll is what the goroutine that follows the orders of a database needs for its hand-overs.
 type handoverPoll struct {
@@ -308,9 +285,9 @@ func (e *Elections) followMoved(ctx context.Context, f *handoverPoll) {
 
 // isRetained reports whether the candidacy is kept although its last member has left.
 func (c *Candidacy) isRetained() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.retained != 0 && !c.nameless
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	return c.retained != 0 && !c.nameless
 }
 
 // isSameWorker reports whether an incarnation is that of another candidacy of the same worker and role.
@@ -324,8 +301,6 @@ func (c *Candidacy) movedElsewhere() {
 	c.log.Info("the worker has come back through another proxy: its lease is not kept here any longer")
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.endRetentionLocked()
 }
 

@@ -170,14 +170,6 @@ func (r *resource) faultyLocked(incarnation string) bool {
 	return false
 }
 
-// followLeader is called after anything that leaderLocked rests on has changed.
-func (r *resource) followLeader() {
-	now := r.e.cfg.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.followLocked(now)
-}
-
 // followLocked follows who leads, and returns it. r.mu is held.
 func (r *resource) followLocked(now time.Duration) leader {
 	who := r.leaderLocked()
@@ -213,38 +205,35 @@ const servedWithin = 5 * time.Second
 
 // candidacyStatesLocked collects the states of all candidacies. r.mu is held.
 func (r *resource) candidacyStatesLocked(now time.Duration) (all candidacyStates) {
-	for _, c := range r.mu.running() {
-		c.mu.Lock()
-		s := &c.mu.state
-		if s.fault != nil && c.livesLocked() {
-			all.fault = s.fault
+	for c := range r.mu.loops {
+		if c.fault != nil && c.lives() {
+			all.fault = c.fault
 		}
-		if err := c.ungrantedLocked(); err != nil && !errors.Is(err, errUnreached) && c.livesLocked() {
+		if err := c.ungrantedLocked(); err != nil && c.lives() {
 			all.ungranted = fmt.Errorf("nobody is granted an epoch: %w", err)
-			all.obstructed = all.obstructed || c.mu.requests.has(requestUnblock)
+			all.obstructed = all.obstructed || c.requests.has(requestUnblock)
 		}
-		switch c.campaignLocked(r.mu.observation.State) {
+		switch c.campaign(r.mu.observation.State) {
 		case fencing.CandidateWaiting:
 			all.waiting = true
-			if t := s.trouble(r.provider.Source(), now); t != nil && s.unserved != nil && now-s.unansweredSince >= servedWithin {
+			if t := c.trouble(r.provider.Source(), false, now); t != nil && c.unserved != nil && now-c.unansweredSince >= servedWithin {
 				all.unserved = fmt.Errorf("nobody is given the lease: %s", t.Problem)
 			}
 		case fencing.CandidateBarred:
-			all.barred = s.barred
+			all.barred = c.barred
 		case fencing.CandidateFrozen:
-			if c.campaignsLocked() {
+			if c.campaigns() {
 				all.frozen = fmt.Errorf("worker %s does not send the heartbeats that it has promised", fencing.ASCII(c.worker))
 			}
 		case fencing.CandidateIdle:
-			all.idle = all.idle || c.campaignsLocked()
+			all.idle = all.idle || c.campaigns()
 		}
-		if s.held.lease != nil && s.held.granted && now >= s.held.trusted {
-			all.unconfirmed, all.why = s.held.trusted, errUnconfirmed
-			if t := s.trouble(r.provider.Source(), now); t != nil {
+		if c.held.lease != nil && c.held.granted && now >= c.held.trusted {
+			all.unconfirmed, all.why = c.held.trusted, errUnconfirmed
+			if t := c.trouble(r.provider.Source(), r.mu.unreached, now); t != nil {
 				all.why = fmt.Errorf("the lease is not confirmed: %s", t.Problem)
 			}
 		}
-		c.mu.Unlock()
 	}
 	return all
 }
@@ -262,7 +251,7 @@ func (r *resource) stateLocked(now time.Duration) resourceState {
 	all := r.candidacyStatesLocked(now)
 	switch who := r.leaderLocked(); {
 	case who == leaderHere:
-		return resourceState{state: Led, since: r.mu.ledSince, until: r.mu.holder.Term().TrustedUntil}
+		return resourceState{state: Led, since: r.mu.ledSince, until: r.mu.holder.termLocked().TrustedUntil}
 	case who == leaderElsewhere:
 		return r.elsewhereState(now)
 	case r.lostLocked():

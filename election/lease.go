@@ -94,24 +94,6 @@ func (r *resource) delay(spread time.Duration) time.Duration {
 	return jitter(spread)
 }
 
-// Unsuccessful attempts are followed by pauses between these two.
-const (
-	minBackoff = 50 * time.Millisecond
-	maxBackoff = time.Second
-)
-
-// pace says when the next attempt to acquire the lease may be made.
-type pace struct {
-	tryAt   time.Duration // no attempt before this time, unless someone asks for it
-	backoff time.Duration // about how long to wait after the last attempt, 0 if it succeeded
-}
-
-// slowDown schedules the attempt that follows an unsuccessful one.
-func (p *pace) slowDown(now time.Duration) {
-	p.backoff = min(max(2*p.backoff, minBackoff), maxBackoff)
-	p.tryAt = now + p.backoff/2 + jitter(p.backoff/2)
-}
-
 // takeover returns how long the resource had no confirmed leader before the moment at
 // which the candidacy was granted an epoch, and how long the lease had been free.
 func (h holding) takeover(now time.Duration) (took, grant time.Duration) {
@@ -153,4 +135,22 @@ func (l *leftovers) released(lease *Lease, why Reason) (again bool) {
 		l.uncertain = false
 	}
 	return again
+}
+
+// Unsuccessful attempts are followed by pauses between these two.
+const (
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
+)
+
+// pace says when the next attempt to acquire the lease may be made.
+type pace struct {
+	tryAt   time.Duration // no attempt before this time, unless someone asks for it
+	backoff time.Duration // about how long to wait after the last attempt, 0 if it succeeded
+}
+
+// slowDown schedules the attempt that follows an unsuccessful one.
+func (p *pace) slowDown(now time.Duration) {
+	p.backoff = min(max(2*p.backoff, minBackoff), maxBackoff)
+	p.tryAt = now + p.backoff/2 + jitter(p.backoff/2)
 }

@@ -1,8 +1,6 @@
 package election
 
 import (
-	"context"
-	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -112,33 +110,26 @@ func (l *liveness) suspect(unresponsive bool) {
 	l.unresponsive = unresponsive
 }
 
-// sampleInStep samples the activity of all members, unless that was just done. A sample asks each member, so many
+// sampleInStepLocked samples the activity of all members, unless that was just done. A sample asks each member, so many
 // connections that come together would otherwise cost a sample of all of them each. A worker that is unresponsive is
 // sampled in each step, which is about what it does now.
-func (c *Candidacy) sampleInStep(now time.Duration) {
-	c.mu.Lock()
-	l := &c.mu.liveness
+func (c *Candidacy) sampleInStepLocked(now time.Duration) {
+	l := &c.liveness
 	l.skipped = l.last != 0 && now-l.last < minSample && !l.unresponsive
-	skipped := l.skipped
-	c.mu.Unlock()
-	if !skipped {
-		c.sample(now)
+	if !l.skipped {
+		c.sampleLocked(now)
 	}
 }
 
-// sample samples the activity of all members. It reports whether that concerns the loop, which
+// sampleLocked samples the activity of all members. It reports whether that concerns the loop, which
 // calls it, as the sampler does.
-func (c *Candidacy) sample(now time.Duration) (concerns bool) {
-	c.samples.Lock()
-	defer c.samples.Unlock()
+func (c *Candidacy) sampleLocked(now time.Duration) (concerns bool) {
 	s := c.signs()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l := &c.mu.liveness
+	l := &c.liveness
 	l.timeout = c.allowedSilence(now)
 	was := l.unresponsive
 	alive := s.alive()
-	s.owed = s.owed || c.mu.waiters > 0
+	s.owed = s.owed || c.waiters > 0
 	silence := l.quiet
 	l.sample(now, s)
 	if l.resumed(silence, c.current.Load()) {
@@ -150,48 +141,29 @@ func (c *Candidacy) sample(now time.Duration) (concerns bool) {
 		alive = !l.unresponsive
 	}
 	if was && alive {
-		c.mu.tryAt = now
+		c.tryAt = now
 	}
 	return was && alive || was != l.unresponsive || !l.sampledOftenEnough()
 }
 
 // allowedSilence returns how long the worker may be inactive now, 0 for unlimited. A promise of heartbeats can only
-// shorten that. c.mu is held.
+// shorten that.
 func (c *Candidacy) allowedSilence(now time.Duration) time.Duration {
-	asked := c.mu.timeout(c.set.WorkerTimeout)
-	if every := c.mu.heartbeat(); every > 0 && (asked == 0 || every+heartbeatLate < asked) {
+	asked := c.membership.timeout(c.set.WorkerTimeout)
+	if every := c.heartbeat(); every > 0 && (asked == 0 || every+heartbeatLate < asked) {
 		asked = every + heartbeatLate
 	}
 	return c.extendedTimeout(asked, now)
 }
 
-// samples is what samples of a candidacy need. It is locked during a sample.
-type samples struct {
-	sync.Mutex
-	campaigning []sampled
-}
-
-type sampled struct {
-	fencing.Member
-	*member
-}
-
-// signs returns what the campaigning members have done since the last sample. c.samples is locked.
-func (c *Candidacy) signs() (all signs) {
-	sample := &c.samples.campaigning
-	c.mu.Lock()
-	for m, k := range c.mu.members {
+// signs returns what the campaigning members have done since the last sample.
+func (s *membership) signs() (all signs) {
+	for m, k := range s.members {
 		if k.campaigns {
-			*sample = append(*sample, sampled{m, k})
+			one := k.look(m)
+			all.bytes, all.owed = all.bytes || one.bytes, all.owed || one.owed
 		}
 	}
-	c.mu.Unlock()
-	for _, k := range *sample { // without c.mu: this calls the proxy
-		one := k.look(k.Member)
-		all.bytes, all.owed = all.bytes || one.bytes, all.owed || one.owed
-	}
-	clear(*sample)
-	*sample = (*sample)[:0]
 	return all
 }
 
@@ -203,71 +175,31 @@ func (k *member) look(m fencing.Member) signs {
 	return s
 }
 
-// sampler samples the workers of all candidacies at the same times. A candidacy that needs samples more often
-// takes them itself. The sampler also wakes the loops that are late: Go's timers stop while the machine is
+// sample samples the workers of all candidacies at the same times, until Elections is closed. A candidacy that needs
+// samples more often takes them itself. It also wakes the loops that are late: Go's timers stop while the machine is
 // suspended. So a loop whose worker does nothing new runs only when something is due.
-type sampler struct {
-	mu      sync.Mutex
-	all     map[*Candidacy]struct{}
-	started bool
-}
-
-// startSampling makes the sampler sample a candidacy. The first one starts it; it runs until Elections is closed.
-func (e *Elections) startSampling(c *Candidacy) {
-	s := &e.sampler
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[*Candidacy]struct{}{}
-	}
-	s.all[c] = struct{}{}
-	if !s.started {
-		s.started = true
-		e.wg.Go(func() { s.run(e.ctx, e.cfg.Now) }) // the candidacy is one that Close waits for
-	}
-}
-
-func (s *sampler) remove(c *Candidacy) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.all, c)
-}
-
-func (s *sampler) run(ctx context.Context, now func() time.Duration) {
+func (e *Elections) sample() {
 	tick := time.NewTicker(maxSample)
 	defer tick.Stop()
-	var all []*Candidacy
 	for {
 		select {
 		case <-tick.C:
-		case <-ctx.Done():
+		case <-e.ctx.Done():
 			return
 		}
-		all = s.list(all[:0])
-		at := now()
-		for _, c := range all {
-			c.tick(at)
+		for _, r := range e.all() {
+			r.sample(e.cfg.Now())
 		}
-		clear(all)
 	}
 }
 
-// list appends all candidacies to a slice.
-func (s *sampler) list(all []*Candidacy) []*Candidacy {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.all {
-		all = append(all, c)
-	}
-	return all
-}
-
-// tick samples the candidacy if nothing more frequent does, and wakes its loop if that has something to do.
-func (c *Candidacy) tick(now time.Duration) {
-	c.mu.Lock()
-	due := c.mu.liveness.isLimited() && c.mu.liveness.sampledOftenEnough()
-	c.mu.Unlock()
-	if due && c.sample(now) || int64(now) >= c.next.Load() {
-		poke(c.poke)
+func (r *resource) sample(now time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.mu.loops {
+		sampled := c.liveness.isLimited() && c.liveness.sampledOftenEnough() && c.sampleLocked(now)
+		if sampled || now >= c.due {
+			poke(c.poke)
+		}
 	}
 }

@@ -90,7 +90,7 @@ func TestAWorkerThatPromisesHeartbeatsIsMissedWithinSeconds(t *testing.T) {
 	} {
 		e := &Elections{}
 		candidacy := &Candidacy{r: &resource{e: e}}
-		candidacy.mu.members = map[fencing.Member]*member{nil: {campaigns: true, heartbeat: c.every, timeout: c.timeout}}
+		candidacy.members = map[fencing.Member]*member{nil: {campaigns: true, heartbeat: c.every, timeout: c.timeout}}
 		for range c.alarms {
 			e.extensions.record(candidacy.workerKey(), candidacy.allowedSilence(0), 0)
 		}
@@ -138,13 +138,13 @@ func TestStepsThatFollowEachOtherTakeOneSample(t *testing.T) {
 	now := time.Minute
 	_, c := resourceElsewhere("w", &now)
 	m := &counted{}
-	c.mu.add(m, member{campaigns: true, timeout: time.Minute})
+	c.add(m, member{campaigns: true, timeout: time.Minute})
 	step := func(want int) {
 		t.Helper()
-		c.sampleInStep(now)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if wait := c.nextLocked(now); m.asked != want || c.mu.liveness.skipped && wait > minSample {
+		c.sampleInStepLocked(now)
+		c.r.mu.Lock()
+		defer c.r.mu.Unlock()
+		if wait := c.wait(now); m.asked != want || c.liveness.skipped && wait > minSample {
 			t.Fatalf("it was asked %d times, want %d, and the next step comes in %v", m.asked, want, wait)
 		}
 	}
@@ -154,8 +154,8 @@ func TestStepsThatFollowEachOtherTakeOneSample(t *testing.T) {
 	step(1)
 	now += minSample
 	step(2)
-	c.mu.liveness.unresponsive = true
+	c.liveness.unresponsive = true
 	step(3)
-	c.mu.liveness.unresponsive = true
+	c.liveness.unresponsive = true
 	step(4)
 }

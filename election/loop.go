@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// run is the candidacy's loop. Each step looks at the whole state, starts whatever is
-// due, and waits for the next event. It does not matter which event it was, so none can
-// be missed.
+// run is the candidacy's loop. Each step observes (observe.go), decides what is due (decide.go) and requests it
+// (request.go), and then waits for the next event. It does not matter which event it was, so none can be
+// missed. The result of a request is applied when it is known (result.go), which is such an event.
 func (c *Candidacy) run() {
 	defer c.r.loopEnded(c)
 	defer close(c.done)
@@ -16,12 +16,7 @@ func (c *Candidacy) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		c.announceToResource()
-		v := c.r.snapshot(c)
-		now := c.r.e.cfg.Now()
-		c.sampleInStep(now)
-		wait, over := c.step(v, now)
-		c.announceToResource()
+		wait, over := c.step()
 		c.announce()
 		if over {
 			return
@@ -30,46 +25,31 @@ func (c *Candidacy) run() {
 		select {
 		case <-timer.C:
 		case <-c.poke:
-		case apply := <-c.results:
-			apply()
 		}
 	}
 }
 
 // step starts whatever is due. It returns how long to wait for the next step, and
 // whether the candidacy is over and has nothing left to release.
-func (c *Candidacy) step(v snapshot, now time.Duration) (wait time.Duration, over bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.mu.state
-	c.lookLocked(v, now)
+func (c *Candidacy) step() (wait time.Duration, over bool) {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	now := c.r.e.cfg.Now()
+	c.observeLocked(now)
 	c.publishLocked(now)
-	if c.overLocked() {
+	if c.isOver() {
 		c.cancel()
-		c.answerLocked()
 	}
-	switch {
-	case s.requests.has(requestAcquire), s.requests.has(requestRelease): // its result decides what follows
-	case s.held.lease != nil:
-		c.holdLocked(now)
-	case c.overLocked() && s.leftovers.uncertain: // it makes no more attempts
-		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
-	case s.leftovers.strayed(s.seen.observation, c.incarnation) && !c.eligibleLocked():
-		s.leftovers.stray = s.seen.observation.Index
-		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: s.leftovers.stray}, ReasonLeft)
-	case s.leftovers.unresponsive != nil && !c.livesLocked():
-		c.releaseLocked(s.leftovers.unresponsive, ReasonLeft)
-	case c.wantsLocked(now):
-		c.acquireLocked()
+	for a := c.next(now); a != nothing; a = c.next(now) {
+		c.doLocked(a, now)
 	}
 	c.publishLocked(now)
-	busy := s.requests.any()
-	if s.closing && !s.requests.changes() && (s.held.lease == nil || c.livesLocked()) {
-		s.closing = false // announceToResource passes it on
+	if !c.requests.changes() && (c.held.lease == nil || c.lives()) {
+		c.r.departedLocked(c)
 	}
-	wait = c.nextLocked(now)
-	c.next.Store(int64(now + wait))
-	return wait, s.ended && !busy && s.held.lease == nil
+	wait = c.wait(now)
+	c.due = now + wait
+	return wait, c.ended && !c.requests.any() && c.held.lease == nil
 }
 
 // jitter returns a random time below d.

@@ -24,7 +24,7 @@ type member struct {
 	campaigns bool
 	timeout   time.Duration // negative: the configured timeout; 0: never
 	heartbeat time.Duration // how often it has promised to send something; 0: no promise
-	reads     uint64        // as of the last sample; guarded by Candidacy.samples
+	reads     uint64        // as of the last sample
 	seen      bool
 }
 
@@ -104,23 +104,18 @@ func (s *membership) heartbeat() (shortest time.Duration) {
 // bars others nor is barred. An unresponsive candidacy does not bar anyone, because
 // its client may have died silently; the new client then has a candidacy of its own, and
 // the fence lets only one of the two write. Where workers bring tokens, those say who leads.
-func (c *Candidacy) conflictsWith(req fencing.JoinRequest) bool {
-	if c.user != req.User || c.client == req.Client || req.Campaign == fencing.CampaignOff || req.Token != 0 {
+func (s *state) conflictsWith(req fencing.JoinRequest) bool {
+	if s.user != req.User || s.client == req.Client || req.Campaign == fencing.CampaignOff || req.Token != 0 {
 		return false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.campaigners > 0 && !c.overLocked() && !c.mu.liveness.unresponsive
+	return s.campaigners > 0 && !s.isOver() && !s.liveness.unresponsive
 }
 
-// admit makes m a member, unless the candidacy is over. r.mu is held.
-func (c *Candidacy) admit(req fencing.JoinRequest, m fencing.Member) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.mu.state
+// admitLocked makes m a member, unless the candidacy is over.
+func (c *Candidacy) admitLocked(req fencing.JoinRequest, m fencing.Member) bool {
 	campaigns := req.Campaign != fencing.CampaignOff
 	switch {
-	case c.overLocked() || c.user != req.User || c.token != req.Token:
+	case c.isOver() || c.user != req.User || c.token != req.Token:
 		return false
 	case c.client != req.Client:
 		if campaigns {
@@ -128,27 +123,26 @@ func (c *Candidacy) admit(req fencing.JoinRequest, m fencing.Member) bool {
 		}
 		return false
 	}
-	if campaigns && s.campaigners == 0 {
-		s.expectFirst()
+	if campaigns && c.campaigners == 0 {
+		c.expectFirst()
 	}
-	s.add(m, member{campaigns: campaigns, timeout: req.WorkerTimeout, heartbeat: req.Heartbeat})
+	c.add(m, member{campaigns: campaigns, timeout: req.WorkerTimeout, heartbeat: req.Heartbeat})
 	if campaigns {
-		s.retained, s.liveness.quiet = 0, 0
+		c.retained, c.liveness.quiet = 0, 0
 	}
 	poke(c.poke)
 	return true
 }
 
 // endRetentionLocked ends the retention after a process has gone, because another
-// process has connected under its worker id. r.mu is held too.
+// process has connected under its worker id.
 func (c *Candidacy) endRetentionLocked() {
-	s := &c.mu.state
-	if s.retained == 0 {
+	if c.retained == 0 {
 		return
 	}
-	s.retained = 0
-	s.endIfEmpty()
-	c.closeLocked()
+	c.retained = 0
+	c.endIfEmpty()
+	c.departLocked()
 	poke(c.poke)
 }
 
@@ -156,44 +150,29 @@ func (c *Candidacy) endRetentionLocked() {
 func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	c.leave(m, orderly)
+	c.leaveLocked(m, orderly)
 }
 
-// leave is Leave. r.mu is held.
-func (c *Candidacy) leave(m fencing.Member, orderly bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.mu.state
-	if !s.remove(m) {
+func (c *Candidacy) leaveLocked(m fencing.Member, orderly bool) {
+	if !c.membership.remove(m) {
 		return
 	}
 	defer poke(c.poke)
-	if s.campaigners > 0 {
+	if c.campaigners > 0 {
 		return
 	}
-	if orderly && c.set.Linger > 0 && s.held.lease != nil && s.held.granted && !c.overLocked() {
-		s.retained = c.r.e.cfg.Now() + c.set.Linger
+	if orderly && c.set.Linger > 0 && c.held.lease != nil && c.held.granted && !c.isOver() {
+		c.retained = c.r.e.cfg.Now() + c.set.Linger
 		return
 	}
-	s.endIfEmpty()
-	c.closeLocked()
+	c.endIfEmpty()
+	c.departLocked()
 }
 
-// closeLocked records that the lease, if there may be one, is about to be released. A
+// departLocked records that the lease, if there may be one, is about to be released. A
 // first attempt of another candidacy then waits for the release instead of failing.
-// r.mu is held too.
-func (c *Candidacy) closeLocked() {
-	s := &c.mu.state
-	if s.held.lease != nil || s.requests.has(requestAcquire) || s.leftovers.uncertain || s.leftovers.unresponsive != nil {
-		s.closing = true
-		c.r.mu.addDeparting(c)
+func (c *Candidacy) departLocked() {
+	if c.held.lease != nil || c.requests.has(requestAcquire) || c.leftovers.uncertain || c.leftovers.unresponsive != nil {
+		c.r.mu.departing[c] = struct{}{}
 	}
-}
-
-// isClosing reports whether the lease is about to be released. r.mu is held, because the
-// answer may have changed a moment ago.
-func (c *Candidacy) isClosing() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.closing
 }

@@ -81,20 +81,20 @@ func TestWhoSetsItsNextTokenDoesNotSupersedeItself(t *testing.T) {
 		r.mu.remove(led)
 		setter, req := &idle{}, fencing.JoinRequest{Worker: "w", Token: c.token, Campaign: fencing.CampaignWait}
 		led = newCandidacy(r, nil, req, history{incarnation: "former"})
-		led.admit(req, setter)
+		led.admitLocked(req, setter)
 		for range c.others {
-			led.admit(req, &idle{})
+			led.admitLocked(req, &idle{})
 		}
 		r.mu.add(led)
 		if c.token > 0 {
 			req.Token++
 			r.enrolLocked(newCandidacy(r, nil, req, history{incarnation: "next"}), req, setter)
 		}
-		led.mu.Lock()
-		led.mu.epoch, led.mu.phase = 1, leading
+		led.r.mu.Lock()
+		led.epoch, led.phase = 1, leading
 		led.supersedeLocked(fencing.Record{Epoch: 2, Worker: c.by})
-		led.mu.Unlock()
-		if _, got := r.supersededSelf.Load("w"); got != c.want {
+		led.r.mu.Unlock()
+		if _, got := r.mu.supersededSelf["w"]; got != c.want {
 			t.Errorf("%s: it counts as superseded: %t, want %t", name, got, c.want)
 		}
 	}

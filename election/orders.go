@@ -8,9 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
-	"go.uber.org/zap"
 )
 
 const (
@@ -339,8 +340,10 @@ func (e *Elections) orderedAll(database string) {
 // ordered makes the candidacies try again that a bar keeps from leading, and the watch read
 // the record.
 func (r *resource) ordered() {
-	for _, c := range r.all() {
-		c.unbar()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.mu.loops {
+		c.unbarLocked()
 	}
 	poke(r.watcher.wake)
 }
@@ -349,14 +352,14 @@ func (r *resource) ordered() {
 // members connect again, and find the resource recreated.
 func (r *resource) removed(fence Fence) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	gone := fencing.Record{Epoch: max(r.mu.highestObserved, r.mu.record.Epoch) + 1, Source: fencing.SourceOperator}
 	if r.mu.fence == fence {
 		r.mu.needsReopen = true
 	}
-	r.mu.Unlock()
-	for _, c := range r.all() {
+	for c := range r.mu.loops {
 		if c.fence.ID() == fence.ID() {
-			c.loseFence(gone)
+			c.loseFenceLocked(gone)
 		}
 	}
 }
@@ -370,18 +373,16 @@ type bar struct {
 	unbarred int
 }
 
-// unbar makes the candidacy try again as if there was no bar.
-func (c *Candidacy) unbar() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.mu.state
-	s.unbarred++
-	if s.barred == nil {
+// unbarLocked makes the candidacy try again as if there was no bar.
+func (c *Candidacy) unbarLocked() {
+	c.unbarred++
+	if c.barred == nil {
 		return
 	}
-	s.bar = bar{unbarred: s.unbarred}
-	s.backoff, s.tryAt = 0, c.r.e.cfg.Now()+jitter(20*time.Millisecond)
-	c.publishLocked(c.r.e.cfg.Now())
+	now := c.r.e.cfg.Now()
+	c.bar = bar{unbarred: c.unbarred}
+	c.backoff, c.tryAt = 0, now+jitter(20*time.Millisecond)
+	c.publishLocked(now)
 	poke(c.poke)
 }
 

@@ -118,16 +118,15 @@ func (l extension) timeout(asked time.Duration, factor int, most time.Duration) 
 // false alarm: the worker is active again, and no one else was granted an epoch. A
 // worker that was superseded meanwhile was rightly replaced, and its timeout remains.
 func (c *Candidacy) falseAlarmLocked() {
-	s := &c.mu.state
-	if !s.liveness.released {
+	if !c.liveness.released {
 		return
 	}
-	s.liveness.released = false
-	s.outbox.put(noticeFalseAlarm)
+	c.liveness.released = false
+	c.r.mu.falseAlarms++
 	now := c.r.e.cfg.Now()
-	l := c.r.e.extensions.record(c.workerKey(), s.liveness.expired, now)
+	l := c.r.e.extensions.record(c.workerKey(), c.liveness.expired, now)
 	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
-		zap.Int64("epoch", int64(s.epoch)), zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired),
+		zap.Int64("epoch", int64(c.epoch)), zap.Int("false_alarms", l.alarms), zap.Duration("waited", c.liveness.expired),
 		zap.Duration("timeout", c.allowedSilence(now)))
 	c.event(Event{Kind: EventFalseAlarm})
 }

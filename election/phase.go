@@ -5,12 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fencepost/fencepost/fencing"
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // phase says how far a candidacy's attempt to lead has come. Whether anyone still needs
-// the candidacy is another question (state.ended): a candidacy that has ended leads until
+// the candidacy is another question (membership.ended): a candidacy that has ended leads until
 // the release of its lease begins, and may still be superseded.
 type phase uint8
 
@@ -92,58 +93,27 @@ func (s *leadership) change(to phase, from ...phase) {
 	s.phase = to
 }
 
-// leadLocked makes the candidacy lead if its lease now entitles it to.
-func (c *Candidacy) leadLocked(now time.Duration) {
-	s := &c.mu.state
+// lead makes the candidacy lead if its lease now entitles it to.
+func (s *state) lead(now time.Duration) {
 	if s.phase == lapsed && s.held.leads(now) {
 		s.becomeLeading()
 	}
 }
 
-// stopLeadingLocked makes a leading candidacy lapse, because its lease is over.
-func (c *Candidacy) stopLeadingLocked() {
-	if c.mu.phase == leading {
-		c.mu.becomeLapsed()
+// stopLeading makes a leading candidacy lapse, because its lease is over.
+func (s *state) stopLeading() {
+	if s.phase == leading {
+		s.becomeLapsed()
 	}
 }
 
-// checkDeadlineLocked makes a leading candidacy lapse if its lease is no longer trusted.
-func (c *Candidacy) checkDeadlineLocked(now time.Duration) {
-	s := &c.mu.state
-	if s.phase != leading || s.held.leads(now) {
-		return
-	}
-	s.becomeLapsed()
-	c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
-	c.event(Event{Kind: EventLapsed})
-	poke(c.r.watcher.wake) // find out whether someone else was granted an epoch
-}
-
-// supersedeLocked ends the candidacy's attempts for good. by may be out of date.
-func (c *Candidacy) supersedeLocked(by fencing.Record) {
-	s := &c.mu.state
-	before := s.phase
-	s.becomeSuperseded(by)
-	if before == superseded {
-		return
-	}
-	c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
-		zap.Int64("current_epoch", int64(s.supersededBy.Epoch)), zap.String("current_worker", s.supersededBy.Worker))
-	c.event(Event{Kind: EventSuperseded})
-	moved := c.token > 0 && len(s.members) == 0 // whoever led by the token has left it for the next one
-	if s.supersededBy.Worker == c.worker && !moved {
-		c.r.supersededSelf.Store(c.worker, nil)
-	}
-}
-
-// countsLocked reports whether an epoch that the candidacy was granted counts, even if it has never led under it.
+// counts reports whether an epoch that the candidacy was granted counts, even if it has never led under it.
 // That of a token does: no lower token leads again.
-func (c *Candidacy) countsLocked() bool { return c.mu.led || c.token > 0 }
+func (s *state) counts() bool { return s.led || s.token > 0 }
 
-// noteLeadEndLocked notes when the candidacy was last confirmed as the leader, and how its term ends. It is
+// noteLeadEnd notes when the candidacy was last confirmed as the leader, and how its term ends. It is
 // called before the candidacy gives up a lease.
-func (c *Candidacy) noteLeadEndLocked(now time.Duration, how fencing.Ending) {
-	s := &c.mu.state
+func (s *state) noteLeadEnd(now time.Duration, how fencing.Ending) {
 	s.lastEnded = how
 	switch {
 	case !s.held.granted:
@@ -153,5 +123,32 @@ func (c *Candidacy) noteLeadEndLocked(now time.Duration, how fencing.Ending) {
 		s.lastLed = now
 	default:
 		s.lastLed = s.held.confirmedAt
+	}
+}
+
+// checkDeadlineLocked makes a leading candidacy lapse if its lease is no longer trusted.
+func (c *Candidacy) checkDeadlineLocked(now time.Duration) {
+	if c.phase != leading || c.held.leads(now) {
+		return
+	}
+	c.becomeLapsed()
+	c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(c.epoch)))
+	c.event(Event{Kind: EventLapsed})
+	poke(c.r.watcher.wake) // find out whether someone else was granted an epoch
+}
+
+// supersedeLocked ends the candidacy's attempts for good. by may be out of date.
+func (c *Candidacy) supersedeLocked(by fencing.Record) {
+	before := c.phase
+	c.becomeSuperseded(by)
+	if before == superseded {
+		return
+	}
+	c.log.Info("superseded", zap.Int64("epoch", int64(c.epoch)),
+		zap.Int64("current_epoch", int64(c.supersededBy.Epoch)), zap.String("current_worker", c.supersededBy.Worker))
+	c.event(Event{Kind: EventSuperseded})
+	moved := c.token > 0 && len(c.members) == 0 // whoever led by the token has left it for the next one
+	if c.supersededBy.Worker == c.worker && !moved {
+		c.r.mu.supersededSelf[c.worker] = struct{}{}
 	}
 }

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/election/own"
-	"go.uber.org/zap"
 )
 
 // lookForProxy is what fails if a database does not say whether a proxy is alive.
@@ -56,10 +57,10 @@ func (r *resource) currentOffer() offer.Offer {
 	return r.offerLocked()
 }
 
-// reclaim follows an attempt that found the lease held. If another proxy holds it, for the same worker or for
+// reclaimFor follows an attempt that found the lease held. If another proxy holds it, for the same worker or for
 // one whose lead is offered to this worker, and is gone, it takes the lease away; if that proxy may be alive,
 // got.former says which incarnation has the lease.
-func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
+func (c *Candidacy) reclaimFor(ctx context.Context, got *acquired) {
 	if c.r.presence == nil {
 		return
 	}
@@ -72,11 +73,7 @@ func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
 		return
 	}
 	gone, err := c.r.presence.Gone(ctx, presenceID)
-	if err != nil {
-		c.failed(lookForProxy, err)
-	} else {
-		c.passed(lookForProxy)
-	}
+	c.noted(lookForProxy, err)
 	if !gone {
 		got.former = from
 		return
@@ -100,14 +97,14 @@ func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
 // reclaimLaterLocked ends an attempt that found the lease held for the same worker by a proxy that may
 // be alive.
 func (c *Candidacy) reclaimLaterLocked(former string) {
-	s, now := &c.mu.state, c.r.e.cfg.Now()
-	s.reclaim.Follow(former, now)
-	s.reclaim.Postpone(now)
-	if s.reclaim.Waits(now) {
+	now := c.r.e.cfg.Now()
+	c.reclaim.Follow(former, now)
+	c.reclaim.Postpone(now)
+	if c.reclaim.Waits(now) {
 		return
 	}
-	if _, mine := own.PresenceID(former, c.user, c.worker); mine && !s.reclaim.Logged {
-		s.reclaim.Logged = true
+	if _, mine := own.PresenceID(former, c.user, c.worker); mine && !c.reclaim.Logged {
+		c.reclaim.Logged = true
 		c.log.Warn("another live proxy holds the lease under the same worker id: the worker has just left it, or two processes have one id",
 			zap.String("held_by_incarnation", former))
 	}

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"strconv"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
-	"go.uber.org/zap"
 )
 
 // grants is what a resource knows of the grants in its fence.
@@ -122,9 +123,11 @@ func (r *resource) examine(ctx context.Context, req fencing.JoinRequest) (fence 
 	if h.before, err = fence.SupersededBefore(ctx, req.Worker, ""); err != nil {
 		return nil, history{}, fmt.Errorf("look for earlier epochs of the worker: %w", err)
 	}
-	if _, ok := r.supersededSelf.Load(req.Worker); ok {
+	r.mu.Lock()
+	if _, ok := r.mu.supersededSelf[req.Worker]; ok {
 		h.before = true
 	}
+	r.mu.Unlock()
 	if req.Token > 0 {
 		if h.incarnation, err = r.tokenIncarnation(ctx, req, rec); err != nil {
 			return nil, history{}, err
@@ -153,26 +156,34 @@ func (r *resource) usableFence(ctx context.Context) (Fence, error) {
 // of the old one counts, and its candidacies end: the connections of their members have. First attempts wait
 // until these have given back what they have at a lease service outside the database.
 func (r *resource) adopt(fence Fence) {
-	r.mu.Lock()
-	replaced := fence.Database() != r.mu.fence.Database()
-	r.mu.fence, r.mu.needsReopen, r.mu.lost = fence, false, nil
-	if replaced {
-		r.mu.grants, r.mu.leaderless, r.mu.knowledge, r.mu.numbered = grants{}, leaderless{}, knowledge{}, ""
-		r.mu.offered = offered{}
-		r.mu.startOver()
-	}
-	r.mu.Unlock()
-	if !replaced {
+	if !r.replaceFence(fence) {
 		return
 	}
 	r.log.Info("the database was dropped and created again: what was known of the old one is forgotten")
 	r.e.forgetOrders(r.key.database)
-	for _, c := range r.all() {
+	poke(r.watcher.wake)
+}
+
+// replaceFence reports whether the fence is that of another database.
+func (r *resource) replaceFence(fence Fence) (another bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	another = fence.Database() != r.mu.fence.Database()
+	r.mu.fence, r.mu.needsReopen, r.mu.lost = fence, false, nil
+	if !another {
+		return false
+	}
+	r.mu.grants, r.mu.leaderless, r.mu.knowledge, r.mu.numbered = grants{}, leaderless{}, knowledge{}, ""
+	r.mu.offered = offered{}
+	r.mu.startOver()
+	for c := range r.mu.loops {
 		if c.fence.Database() != fence.Database() {
-			c.endReplaced()
+			c.departLocked()
+			c.deserted.Store(true) // a release that fails is not tried again
+			c.endLocked()
 		}
 	}
-	poke(r.watcher.wake)
+	return true
 }
 
 func (r *resource) reopenLater() {
@@ -195,36 +206,27 @@ func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
 		r.removed(fence)
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.mu.fence == fence {
 		r.mu.hasRead(err)
 		r.mu.needsReopen = r.mu.needsReopen || errors.Is(err, fencing.ErrReplaced)
 	}
-	r.mu.Unlock()
+	if err == nil {
+		r.learnLocked(rec, before, nil)
+	}
+	r.followLocked(r.e.cfg.Now())
 	if err != nil {
-		r.followLeader()
 		return rec, fmt.Errorf("read the record of resource %q: %w", r.key.name, err)
 	}
-	r.publish(rec, before, nil)
-	r.followLeader()
 	return rec, nil
 }
 
-// known returns the highest known grant.
-func (r *resource) known() fencing.Record {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.record
-}
-
-// publish passes a record, the result of a request that began when before was known, to every
-// candidacy except one, unless a newer one is known.
-func (r *resource) publish(rec, before fencing.Record, but *Candidacy) {
-	r.mu.Lock()
+// learnLocked passes a record, the result of a request that began when before was known, to every
+// candidacy except one, unless a newer one is known, which it reports. r.mu is held.
+func (r *resource) learnLocked(rec, before fencing.Record, but *Candidacy) (newest bool) {
 	was := r.mu.record
-	news := r.mu.learn(rec, before)
-	r.mu.Unlock()
-	if !news {
-		return
+	if !r.mu.learn(rec, before) {
+		return false
 	}
 	switch {
 	case rec.Epoch < was.Epoch:
@@ -233,12 +235,13 @@ func (r *resource) publish(rec, before fencing.Record, but *Candidacy) {
 	case rec.Epoch > was.Epoch || rec.Unconfirmed != was.Unconfirmed:
 		r.log.Debug("the newest grant", zap.Int64("epoch", int64(rec.Epoch)), zap.String("of", rec.Worker), zap.Bool("unconfirmed", rec.Unconfirmed))
 	}
-	r.followLeader()
-	for _, c := range r.all() {
+	for c := range r.mu.loops {
 		if c != but {
-			c.observe(rec)
+			c.observeGrantLocked(rec, was)
 		}
 	}
+	r.followLocked(r.e.cfg.Now())
+	return true
 }
 
 func (r *resource) refuseRestored(epoch, highest fencing.Epoch) error {

@@ -6,9 +6,74 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fencepost/fencepost/fencing"
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
+
+const (
+	// examineTimeout is how long a grant waits to learn whether its worker was superseded before. After that, the
+	// worker counts as one that was.
+	examineTimeout = 3 * time.Second
+	// A failed release is retried with pauses between these two, so that the lease is
+	// free soon after the lease service becomes reachable again.
+	minReleasePause = 20 * time.Millisecond
+	maxReleasePause = 250 * time.Millisecond
+	// leastReleaseTime is the least time for which a release is retried.
+	leastReleaseTime = time.Minute
+)
+
+// doLocked does what was decided.
+func (c *Candidacy) doLocked(a action, now time.Duration) {
+	switch a {
+	case answer:
+		c.answerLocked()
+	case acquire:
+		c.acquireLocked()
+	case grant:
+		c.grantLocked()
+	case renew:
+		c.renewLocked(now)
+	case releaseUnneeded:
+		c.releaseLocked(c.held.lease, ReasonLeft)
+	case releaseDisputed:
+		c.tryAt = now + faultBackoff
+		c.releaseLocked(c.held.lease, ReasonLeft)
+	case releaseUnreached: // a worker at another proxy may be able to use the lease
+		c.retryLocked()
+		c.releaseLocked(c.held.lease, ReasonLeft)
+	case releaseSilent:
+		c.releaseLocked(c.held.lease, ReasonUnresponsive)
+	case releaseOffered:
+		c.handOverLocked()
+	case releaseUncertain:
+		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
+	case releaseStray:
+		c.leftovers.stray = c.seen.observation.Index
+		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: c.leftovers.stray}, ReasonLeft)
+	case releaseVacant:
+		c.releaseLocked(c.leftovers.unresponsive, ReasonLeft)
+	}
+}
+
+// ask sends one request outside the lock. The function that it returns is called with the lock held, and applies the
+// result, which is an event for the loop. The loop does not end before that.
+func (c *Candidacy) ask(request func() (apply func())) {
+	c.r.e.wg.Go(func() {
+		apply := request()
+		c.r.mu.Lock()
+		defer c.r.mu.Unlock()
+		apply()
+		poke(c.poke)
+	})
+}
+
+// answerLocked ends the wait of those who asked for an attempt. They find its result in
+// the status.
+func (c *Candidacy) answerLocked() {
+	c.publishLocked(c.r.e.cfg.Now())
+	c.demand.answer()
+}
 
 func (c *Candidacy) acquireRequest() AcquireRequest {
 	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.set.TTL, Token: c.token}
@@ -16,22 +81,29 @@ func (c *Candidacy) acquireRequest() AcquireRequest {
 
 // acquireLocked starts an attempt to acquire the lease.
 func (c *Candidacy) acquireLocked() {
-	s := &c.mu.state
-	s.requests.begin(requestAcquire, nil)
-	asked, again, seen := s.asked() || s.reclaim.Pending(), s.backoff > 0 || s.reclaim.Looked(), s.seen
+	c.requests.begin(requestAcquire, nil)
+	asked, again, seen := c.asked() || c.reclaim.Pending(), c.backoff > 0 || c.reclaim.Looked(), c.seen
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
+		select {
+		case c.r.turn <- struct{}{}:
+		case <-c.ctx.Done():
+			return func() { c.acquiredLocked(acquired{err: ErrHeld}, seen) } // no request was sent
+		}
 		got := c.acquire(asked, func() {
 			if !again {
 				c.log.Info("campaign", zap.Stringer("lease", seen.observation.State))
 			}
 		})
-		return func() { c.acquired(got, seen) }
+		return func() {
+			c.acquiredLocked(got, seen)
+			<-c.r.turn // the next one knows the result
+		}
 	})
 }
 
-// outcome is the result of an attempt.
-type outcome struct {
+// acquired is the result of an attempt to acquire the lease.
+type acquired struct {
 	lease      *Lease
 	sent       time.Duration // the time just before the request
 	instanceID string        // the instance that was numbered before the request
@@ -39,26 +111,20 @@ type outcome struct {
 	err        error
 }
 
-// acquire waits for its turn among the candidacies of this proxy, so that they do not
+// acquire asks for the lease while it is the candidacy's turn among those of this proxy, so that they do not
 // all ask for a free lease at once. It calls begin before it sends the request. The end
 // of the candidacy does not cancel a request that was sent: the lease service may award
 // the lease anyway, and only the response says what to release.
-func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
-	select {
-	case c.r.turn <- struct{}{}:
-		defer func() { <-c.r.turn }()
-	case <-c.ctx.Done():
-		return outcome{err: ErrHeld} // no request was sent
-	}
+func (c *Candidacy) acquire(asked bool, begin func()) (got acquired) {
 	if c.token == 0 && c.r.isTaken(c, asked) {
-		return outcome{err: ErrHeld}
+		return acquired{err: ErrHeld}
 	}
 	got.sent = c.r.e.cfg.Now()
 	if got.instanceID, got.err = c.number(); got.err != nil {
 		return got
 	}
 	if c.ctx.Err() != nil { // the candidacy has ended and wants no lease
-		return outcome{err: ErrHeld}
+		return acquired{err: ErrHeld}
 	}
 	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.set.callTimeout())
 	defer cancel()
@@ -66,13 +132,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	got.sent = c.r.e.cfg.Now()
 	got.lease, got.err = c.r.provider.Acquire(ctx, c.acquireRequest())
 	if errors.Is(got.err, ErrHeld) {
-		c.reclaim(ctx, &got)
-	}
-	if got.err == nil {
-		if c.token == 0 { // otherwise the grant shows it
-			c.r.setHolder(c)
-		}
-		c.r.awarded(got.lease.InstanceID)
+		c.reclaimFor(ctx, &got)
 	}
 	return got
 }
@@ -87,46 +147,59 @@ func (c *Candidacy) number() (instanceID string, err error) {
 	return instanceID, nil
 }
 
-// grantLocked starts turning the award into the epoch.
-func (c *Candidacy) grantLocked() {
-	s := &c.mu.state
-	ctx, cancel := context.WithCancel(c.ctx)
-	s.requests.begin(requestGrant, cancel)
-	s.requests.cancel(requestUnblock)
-	unbarred := s.unbarred
-	held, lease, award, before := s.held, s.held.lease, c.award(s.held.lease, s.epoch, s.seen.highestObserved), s.record
+// renewLocked starts to confirm the lease, no sooner than sent.
+func (c *Candidacy) renewLocked(sent time.Duration) {
+	lease := c.held.lease
+	ctx, cancel := context.WithTimeout(c.ctx, c.set.forLease(lease).callTimeout())
+	c.requests.begin(requestRenew, cancel)
 	c.ask(func() func() {
 		defer cancel()
-		known := c.r.known()
-		epoch, err := c.fence.Grant(ctx, award)
-		record := fencing.Record{
-			Epoch: epoch, Worker: c.worker, Incarnation: c.incarnation,
-			Source: award.Source, Index: award.Index, GrantedAt: time.Now(), Guards: before.Guards,
-		}
-		if err == nil {
-			if c.shares(before, epoch) {
-				record.Worker, record.GrantedAt = before.Worker, before.GrantedAt
-			}
-			if c.token > 0 {
-				c.r.setHolder(c)
-			}
-			c.examineAgain(ctx, epoch)
-			c.r.publish(record, known, c) // the others must stop before this one leads
-			c.r.offerAnswered(c, before.Epoch, epoch)
-			if epoch != before.Epoch {
-				c.r.noteGrant(epoch, held)
-			}
-		} else if isState(err, fencing.StateSuperseded) || c.token > 0 && isState(err, fencing.StateAwardNotNewer) {
-			_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
-		} else if isState(err, fencing.StateUnnumbered) {
-			c.r.unnumbered()
-		} else if errors.Is(err, fencing.ErrRemoved) {
-			c.r.removed(c.fence)
-		} else if asBarred(err) != nil && c.r.isOfferedToOther(ctx, c) {
-			err = errOffered
-		}
-		return func() { c.grantEnded(lease, before, record, unbarred, err) }
+		err := c.r.provider.Renew(ctx, lease)
+		return func() { c.renewedLocked(lease, sent, err) }
 	})
+}
+
+// granting is a grant that was asked for, with its result.
+type granting struct {
+	held     holding // as it was then
+	award    fencing.Award
+	before   fencing.Record // the highest known grant when it was asked for
+	unbarred int            // as of bar then
+	epoch    fencing.Epoch
+	err      error
+}
+
+// grantLocked starts turning the award into the epoch.
+func (c *Candidacy) grantLocked() {
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.requests.begin(requestGrant, cancel)
+	c.requests.cancel(requestUnblock)
+	g := granting{held: c.held, award: c.award(c.held.lease, c.epoch, c.r.mu.highestObserved), before: c.r.mu.record, unbarred: c.unbarred}
+	c.ask(func() func() {
+		defer cancel()
+		c.askGrant(ctx, &g)
+		return func() { c.grantEndedLocked(g) }
+	})
+}
+
+// askGrant asks the fence for an epoch, and for what must be known before the result is applied.
+func (c *Candidacy) askGrant(ctx context.Context, g *granting) {
+	g.epoch, g.err = c.fence.Grant(ctx, g.award)
+	switch {
+	case g.err == nil:
+		c.examineAgain(ctx, g.epoch)
+	case c.isOutranked(g.err):
+		_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
+	case errors.Is(g.err, fencing.ErrRemoved):
+		c.r.removed(c.fence)
+	case asBarred(g.err) != nil && c.r.isOfferedToOther(ctx, c):
+		g.err = errOffered
+	}
+}
+
+// isOutranked reports whether a grant failed because another candidacy was granted a higher epoch.
+func (c *Candidacy) isOutranked(err error) bool {
+	return isState(err, fencing.StateSuperseded) || c.token > 0 && isState(err, fencing.StateAwardNotNewer)
 }
 
 // examineAgain follows the grant of an epoch. If others were granted epochs after the
@@ -173,70 +246,32 @@ func (c *Candidacy) examineShared(ctx context.Context) error {
 // not keep the lease from others, and asks for it once when it can be granted an epoch. It looks until then, however
 // long others have the lease, because what it finds is shown.
 func (c *Candidacy) awaitUnblockedLocked() {
-	s := &c.mu.state
 	ctx, cancel := context.WithCancel(c.ctx)
-	s.requests.begin(requestUnblock, cancel)
+	c.requests.begin(requestUnblock, cancel)
 	c.ask(func() func() {
 		defer cancel()
 		err := c.fence.AwaitUnblocked(ctx)
-		return func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			s.requests.end(requestUnblock)
-			if err == nil && s.held.lease == nil {
-				s.ungranted = nil
-				s.tryAt = min(s.tryAt, c.r.e.cfg.Now()+jitter(unblockedJitter))
-			}
-		}
+		return func() { c.unblockedLocked(err) }
 	})
 }
-
-// renewLocked starts to confirm the lease, no sooner than sent.
-func (c *Candidacy) renewLocked(sent time.Duration) {
-	s := &c.mu.state
-	lease := s.held.lease
-	ctx, cancel := context.WithTimeout(c.ctx, c.set.forLease(lease).callTimeout())
-	s.requests.begin(requestRenew, cancel)
-	c.ask(func() func() {
-		defer cancel()
-		err := c.r.provider.Renew(ctx, lease)
-		return func() { c.renewed(lease, sent, err) }
-	})
-}
-
-// answerLocked ends the wait of those who asked for an attempt. They find its result in
-// the status.
-func (c *Candidacy) answerLocked() {
-	c.publishLocked(c.r.e.cfg.Now())
-	c.mu.answer()
-}
-
-const (
-	// A failed release is retried with pauses between these two, so that the lease is
-	// free soon after the lease service becomes reachable again.
-	minReleasePause = 20 * time.Millisecond
-	maxReleasePause = 250 * time.Millisecond
-	// leastReleaseTime is the least time for which a release is retried.
-	leastReleaseTime = time.Minute
-)
 
 // releaseLocked releases a lease. The status changes before the request is sent. A
 // lease that cannot be released expires with its TTL.
 func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
-	s := &c.mu.state
-	s.requests.begin(requestRelease, nil)
+	c.requests.begin(requestRelease, nil)
 	ended, silent := fencing.EndingLeft, time.Duration(0)
 	if why == ReasonUnresponsive {
-		ended, silent = fencing.EndingSilence, s.liveness.quiet
+		ended, silent = fencing.EndingSilence, c.liveness.quiet
+		c.liveness.released = true
 	}
-	c.noteLeadEndLocked(c.r.e.cfg.Now(), ended)
-	c.stopLeadingLocked()
-	s.liveness.released = s.liveness.released || why == ReasonUnresponsive
-	s.requests.cancel(requestGrant)
-	s.requests.cancel(requestRenew)
+	c.noteLeadEnd(c.r.e.cfg.Now(), ended)
+	c.stopLeading()
+	c.disagrees = false
+	c.requests.cancel(requestGrant)
+	c.requests.cancel(requestRenew)
 	c.ask(func() func() {
 		err := c.release(lease, why, silent)
-		return func() { c.released(lease, why, silent, err) }
+		return func() { c.releasedLocked(lease, why, silent, err) }
 	})
 }
 
@@ -265,10 +300,4 @@ func (c *Candidacy) release(lease *Lease, why Reason, silent time.Duration) erro
 		timer.Stop()
 		pause = min(2*pause, maxReleasePause)
 	}
-}
-
-// ask runs one request outside the loop. The loop runs the function that it returns,
-// and does not end before that.
-func (c *Candidacy) ask(request func() (apply func())) {
-	go func() { c.results <- request() }()
 }

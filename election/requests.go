@@ -10,9 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
-	"go.uber.org/zap"
 )
 
 // request is a kind of request to the lease service or the fence.
@@ -78,15 +79,22 @@ func (q *requests) cancel(k request) {
 	}
 }
 
-// answers is what the last requests of a candidacy say of the lease service and the fence.
-type answers struct {
+// troubles are what the last requests of a candidacy have shown to be wrong with the lease service and the fence.
+type troubles struct {
 	unansweredSince time.Duration // when the first of the requests was sent that the lease service has not answered
 	unserved        error         // why the last request to the lease service failed; nil if it was answered
 	ungranted       error         // why the last grant failed
+	// fault, if not nil, says why the fence, or the order of the awards, is unusable.
+	fault error
+	// notNewer counts the consecutive awards that were not newer than the record.
+	notNewer int
+	// disagrees means that the database contradicts the candidacy's term, which has to
+	// be given up.
+	disagrees bool
 }
 
 // leaseAnswered records the result of a request to the lease service: nil if it answered.
-func (a *answers) leaseAnswered(err error, sent time.Duration) {
+func (a *troubles) leaseAnswered(err error, sent time.Duration) {
 	if a.unserved == nil {
 		a.unansweredSince = sent
 	}
@@ -94,8 +102,8 @@ func (a *answers) leaseAnswered(err error, sent time.Duration) {
 }
 
 // trouble returns what these results show; nil if nothing is wrong. source is the name of
-// the lease service.
-func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
+// the lease service; unreached means that the database does not answer.
+func (a *troubles) trouble(source string, unreached bool, now time.Duration) *fencing.Trouble {
 	var denied *DeniedError
 	var network net.Error
 	service := source
@@ -118,7 +126,7 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v (%v)", service, silence, cause)}
 	case a.unserved != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved), Remedy: RemedyOf(a.unserved, "")}
-	case errors.Is(a.ungranted, errUnreached):
+	case unreached:
 		return &fencing.Trouble{Problem: errUnreached.Error()}
 	case a.ungranted != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("the grant of an epoch fails (%v)", a.ungranted)}
@@ -160,37 +168,47 @@ func (c *Candidacy) Trouble() *fencing.Trouble {
 		return noToken
 	}
 	c.r.mu.Lock()
-	who, holder, record, blind := c.r.leaderLocked(), c.r.mu.holder, c.r.mu.record, c.r.mu.watchErr
-	c.r.mu.Unlock()
+	defer c.r.mu.Unlock()
+	who, holder := c.r.leaderLocked(), c.r.mu.holder
 	switch {
-	case who == leaderElsewhere && record.Worker == c.worker:
+	case who == leaderElsewhere && c.r.mu.record.Worker == c.worker:
 		return sameWorker
 	case who == leaderElsewhere:
 		return nil // what the last request was answered, before that, does not matter any more
 	case holder == nil:
 		holder = c
 	}
-	if t := holder.ownTrouble(); t != nil {
+	if t := holder.ownTroubleLocked(); t != nil {
 		return t
 	}
 	since, failures := c.r.watcher.unwatched.Now()
-	if blind == nil || failures == 0 {
+	if c.r.mu.watchErr == nil || failures == 0 {
 		return nil
 	}
-	a := answers{unserved: blind}
-	return a.trouble(c.r.provider.Source(), time.Since(since))
+	a := troubles{unserved: c.r.mu.watchErr}
+	return a.trouble(c.r.provider.Source(), false, time.Since(since))
 }
 
-func (c *Candidacy) ownTrouble() *fencing.Trouble {
-	now := c.r.e.cfg.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.requests.has(requestGrant) || c.mu.requests.has(requestUnblock) {
+func (c *Candidacy) ownTroubleLocked() *fencing.Trouble {
+	if c.requests.has(requestGrant) || c.requests.has(requestUnblock) {
 		if by := c.fence.BlockedBy(); len(by) > 0 {
 			return &fencing.Trouble{Problem: "the grant of an epoch is blocked: " + strings.Join(by, "; ")}
 		}
 	}
-	return c.mu.answers.trouble(c.r.provider.Source(), now)
+	return c.trouble(c.r.provider.Source(), c.r.mu.unreached, c.r.e.cfg.Now())
+}
+
+// ungrantedLocked returns why the last grant failed, nil if that counts no longer. Of what blocked it, it names what is left.
+func (c *Candidacy) ungrantedLocked() error {
+	var blocked interface{ BlockedBy() []string }
+	if !errors.As(c.ungranted, &blocked) || !c.requests.has(requestUnblock) {
+		return c.ungranted
+	}
+	by := c.fence.BlockedBy()
+	if len(by) == 0 { // the result of AwaitUnblocked is on its way
+		return nil
+	}
+	return fmt.Errorf("it is blocked: %s", strings.Join(by, "; "))
 }
 
 // failures are the failures of each kind of request of one candidacy.
@@ -211,19 +229,15 @@ func (c *Candidacy) passedLocked(what string) {
 	}
 }
 
-func (c *Candidacy) passed(what string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.passedLocked(what)
-}
-
-// refreshLocked makes the watch read the record.
-func (c *Candidacy) refreshLocked() { poke(c.r.watcher.wake) }
-
-func (c *Candidacy) failed(what string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failedLocked(what, err)
+// noted records what has become of something that was tried without the lock: it has succeeded if err is nil.
+func (c *Candidacy) noted(what string, err error) {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	if err == nil {
+		c.passedLocked(what)
+	} else {
+		c.failedLocked(what, err)
+	}
 }
 
 func (c *Candidacy) failedLocked(what string, err error) {
@@ -233,43 +247,4 @@ func (c *Candidacy) failedLocked(what string, err error) {
 	err = fmt.Errorf("%s: %w", what, err)
 	c.failing.of(c.log, what).Failed(zap.Error(err))
 	c.event(Event{Kind: EventFailed, Err: err})
-}
-
-// ungrantedLocked returns why the last grant failed, nil if that counts no longer. Of what blocked it, it names what is left.
-func (c *Candidacy) ungrantedLocked() error {
-	err := c.mu.ungranted
-	var blocked interface{ BlockedBy() []string }
-	if !errors.As(err, &blocked) || !c.mu.requests.has(requestUnblock) {
-		return err
-	}
-	by := c.fence.BlockedBy()
-	if len(by) == 0 { // the result of AwaitUnblocked is on its way
-		return nil
-	}
-	return fmt.Errorf("it is blocked: %s", strings.Join(by, "; "))
-}
-
-// fenceFacts are what a candidacy knows of its fence.
-type fenceFacts struct {
-	record fencing.Record // the highest known grant
-	// fault, if not nil, says why the fence, or the order of the awards, is unusable.
-	fault error
-	// notNewer counts the consecutive awards that were not newer than the record.
-	notNewer int
-	// disagrees means that the database contradicts the candidacy's term, which has to
-	// be given up.
-	disagrees bool
-}
-
-// observe records the highest grant, as the resource has learnt it. It reports false, and
-// changes nothing, if a higher one is known that is confirmed.
-func (f *fenceFacts) observe(rec fencing.Record) bool {
-	if rec.Epoch < f.record.Epoch && !f.record.Unconfirmed {
-		return false
-	}
-	if rec.Epoch > f.record.Epoch {
-		f.fault = nil // the fence works again
-	}
-	f.record = rec
-	return true
 }

@@ -55,8 +55,8 @@ func TestAReleaseThatFailedIsNotReportedAsOne(t *testing.T) {
 		r, c := resourceElsewhere("w", &now)
 		var events []Event
 		r.e.cfg.Observe = func(e Event) { events = append(events, e) }
-		c.mu.requests.begin(requestRelease, nil)
-		c.released(&Lease{Index: 7}, ReasonLeft, 0, err)
+		c.requests.begin(requestRelease, nil)
+		c.releasedLocked(&Lease{Index: 7}, ReasonLeft, 0, err)
 		if len(events) != 1 || events[0].Kind != want || !errors.Is(events[0].Err, err) {
 			t.Errorf("a release that ended with %v: %v", err, events)
 		}
@@ -90,16 +90,16 @@ func TestWhatAReleaseLeaves(t *testing.T) {
 // for hours before.
 func TestSilenceBeginsWithTheFirstRequestThatIsNotAnswered(t *testing.T) {
 	t.Parallel()
-	var a answers
+	var a troubles
 	a.leaseAnswered(nil, time.Hour)
 	for _, sent := range []time.Duration{3 * time.Hour, 3*time.Hour + 2*time.Second} {
 		a.leaseAnswered(context.DeadlineExceeded, sent)
 	}
-	if got, want := a.trouble("consul", 3*time.Hour+5*time.Second).Problem, "Consul has not answered for 5s"; got != want {
+	if got, want := a.trouble("consul", false, 3*time.Hour+5*time.Second).Problem, "Consul has not answered for 5s"; got != want {
 		t.Errorf("the problem is %q, want %q", got, want)
 	}
 	a.leaseAnswered(nil, 4*time.Hour)
-	if got := a.trouble("consul", 4*time.Hour); got != nil {
+	if got := a.trouble("consul", false, 4*time.Hour); got != nil {
 		t.Errorf("after an answer, the problem is %v", got)
 	}
 }
@@ -183,9 +183,9 @@ func TestWhyAServiceIsSilent(t *testing.T) {
 		"Consul has not answered for 5s (x509: certificate signed by unknown authority)": x509.UnknownAuthorityError{},
 		"Consul has not answered for 5s (remote error: tls: bad certificate)":            &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")},
 	} {
-		var a answers
+		var a troubles
 		a.leaseAnswered(fmt.Errorf("renew: %w", &url.Error{Op: "Put", URL: "http://consul/v1/session/renew/secret", Err: cause}), time.Hour)
-		if got := a.trouble("consul", time.Hour+5*time.Second).Problem; got != want {
+		if got := a.trouble("consul", false, time.Hour+5*time.Second).Problem; got != want {
 			t.Errorf("the problem is %q, want %q", got, want)
 		}
 	}

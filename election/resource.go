@@ -7,8 +7,9 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/fencepost/fencepost/fencing"
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // resource is one resource of one database, with its candidacies at this proxy and what
@@ -21,13 +22,9 @@ type resource struct {
 	log     *zap.Logger
 	turn    chan struct{} // cap 1; held by the candidacy that asks for the lease
 	watcher watcher
-	// supersededSelf holds the worker ids of which one candidacy has superseded
-	// another: those of two users, at two proxies, or of two tokens. The ledger does not distinguish them.
-	supersededSelf sync.Map
-
 	joining int // calls of Join in progress; guarded by Elections.mu
 
-	// mu is acquired after Elections.mu and before Candidacy.mu.
+	// mu also guards the states of the candidacies. It is acquired after Elections.mu.
 	mu struct {
 		sync.Mutex
 		roster
@@ -38,7 +35,10 @@ type resource struct {
 		knowledge
 		offered
 		falseAlarms int
-		unreached   bool // the database does not answer
+		// supersededSelf holds the worker ids of which one candidacy has superseded
+		// another: those of two users, at two proxies, or of two tokens. The ledger does not distinguish them.
+		supersededSelf map[string]struct{}
+		unreached      bool // the database does not answer
 		ordersSeen
 	}
 }
@@ -48,6 +48,7 @@ type services struct {
 	provider      Provider
 	tokenProvider TokenProvider // provider, if workers bring tokens; nil otherwise
 	presence      Presence      // nil: nothing is known of other proxies
+	handovers     Handovers     // nil: there are none
 	together      bool          // the leases of a proxy are renewed at the same time
 }
 
@@ -63,6 +64,7 @@ func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(c
 	r.mu.fence = f
 	r.mu.updated = make(chan struct{})
 	r.mu.roster = newRoster()
+	r.mu.supersededSelf = map[string]struct{}{}
 	r.tokenProvider, _ = p.(TokenProvider)
 	if g, ok := p.(gatherer); ok {
 		r.together = g.RenewsTogether()
@@ -151,7 +153,7 @@ func (r *resource) joinLiveLocked(req fencing.JoinRequest, m fencing.Member) (*C
 		}
 	}
 	for _, c := range r.mu.byWorker[req.Worker] {
-		if c.admit(req, m) {
+		if c.admitLocked(req, m) {
 			return c, nil
 		}
 	}
@@ -191,7 +193,6 @@ func (r *resource) beginCandidacy(ctx context.Context, req fencing.JoinRequest, 
 	r.mu.Unlock()
 	r.e.candidacyBegan(r.key.database)
 	poke(r.watcher.arrival)
-	r.e.startSampling(c)
 	go c.run()
 	if _, err := r.e.known(r.key); err != nil { // Close may have missed c
 		c.end()
@@ -202,10 +203,9 @@ func (r *resource) beginCandidacy(ctx context.Context, req fencing.JoinRequest, 
 // enrolLocked adds c, with m as its first member. If m was one of an earlier candidacy, by the token that
 // its worker had before, it leaves that, because c is to supersede it. r.mu is held.
 func (r *resource) enrolLocked(c *Candidacy, req fencing.JoinRequest, m fencing.Member) {
-	c.mu.record = r.mu.record
-	c.admit(req, m)
+	c.admitLocked(req, m)
 	for _, former := range r.mu.byWorker[req.Worker] {
-		former.leave(m, true)
+		former.leaveLocked(m, true)
 	}
 	r.mu.add(c)
 }
@@ -217,47 +217,39 @@ func (r *resource) all() []*Candidacy {
 	return r.mu.running()
 }
 
-// forget removes a superseded or ended candidacy from those that can be joined.
-func (r *resource) forget(c *Candidacy) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.remove(c)
-}
-
 // loopEnded is the last thing that a candidacy's loop calls.
 func (r *resource) loopEnded(c *Candidacy) {
-	r.e.sampler.remove(c)
 	r.mu.Lock()
 	delete(r.mu.loops, c)
 	r.mu.remove(c)
 	if len(r.mu.loops) == 0 {
 		poke(r.watcher.wake) // the watch may pause
 	}
+	r.departedLocked(c)
+	r.vacatedLocked(c)
 	r.mu.Unlock()
-	r.leaseChanged(c, true)
 	r.e.candidacyEnded(r.key.database)
 	r.e.wg.Done()
 }
 
-// leaseChanged records what has become of c's lease: whether it was vacated, and whether it
-// is still about to be released.
-func (r *resource) leaseChanged(c *Candidacy, vacated bool) {
-	r.mu.Lock()
-	departed := !c.isClosing() && r.mu.removeDeparting(c)
-	vacated = vacated && r.mu.vacate(c)
-	if vacated {
-		now := r.e.cfg.Now()
-		if at, how := c.ledUntil(); !r.followLocked(now).leads() && at != 0 {
-			r.mu.endedLeading(at, how)
-		}
+// departedLocked records that c is no longer about to release the lease.
+func (r *resource) departedLocked(c *Candidacy) {
+	if _, was := r.mu.departing[c]; was {
+		delete(r.mu.departing, c)
+		r.pokeAllLocked()
 	}
-	r.mu.Unlock()
-	if vacated {
-		poke(r.watcher.wake) // the watch may have seen the next holder while this candidacy held the lease
+}
+
+// vacatedLocked records that c holds no lease any more.
+func (r *resource) vacatedLocked(c *Candidacy) {
+	if !r.mu.vacate(c) {
+		return
 	}
-	if departed || vacated {
-		r.pokeAll()
+	if !r.followLocked(r.e.cfg.Now()).leads() && c.lastLed != 0 {
+		r.mu.endedLeading(c.lastLed, c.lastEnded)
 	}
+	poke(r.watcher.wake) // the watch may have seen the next holder while this candidacy held the lease
+	r.pokeAllLocked()
 }
 
 // isTaken reports whether another candidacy is known to hold the lease: one of this
@@ -273,22 +265,16 @@ func (r *resource) isTaken(c *Candidacy, asked bool) bool {
 	return seen && !asked
 }
 
-func (r *resource) setHolder(c *Candidacy) {
+func (r *resource) pokeAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.holder = c
+	r.pokeAllLocked()
 }
 
-func (r *resource) pokeAll() {
-	for _, c := range r.all() {
+func (r *resource) pokeAllLocked() {
+	for c := range r.mu.loops {
 		poke(c.poke)
 	}
-}
-
-func (r *resource) countFalseAlarm() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.falseAlarms++
 }
 
 func (r *resource) refuseAddress(req fencing.JoinRequest, other string) error {

@@ -88,17 +88,6 @@ func (s *roster) otherDeparting(c *Candidacy) bool {
 	return false
 }
 
-// addDeparting records that a candidacy is about to release the lease.
-func (s *roster) addDeparting(c *Candidacy) { s.departing[c] = struct{}{} }
-
-// removeDeparting records that a candidacy is no longer about to release the lease. It reports
-// whether it was.
-func (s *roster) removeDeparting(c *Candidacy) bool {
-	_, was := s.departing[c]
-	delete(s.departing, c)
-	return was
-}
-
 // vacate records that a candidacy holds no lease. It reports whether it held one. If another one leads by the
 // same token, or has lapsed and may be confirmed again, that one holds it now.
 func (s *roster) vacate(c *Candidacy) bool {
@@ -108,7 +97,7 @@ func (s *roster) vacate(c *Candidacy) bool {
 	s.holder = nil
 	for other := range s.loops {
 		st := other.Status()
-		if other != c && other.incarnation == c.incarnation && (st.CanWrite() || st.Lapsed) && other.Term().Epoch != 0 {
+		if other != c && other.incarnation == c.incarnation && (st.CanWrite() || st.Lapsed) && other.termLocked().Epoch != 0 {
 			s.holder = other // of several, leads finds one that can write
 		}
 	}

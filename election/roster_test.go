@@ -17,18 +17,20 @@ func TestOnlyAHigherGrantShowsThatTheFenceWorks(t *testing.T) {
 	t.Parallel()
 	fault := errors.New("restored")
 	for _, c := range []struct {
-		epoch    fencing.Epoch
-		recorded bool
-		fault    error
+		epoch  fencing.Epoch
+		newest bool
+		fault  error
 	}{
 		{4, false, fault},
 		{5, true, fault},
 		{6, true, nil},
 	} {
-		f := fenceFacts{record: fencing.Record{Epoch: 5}, fault: fault}
-		recorded := f.observe(fencing.Record{Epoch: c.epoch, Worker: "w"})
-		if recorded != c.recorded || (f.record.Worker == "w") != c.recorded || f.fault != c.fault {
-			t.Errorf("epoch %d after 5: recorded is %v, %+v", c.epoch, recorded, f)
+		candidacy := bareCandidacy(0)
+		r := candidacy.r
+		r.mu.record, candidacy.fault = fencing.Record{Epoch: 5}, fault
+		newest := r.learnLocked(fencing.Record{Epoch: c.epoch, Worker: "w"}, r.mu.record, nil)
+		if newest != c.newest || (candidacy.Status().Holder.Worker == "w") != c.newest || candidacy.fault != c.fault {
+			t.Errorf("epoch %d after 5: it is the newest: %v, %+v", c.epoch, newest, candidacy.Status())
 		}
 	}
 }
@@ -70,12 +72,22 @@ func TestWhatIsLearntOfGrants(t *testing.T) {
 	}
 }
 
-// bareCandidacy returns the candidacy of incarnation mine, without a loop.
+// bareCandidacy returns the only candidacy of a resource, whose incarnation is mine, without a loop.
 func bareCandidacy(token int64) *Candidacy {
-	e := &Elections{cfg: Config{
+	e := &Elections{log: zap.NewNop(), cfg: Config{
 		Now: func() time.Duration { return 0 }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
 	}}
-	return newCandidacy(&resource{e: e, log: zap.NewNop()}, nil, fencing.JoinRequest{Token: token}, history{incarnation: "mine"})
+	r := newResource(e, resourceKey{}, source{}, nil, nil)
+	c := newCandidacy(r, nil, fencing.JoinRequest{Token: token}, history{incarnation: "mine"})
+	r.mu.add(c)
+	return c
+}
+
+// learn makes its resource learn of a grant.
+func (c *Candidacy) learn(rec fencing.Record) {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	c.r.learnLocked(rec, c.r.mu.record, nil)
 }
 
 // TestAnotherGrantSupersedesOnlyWhoHasLed: the record shows a grant whose response was lost, and then
@@ -96,15 +108,15 @@ func TestAnotherGrantSupersedesOnlyWhoHasLed(t *testing.T) {
 	} {
 		candidacy := bareCandidacy(c.token)
 		if c.led {
-			candidacy.mu.led = true
-			candidacy.mu.hasEpoch(1)
+			candidacy.led = true
+			candidacy.hasEpoch(1)
 		}
 		for _, rec := range []fencing.Record{
 			{Epoch: 1, Worker: c.by, Incarnation: "mine", Unconfirmed: true}, {Epoch: 1, Worker: c.by, Incarnation: "mine"}, {Epoch: 2, Incarnation: "other"},
 		} {
-			candidacy.observe(rec)
+			candidacy.learn(rec)
 		}
-		if is := candidacy.mu.phase; is != c.want {
+		if is := candidacy.phase; is != c.want {
 			t.Errorf("%s: the candidacy is %v, want %v", name, is, c.want)
 		}
 	}
@@ -125,13 +137,13 @@ func TestAnEpochThatComesLateCountsOnlyForWhoHasLed(t *testing.T) {
 		"overtaken, has led": {led: true, overtaken: true, epoch: 2, want: superseded},
 	} {
 		candidacy := bareCandidacy(0)
-		candidacy.mu.led = c.led
+		candidacy.led = c.led
 		if c.overtaken {
-			candidacy.observe(fencing.Record{Epoch: 3, Incarnation: "other"})
+			candidacy.learn(fencing.Record{Epoch: 3, Incarnation: "other"})
 		}
-		err := candidacy.takeEpochLocked(fencing.Record{Epoch: 2, Incarnation: "mine"}, fencing.Record{}, c.late)
-		if (err != nil) != c.overtaken || candidacy.mu.epoch != c.epoch || candidacy.mu.phase != c.want {
-			t.Errorf("%s: %v with epoch %d, %v; want %v with epoch %d", name, candidacy.mu.phase, candidacy.mu.epoch, err, c.want, c.epoch)
+		err := candidacy.takeEpochLocked(granting{epoch: 2}, c.late)
+		if (err != nil) != c.overtaken || candidacy.epoch != c.epoch || candidacy.phase != c.want {
+			t.Errorf("%s: %v with epoch %d, %v; want %v with epoch %d", name, candidacy.phase, candidacy.epoch, err, c.want, c.epoch)
 		}
 	}
 }
@@ -146,10 +158,10 @@ func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
 		want        phase
 	}{{"mine", 0, following}, {"other", 0, following}, {"other", 1, superseded}} {
 		candidacy := bareCandidacy(0)
-		candidacy.mu.hasEpoch(c.epoch)
-		candidacy.observe(fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: true})
-		if candidacy.mu.phase != c.want || candidacy.mu.epoch != c.epoch {
-			t.Errorf("%+v: %v with epoch %d", c, candidacy.mu.phase, candidacy.mu.epoch)
+		candidacy.hasEpoch(c.epoch)
+		candidacy.learn(fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: true})
+		if candidacy.phase != c.want || candidacy.epoch != c.epoch {
+			t.Errorf("%+v: %v with epoch %d", c, candidacy.phase, candidacy.epoch)
 		}
 	}
 }
@@ -174,7 +186,7 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 	} {
 		r := resource{services: services{presence: presenceAs("this proxy")}}
 		r.mu.roster = newRoster()
-		r.mu.add(&Candidacy{identity: identity{worker: "w", incarnation: "here"}})
+		r.mu.add(&Candidacy{state: state{identity: identity{worker: "w", incarnation: "here"}}})
 		r.mu.observation = LeaseObservation{State: Held, Incarnation: c.incarnation}
 		r.mu.record = fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: c.unconfirmed}
 		if c.why == errUngranted {
@@ -195,8 +207,8 @@ func TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries(t *testing.T) {
 	full := errors.New("the disk is full")
 	now := time.Minute
 	r, c := resourceElsewhere("w", &now)
-	c.mu.add(nil, member{campaigns: true})
-	c.mu.ungranted = full
+	c.add(nil, member{campaigns: true})
+	c.ungranted = full
 	r.mu.record.Incarnation = "former"
 	r.followLocked(1)
 	if got := r.stateLocked(2); got.state != Blocked || !errors.Is(got.why, full) {
@@ -254,9 +266,9 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		by := []string{"one", "two"}
 		f := blockedFence{by: &by, followed: make(chan context.Context)}
 		c.fence, r.mu.record.Incarnation = f, "former"
-		c.mu.add(nil, member{campaigns: true})
+		c.add(nil, member{campaigns: true})
 		r.followLocked(1)
-		c.mu.ungranted, c.mu.tryAt = blockedError{errors.New("blocked by one and two")}, now+time.Second
+		c.ungranted, c.tryAt = blockedError{errors.New("blocked by one and two")}, now+time.Second
 		c.awaitUnblockedLocked()
 		ctx := <-f.followed
 		by = []string{"two"}
@@ -267,7 +279,7 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		if got := r.stateLocked(2); got.state != Blocked || !strings.HasSuffix(got.why.Error(), "blocked: two") {
 			t.Errorf("%+v", got)
 		}
-		c.mu.liveness.unresponsive, r.mu.observation = true, LeaseObservation{State: Freed}
+		c.liveness.unresponsive, r.mu.observation = true, LeaseObservation{State: Freed}
 		if got := r.stateLocked(2); got.state != Blocked {
 			t.Errorf("the worker, which is silent by now, would not lead at its next write: %+v", got)
 		}
@@ -275,9 +287,9 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		if got := r.stateLocked(2); got.state != Idle {
 			t.Errorf("nothing is in its way any more: %+v", got)
 		}
-		c.observe(fencing.Record{Epoch: 3, Worker: "leader", Incarnation: "elsewhere"})
-		(<-c.results)()
-		if ctx.Err() == nil || c.mu.requests.any() {
+		c.learn(fencing.Record{Epoch: 3, Worker: "leader", Incarnation: "elsewhere"})
+		synctest.Wait()
+		if ctx.Err() == nil || c.requests.any() {
 			t.Error("what blocked the grant is followed although somebody leads")
 		}
 	})
@@ -290,18 +302,18 @@ func TestWhoSharesATokenHidesNoLeader(t *testing.T) {
 	now := time.Minute
 	r, c := resourceElsewhere("barred", &now)
 	c.incarnation, c.token = "elsewhere", 5
-	c.observe(r.mu.record)
-	r.followLeader()
-	if st := r.summary(); r.leaderLocked() != leaderElsewhere || st.State != Led || c.Status().Epoch != 0 {
+	c.learn(r.mu.record)
+	r.followLocked(now)
+	if st := r.summaryLocked(); r.leaderLocked() != leaderElsewhere || st.State != Led || c.Status().Epoch != 0 {
 		t.Errorf("%+v, and it has epoch %d", st, c.Status().Epoch)
 	}
-	c.mu.hasEpoch(2)
+	c.hasEpoch(2)
 	c.publishLocked(now)
 	if who := r.leaderLocked(); who != leaderNone {
 		t.Errorf("with a share in the epoch, it cannot write, and the leader is %d", who)
 	}
 	r.mu.record.Worker = "barred"
-	c.mu.leadership = leadership{}
+	c.leadership = leadership{}
 	c.publishLocked(now)
 	if who := r.leaderLocked(); who != leaderNone {
 		t.Errorf("the epoch was granted to it, and it cannot write, and the leader is %d", who)
@@ -322,11 +334,10 @@ func (source) Source() string { return "test" }
 
 // resourceElsewhere is a resource that a worker at another proxy leads, with a candidacy here.
 func resourceElsewhere(worker string, now *time.Duration) (*resource, *Candidacy) {
-	e := &Elections{cfg: Config{
+	e := &Elections{log: zap.NewNop(), cfg: Config{
 		Now: func() time.Duration { return *now }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
 	}}
-	r := &resource{e: e, log: zap.NewNop(), watcher: newWatcher(zap.NewNop()), services: services{provider: source{}}}
-	r.mu.roster, r.mu.updated = newRoster(), make(chan struct{})
+	r := newResource(e, resourceKey{}, source{}, nil, nil)
 	c := newCandidacy(r, nil, fencing.JoinRequest{Worker: worker}, history{incarnation: "here"})
 	r.mu.add(c)
 	r.mu.observation = LeaseObservation{State: Held, Incarnation: "elsewhere"}
@@ -340,8 +351,8 @@ func TestAFormerLeaderIsForgottenWhenAnotherLeads(t *testing.T) {
 	t.Parallel()
 	now := time.Minute
 	r, c := resourceElsewhere("former", &now)
-	r.mu.holder, c.mu.lastLed = c, time.Second
-	r.leaseChanged(c, true)
+	r.mu.holder, c.lastLed = c, time.Second
+	r.vacatedLocked(c)
 	now = time.Hour
 	r.leaseObserved(LeaseObservation{State: Freed})
 	if r.mu.lastLed != time.Hour {
@@ -355,7 +366,7 @@ func TestAFollowersTroubleIsThatAnotherLeads(t *testing.T) {
 	for worker, want := range map[string]*fencing.Trouble{"follower": nil, "leader": sameWorker} {
 		var now time.Duration
 		r, c := resourceElsewhere(worker, &now)
-		c.mu.leaseAnswered(&DeniedError{Answer: "403"}, 0)
+		c.leaseAnswered(&DeniedError{Answer: "403"}, 0)
 		if got := c.Trouble(); got != want {
 			t.Errorf("%s: %+v, want %+v", worker, got, want)
 		}
@@ -363,7 +374,7 @@ func TestAFollowersTroubleIsThatAnotherLeads(t *testing.T) {
 		if got := c.Trouble(); got == nil || !strings.Contains(got.Problem, "403") {
 			t.Errorf("%s, and nobody leads: %+v", worker, got)
 		}
-		c.mu.held = holding{lease: &Lease{}, granted: true, trusted: -1}
+		c.held = holding{lease: &Lease{}, granted: true, trusted: -1}
 		r.mu.holder = c
 		if got := r.stateLocked(0); got.state != Unknown || !strings.Contains(got.why.Error(), "403") {
 			t.Errorf("%s, whose lease is not confirmed: %+v", worker, got)
@@ -377,15 +388,15 @@ func TestAServiceThatGivesNoOneTheLeaseIsNamed(t *testing.T) {
 	now := time.Minute
 	r, c := resourceElsewhere("waits", &now)
 	r.mu.observation, r.mu.record = LeaseObservation{State: Freed}, fencing.Record{}
-	c.mu.retained = time.Hour // it campaigns
-	c.mu.leaseAnswered(errors.New("403 permission denied"), now)
+	c.retained = time.Hour // it campaigns
+	c.leaseAnswered(errors.New("403 permission denied"), now)
 	if got := r.stateLocked(now + servedWithin - 1); got.state != Electing || got.why != nil {
 		t.Errorf("at first: %+v", got)
 	}
 	if got := r.stateLocked(now + servedWithin); got.state != Blocked || got.why == nil || !strings.Contains(got.why.Error(), "Test has answered only with errors for 5s (403 permission denied)") {
 		t.Errorf("when it lasts: %+v", got)
 	}
-	c.mu.leaseAnswered(nil, now)
+	c.leaseAnswered(nil, now)
 	if got := r.stateLocked(now + servedWithin); got.why != nil {
 		t.Errorf("when it is over: %+v", got)
 	}
@@ -411,12 +422,12 @@ func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 		leaves.incarnation = "token:1:5"
 		stays := newCandidacy(r, nil, fencing.JoinRequest{Worker: "stays"}, history{incarnation: c.incarnation})
 		stays.current.Store(&c.status)
-		stays.mu.epoch, stays.mu.held = 1, holding{lease: &Lease{}, granted: c.granted}
+		stays.epoch, stays.held = 1, holding{lease: &Lease{}, granted: c.granted}
 		r.mu.add(stays)
 		r.mu.holder = leaves
 		r.mu.record = fencing.Record{}
 		r.mu.follow(false, time.Second) // as when the one that leaves lapsed
-		r.leaseChanged(leaves, true)
+		r.vacatedLocked(leaves)
 		if (r.mu.holder == stays) != c.holds || (r.mu.ledSince != 0) != c.led || (r.mu.leaderlessSince == 0) != c.led {
 			t.Errorf("%s: it is held: %t, and %+v", name, r.mu.holder != nil, r.mu.leaderless)
 		}

@@ -2,6 +2,7 @@ package election
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -93,12 +94,7 @@ type CandidacyStatus struct {
 // Resources returns what is known about every resource that has candidacies here, or
 // had some recently, ordered by database and name. It sends no requests.
 func (e *Elections) Resources() []ResourceStatus {
-	e.mu.Lock()
-	resources := make([]*resource, 0, len(e.mu.resources))
-	for _, r := range e.mu.resources {
-		resources = append(resources, r)
-	}
-	e.mu.Unlock()
+	resources := e.all()
 	all := make([]ResourceStatus, 0, len(resources))
 	for _, r := range resources {
 		all = append(all, r.status())
@@ -118,13 +114,23 @@ func (e *Elections) LedByTokens(database, resource string) bool {
 	return r != nil && r.tokenProvider != nil
 }
 
+// all returns all resources.
+func (e *Elections) all() []*resource {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Values(e.mu.resources))
+}
+
 func (r *resource) status() ResourceStatus {
-	st := r.summary()
-	if o, lost := r.e.lostOrder(r.key); lost {
-		st.LostOrder = &o
+	o, lost := r.e.lostOrder(r.key)
+	r.mu.Lock()
+	st := r.summaryLocked()
+	for c := range r.mu.loops {
+		st.Candidacies = append(st.Candidacies, c.statusLocked())
 	}
-	for _, c := range r.all() {
-		st.Candidacies = append(st.Candidacies, c.status())
+	r.mu.Unlock()
+	if lost {
+		st.LostOrder = &o
 	}
 	slices.SortFunc(st.Candidacies, func(a, b CandidacyStatus) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.User, b.User), cmp.Compare(a.Incarnation, b.Incarnation))
@@ -132,10 +138,8 @@ func (r *resource) status() ResourceStatus {
 	return st
 }
 
-// summary returns the status without the candidacies.
-func (r *resource) summary() ResourceStatus {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// summaryLocked returns the status without the candidacies.
+func (r *resource) summaryLocked() ResourceStatus {
 	now, clock := r.e.cfg.Now(), time.Now()
 	state := r.stateLocked(now)
 	unusable := r.mu.unusable
@@ -161,7 +165,7 @@ func (r *resource) summary() ResourceStatus {
 	}
 	if r.mu.holder != nil {
 		st.LeaseState = Held
-		if term := r.mu.holder.Term(); term.Epoch != 0 {
+		if term := r.mu.holder.termLocked(); term.Epoch != 0 {
 			st.Holds, st.Margin = true, max(0, term.TrustedUntil-now)
 		}
 	}
@@ -173,15 +177,12 @@ func (r *resource) summary() ResourceStatus {
 	return st
 }
 
-func (c *Candidacy) status() CandidacyStatus {
+func (c *Candidacy) statusLocked() CandidacyStatus {
 	now := c.r.e.cfg.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	st := CandidacyStatus{
+	return CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
-		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners == 0, Campaigns: c.campaignsLocked(),
+		Members: len(c.members), Unresponsive: c.liveness.unresponsive, Retained: c.retained != 0, Observes: c.campaigners == 0, Campaigns: c.campaigns(),
 		WorkerTimeout: c.allowedSilence(now), FalseAlarms: c.extension(now).alarms,
-		Silence: c.mu.liveness.quiet, LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
+		Silence: c.liveness.quiet, LongestSilence: c.liveness.longest, Heartbeat: c.heartbeat(),
 	}
-	return st
 }

@@ -59,9 +59,9 @@ func (d *demand) answer() {
 
 // AwaitFirst implements fencing.Candidacy.
 func (c *Candidacy) AwaitFirst(ctx context.Context, wait time.Duration) error {
-	c.mu.Lock()
-	first := c.mu.demand.first
-	c.mu.Unlock()
+	c.r.mu.Lock()
+	first := c.first
+	c.r.mu.Unlock()
 	if first == nil { // only observers
 		return nil
 	}
@@ -85,20 +85,20 @@ func (c *Candidacy) AwaitFirst(ctx context.Context, wait time.Duration) error {
 }
 
 func (c *Candidacy) isGranting() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.requests.has(requestGrant)
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	return c.requests.has(requestGrant)
 }
 
 // AwaitLeader implements fencing.Candidacy.
 func (c *Candidacy) AwaitLeader(ctx context.Context) error {
-	c.mu.Lock()
-	c.mu.waiters++
-	c.mu.Unlock()
+	c.r.mu.Lock()
+	c.waiters++
+	c.r.mu.Unlock()
 	defer func() {
-		c.mu.Lock()
-		c.mu.waiters--
-		c.mu.Unlock()
+		c.r.mu.Lock()
+		c.waiters--
+		c.r.mu.Unlock()
 	}()
 	var refusal error
 	err := c.await(ctx, func(s *fencing.Status) bool {
@@ -124,9 +124,9 @@ func (c *Candidacy) AwaitConfirmed(ctx context.Context) error {
 // status satisfies ok.
 func (c *Candidacy) await(ctx context.Context, ok func(*fencing.Status) bool) error {
 	for {
-		c.mu.Lock()
-		changed, now := c.mu.changed, c.current.Load()
-		c.mu.Unlock()
+		c.r.mu.Lock()
+		changed, now := c.changed, c.current.Load()
+		c.r.mu.Unlock()
 		if ok(now) {
 			return nil
 		}
@@ -150,9 +150,9 @@ func (c *Candidacy) CampaignOnDemand(ctx context.Context) {
 		return
 	}
 	answered := make(chan struct{})
-	c.mu.Lock()
-	c.mu.demanded = append(c.mu.demanded, answered)
-	c.mu.Unlock()
+	c.r.mu.Lock()
+	c.demanded = append(c.demanded, answered)
+	c.r.mu.Unlock()
 	poke(c.poke)
 	select {
 	case <-answered:
@@ -163,8 +163,8 @@ func (c *Candidacy) CampaignOnDemand(ctx context.Context) {
 
 // refuseSuperseded returns the refusal of a client that waits to lead.
 func (c *Candidacy) refuseSuperseded() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	st := fencing.Status{Epoch: c.mu.epoch, Removed: c.mu.removed, Holder: c.mu.supersededBy}
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	st := fencing.Status{Epoch: c.epoch, Removed: c.removed, Holder: c.supersededBy}
 	return fencing.SupersededRefusal(c.r.key.name, c.worker, c.incarnation, &st)
 }

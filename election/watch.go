@@ -231,7 +231,9 @@ func (r *resource) look(ctx context.Context) {
 	if err != nil || known.Unconfirmed || observation.State == Held && observation.Incarnation != known.Incarnation {
 		rec, unread := fence.Record(ctx)
 		if unread == nil {
-			r.publish(rec, known, nil)
+			r.mu.Lock()
+			r.learnLocked(rec, known, nil)
+			r.mu.Unlock()
 		}
 		err = cmp.Or(err, unread)
 	}
@@ -293,12 +295,11 @@ func (r *resource) lookContext(look time.Duration) (_ context.Context, done func
 // confirmed lease.
 func (r *resource) expectsGrant() bool {
 	r.mu.Lock()
-	expected := r.mu.record.Unconfirmed || r.mu.holder == nil && r.mu.observation.State == Held && r.mu.observation.Incarnation != r.mu.record.Incarnation
-	r.mu.Unlock()
-	if expected {
+	defer r.mu.Unlock()
+	if r.mu.record.Unconfirmed || r.mu.holder == nil && r.mu.observation.State == Held && r.mu.observation.Incarnation != r.mu.record.Incarnation {
 		return true
 	}
-	for _, c := range r.all() {
+	for c := range r.mu.loops {
 		if c.Status().Lapsed {
 			return true
 		}
@@ -323,21 +324,20 @@ func (r *resource) leaseObserved(observation LeaseObservation) {
 	if leads := r.followLocked(now).leads(); wasHeld && observation.State != Held && !leads {
 		r.mu.endedLeading(now-observation.Unconfirmed, observation.ended())
 	}
+	r.pokeAllLocked()
 	r.mu.Unlock()
 	r.watcher.unwatched.Passed()
-	r.pokeAll()
 }
 
 func (r *resource) watchFailed(err error) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
-	first := r.mu.failed(err, now)
+	if r.mu.failed(err, now) {
+		r.pokeAllLocked()
+	}
 	r.followLocked(now)
 	r.mu.Unlock()
 	r.watcher.unwatched.Failed(zap.Error(err))
-	if first {
-		r.pokeAll()
-	}
 }
 
 // readRecord refreshes the record for the candidacies. A failure is logged unless

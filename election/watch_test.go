@@ -51,12 +51,12 @@ func TestTheWatchLooksAgainWhenALeaseWasGivenUp(t *testing.T) {
 	}}
 	r := newResource(e, resourceKey{"db", "r"}, nil, nil, nil)
 	c := newCandidacy(r, nil, fencing.JoinRequest{}, history{incarnation: "mine"})
-	r.setHolder(c)
+	r.mu.holder = c
 	r.mu.observed(LeaseObservation{State: Held, Incarnation: "other", InstanceID: "i"}, 0)
 	if r.expectsGrant() {
 		t.Error("a grant of another proxy is expected while this one holds the lease")
 	}
-	r.leaseChanged(c, true)
+	r.vacatedLocked(c)
 	if !r.expectsGrant() {
 		t.Error("no grant of another proxy is expected")
 	}

@@ -113,7 +113,8 @@ func ClientName(client netip.Addr) string {
 }
 
 // Member is one connection of a candidacy, as the candidacy sees it. Its methods must
-// not block, because the candidacy's loop calls them.
+// not block, because the candidacy's loop calls them. Activity is called under a lock, so it must not
+// call the candidacy.
 type Member interface {
 	// Activity returns a counter that grows whenever bytes arrive from the client, and
 	// whether the server is working for the client. The server is not working for it
