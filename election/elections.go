@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/internal/lockorder"
 )
 
 // openTimeout bounds the opening of a database and of a fence, so that a server that
@@ -35,9 +36,8 @@ type Elections struct {
 	extensions extensions
 	catalogs   *fencing.Catalogs
 
-	// mu is acquired before resource.mu.
 	mu struct {
-		sync.Mutex
+		lockorder.Mutex[lockorder.Elections]
 		closed    bool
 		databases map[string]*database
 		resources map[resourceKey]*resource

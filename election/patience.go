@@ -3,9 +3,9 @@ package election
 import (
 	"cmp"
 	"net/netip"
-	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/lockorder"
 	"go.uber.org/zap"
 )
 
@@ -46,7 +46,7 @@ type extension struct {
 // extensions are the extensions of all workers, by role. They outlive candidacies and
 // resources. A role can displace only its own entries.
 type extensions struct {
-	mu     sync.Mutex
+	mu     lockorder.Mutex[lockorder.Patience]
 	byUser map[string]map[workerKey]extension
 }
 

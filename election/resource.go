@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/lockorder"
 )
 
 // resource is one resource of one database, with its candidacies at this proxy and what
@@ -24,9 +24,9 @@ type resource struct {
 	watcher watcher
 	joining int // calls of Join in progress; guarded by Elections.mu
 
-	// mu also guards the states of the candidacies. It is acquired after Elections.mu.
+	// mu also guards the states of the candidacies.
 	mu struct {
-		sync.Mutex
+		lockorder.Mutex[lockorder.Resource]
 		roster
 		leaseWatch
 		fenceAccess

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/lockorder"
 )
 
 // A crew is the sessions of one worker at this proxy, whatever their resources. If the
@@ -19,7 +20,7 @@ import (
 type crew struct {
 	key crewKey
 
-	mu       sync.Mutex
+	mu       lockorder.Mutex[lockorder.Crew]
 	sessions map[*session]struct{}
 
 	several atomic.Bool // the crew has more than one session
@@ -34,7 +35,7 @@ type crewKey struct {
 
 // crews are all crews of a Server. One goroutine polls those that are due.
 type crews struct {
-	mu  sync.Mutex
+	mu  lockorder.Mutex[lockorder.Crews]
 	all map[crewKey]*crew
 
 	due  chan *session // sessions whose crews are to be polled

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/internal/lockorder"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
@@ -26,7 +27,7 @@ import (
 //     ask for the server's connections use too.
 //   - The fields below mu are guarded by mu, except that the phase in life may be read
 //     without it. mu is never held while blocking.
-//   - sending is taken before mu, never while mu is held.
+//   - sending is taken before mu (package lockorder).
 type session struct {
 	srv             *Server
 	id              string
@@ -48,9 +49,9 @@ type session struct {
 	// sending is held from when the core takes bytes from the server until the result
 	// has been written to the client, so that nothing else is sent to the client before that
 	// reply or inside it.
-	sending sync.Mutex
+	sending lockorder.Mutex[lockorder.Sending]
 
-	mu            sync.Mutex
+	mu            lockorder.Mutex[lockorder.Session]
 	m             *protocol.Session // nil until the session has joined
 	life          lifecycle
 	pumps         pumpSignals

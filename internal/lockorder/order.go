@@ -1,0 +1,32 @@
+// Package lockorder says in which order the locks of the proxy and of the elections are taken. Programs and tests that are
+// built with -race hold each goroutine to it: they panic before a deadlock is possible, and not only when one happens.
+package lockorder
+
+// A goroutine that holds a lock takes only locks that come after it here. So it never takes two of one kind.
+type (
+	// Sending is session.sending of package proxy.
+	Sending struct{}
+	// Session is session.mu of package proxy. It is never held while blocking.
+	Session struct{}
+	// Crews is crews.mu of package proxy.
+	Crews struct{}
+	// Crew is crew.mu of package proxy.
+	Crew struct{}
+	// Elections is Elections.mu of package election.
+	Elections struct{}
+	// Resource is resource.mu of package election, which guards the resource's candidacies too.
+	Resource struct{}
+	// Patience is extensions.mu of package election.
+	Patience struct{}
+)
+
+// Place is the place of a lock in the order.
+type Place interface{ place() int }
+
+func (Sending) place() int   { return 1 }
+func (Session) place() int   { return 2 }
+func (Crews) place() int     { return 3 }
+func (Crew) place() int      { return 4 }
+func (Elections) place() int { return 5 }
+func (Resource) place() int  { return 6 }
+func (Patience) place() int  { return 7 }
