@@ -3,6 +3,7 @@ package election
 import (
 	"time"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -21,7 +22,7 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 		next.Role = fencing.Leader
 	default:
 		next.Lapsed, next.Barred = c.phase == lapsed, c.barred
-		next.Vacant = c.held.lease == nil && c.seen.observation.State == Unresponsive
+		next.Vacant = c.held.lease == nil && c.seen.observation.State == elector.Unresponsive
 	}
 	if next == *c.current.Load() {
 		return

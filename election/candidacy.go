@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/own"
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -120,7 +121,7 @@ func (c *Candidacy) termLocked() fencing.Term {
 	return fencing.Term{Award: c.award(c.held.lease, c.epoch, 0), Epoch: c.epoch, TrustedUntil: c.held.trusted}
 }
 
-func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {
+func (c *Candidacy) award(l *elector.Lease, held, highest fencing.Epoch) fencing.Award {
 	return fencing.Award{
 		Resource: l.Resource, Worker: l.Worker, Incarnation: l.Incarnation,
 		Source: c.r.provider.Source(), InstanceID: l.InstanceID, Index: l.Index,

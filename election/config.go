@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election/boottime"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -196,9 +197,9 @@ type Backend struct {
 	Catalog fencing.CatalogReader
 	// Provider awards the leases of this database's resources. Elections
 	// closes it.
-	Provider Provider
+	Provider elector.Provider
 	// Tokens is for the resources whose Settings.Tokens is set. Elections closes it.
-	Tokens TokenProvider
+	Tokens elector.TokenProvider
 	// Orders, if not nil, reads what operators have ordered in this database, and which resources guard
 	// tables. Without it, a candidacy learns of its first guard when that refuses it.
 	Orders Orders

@@ -1,6 +1,10 @@
 package election
 
-import "time"
+import (
+	"time"
+
+	"github.com/fencepost/fencepost/election/elector"
+)
 
 // action is what a candidacy does next. All that begins with release gives back a lease, or what may be one.
 type action uint8
@@ -104,7 +108,7 @@ func (s *state) nextFollowing(now time.Duration) action {
 		}
 		return s.tryIf(now >= s.reclaim.At)
 	case s.firstExpected(), // whatever the watch saw may be out of date
-		len(s.demanded) > 0 && s.seen.observation.State != Held:
+		len(s.demanded) > 0 && s.seen.observation.State != elector.Held:
 		return acquire
 	case s.asked():
 		return answer
@@ -123,11 +127,11 @@ func (s *state) tryIf(due bool) action {
 // isWorthTrying reports whether the candidacy may get the lease although no one asks for it now.
 func (s *state) isWorthTrying(now time.Duration) bool {
 	switch s.seen.observation.State {
-	case Freed:
+	case elector.Freed:
 		return true
-	case Unresponsive:
+	case elector.Unresponsive:
 		return s.waiters > 0 || s.epoch > 0 || s.seen.offer.Invites(s.worker, now)
-	case Held: // by a lost response of this candidacy, or the observation is old
+	case elector.Held: // by a lost response of this candidacy, or the observation is old
 		return s.seen.watchFailing || s.seen.observation.Incarnation == s.incarnation
 	default:
 		return s.seen.watchFailing

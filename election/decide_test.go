@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/election/own"
 )
@@ -12,9 +13,9 @@ import (
 func TestWhatACandidacyDoesNext(t *testing.T) {
 	t.Parallel()
 	const now = time.Hour
-	lease := &Lease{Index: 7}
+	lease := &elector.Lease{Index: 7}
 	given := offer.Offer{Order: 1, Worker: "other", Begins: now - time.Second, Until: now + time.Minute}
-	seen := func(o LeaseState) func(*state) { return func(s *state) { s.seen.observation.State = o } }
+	seen := func(o elector.State) func(*state) { return func(s *state) { s.seen.observation.State = o } }
 	holds := func(s *state) { s.held = holding{lease: lease, renewAt: now + time.Second, trusted: now + time.Minute} }
 	leads := func(s *state) {
 		holds(s)
@@ -31,31 +32,31 @@ func TestWhatACandidacyDoesNext(t *testing.T) {
 		is   []func(*state)
 		want action
 	}{
-		"a free lease":                            {is: []func(*state){seen(Freed)}, want: acquire},
-		"too soon":                                {is: []func(*state){seen(Freed), func(s *state) { s.tryAt = now + 1 }}},
-		"too soon, but someone waits":             {is: []func(*state){seen(Freed), asks, func(s *state) { s.tryAt = now + 1 }}, want: acquire},
-		"while a request to acquire is out":       {is: []func(*state){seen(Freed), asks, asking(requestAcquire)}},
-		"while a release is":                      {is: []func(*state){seen(Freed), asks, asking(requestRelease)}},
-		"a free lease, and the worker is silent":  {is: []func(*state){seen(Freed), silent}},
-		"which others wait for":                   {is: []func(*state){seen(Freed), silent, asks}, want: answer},
-		"a free lease, barred":                    {is: []func(*state){seen(Freed), func(s *state) { s.barredUntil = now + 1 }}},
-		"barred, and someone waits":               {is: []func(*state){seen(Freed), asks, func(s *state) { s.barredUntil = now + 1 }}, want: answer},
-		"offered to another worker":               {is: []func(*state){seen(Freed), asks, func(s *state) { s.seen.offer = given }}, want: answer},
-		"the database does not answer":            {is: []func(*state){seen(Freed), asks, func(s *state) { s.seen.unreached = true }}, want: answer},
-		"held by another proxy":                   {is: []func(*state){seen(Held)}},
-		"held, and a first attempt is awaited":    {is: []func(*state){seen(Held), asks}, want: acquire},
-		"held, and a write asks":                  {is: []func(*state){seen(Held), demands}, want: answer},
-		"held by this proxy":                      {is: []func(*state){seen(Held), asks, func(s *state) { s.seen.taken = true }}, want: answer},
-		"about to be released by this proxy":      {is: []func(*state){seen(Held), asks, func(s *state) { s.seen.departing = true }}},
-		"held by a lost response":                 {is: []func(*state){seen(Held), func(s *state) { s.seen.observation.Incarnation = "mine" }}, want: acquire},
-		"held, as far as was known":               {is: []func(*state){seen(Held), func(s *state) { s.seen.watchFailing = true }}, want: acquire},
-		"vacant by silence":                       {is: []func(*state){seen(Unresponsive)}},
-		"vacant, and a write asks":                {is: []func(*state){seen(Unresponsive), demands}, want: acquire},
-		"vacant, and a worker waits to lead":      {is: []func(*state){seen(Unresponsive), func(s *state) { s.waiters = 1 }}, want: acquire},
-		"vacant, and it has led before":           {is: []func(*state){seen(Unresponsive), func(s *state) { s.leadership = leadership{phase: lapsed, epoch: 3} }}, want: acquire},
-		"held for this worker elsewhere":          {is: []func(*state){seen(Held), func(s *state) { s.reclaim = own.Reclaim{From: "former", At: now} }}, want: acquire},
-		"held for it, looked at a moment ago":     {is: []func(*state){seen(Held), func(s *state) { s.reclaim = own.Reclaim{From: "former", At: now + 1} }}},
-		"a token needs no lease to be free":       {is: []func(*state){seen(Held), func(s *state) { s.token = 5 }}, want: acquire},
+		"a free lease":                            {is: []func(*state){seen(elector.Freed)}, want: acquire},
+		"too soon":                                {is: []func(*state){seen(elector.Freed), func(s *state) { s.tryAt = now + 1 }}},
+		"too soon, but someone waits":             {is: []func(*state){seen(elector.Freed), asks, func(s *state) { s.tryAt = now + 1 }}, want: acquire},
+		"while a request to acquire is out":       {is: []func(*state){seen(elector.Freed), asks, asking(requestAcquire)}},
+		"while a release is":                      {is: []func(*state){seen(elector.Freed), asks, asking(requestRelease)}},
+		"a free lease, and the worker is silent":  {is: []func(*state){seen(elector.Freed), silent}},
+		"which others wait for":                   {is: []func(*state){seen(elector.Freed), silent, asks}, want: answer},
+		"a free lease, barred":                    {is: []func(*state){seen(elector.Freed), func(s *state) { s.barredUntil = now + 1 }}},
+		"barred, and someone waits":               {is: []func(*state){seen(elector.Freed), asks, func(s *state) { s.barredUntil = now + 1 }}, want: answer},
+		"offered to another worker":               {is: []func(*state){seen(elector.Freed), asks, func(s *state) { s.seen.offer = given }}, want: answer},
+		"the database does not answer":            {is: []func(*state){seen(elector.Freed), asks, func(s *state) { s.seen.unreached = true }}, want: answer},
+		"held by another proxy":                   {is: []func(*state){seen(elector.Held)}},
+		"held, and a first attempt is awaited":    {is: []func(*state){seen(elector.Held), asks}, want: acquire},
+		"held, and a write asks":                  {is: []func(*state){seen(elector.Held), demands}, want: answer},
+		"held by this proxy":                      {is: []func(*state){seen(elector.Held), asks, func(s *state) { s.seen.taken = true }}, want: answer},
+		"about to be released by this proxy":      {is: []func(*state){seen(elector.Held), asks, func(s *state) { s.seen.departing = true }}},
+		"held by a lost response":                 {is: []func(*state){seen(elector.Held), func(s *state) { s.seen.observation.Incarnation = "mine" }}, want: acquire},
+		"held, as far as was known":               {is: []func(*state){seen(elector.Held), func(s *state) { s.seen.watchFailing = true }}, want: acquire},
+		"vacant by silence":                       {is: []func(*state){seen(elector.Unresponsive)}},
+		"vacant, and a write asks":                {is: []func(*state){seen(elector.Unresponsive), demands}, want: acquire},
+		"vacant, and a worker waits to lead":      {is: []func(*state){seen(elector.Unresponsive), func(s *state) { s.waiters = 1 }}, want: acquire},
+		"vacant, and it has led before":           {is: []func(*state){seen(elector.Unresponsive), func(s *state) { s.leadership = leadership{phase: lapsed, epoch: 3} }}, want: acquire},
+		"held for this worker elsewhere":          {is: []func(*state){seen(elector.Held), func(s *state) { s.reclaim = own.Reclaim{From: "former", At: now} }}, want: acquire},
+		"held for it, looked at a moment ago":     {is: []func(*state){seen(elector.Held), func(s *state) { s.reclaim = own.Reclaim{From: "former", At: now + 1} }}},
+		"a token needs no lease to be free":       {is: []func(*state){seen(elector.Held), func(s *state) { s.token = 5 }}, want: acquire},
 		"a lease without an epoch":                {is: []func(*state){holds}, want: grant},
 		"which is asked for":                      {is: []func(*state){holds, asking(requestGrant)}},
 		"which is asked for again later":          {is: []func(*state){holds, func(s *state) { s.held.grantAt = now + 1 }}},
@@ -73,7 +74,7 @@ func TestWhatACandidacyDoesNext(t *testing.T) {
 		"the leader is to stop":                   {is: []func(*state){leads, func(s *state) { s.seen.offer = given }}, want: releaseOffered},
 		"not before its time":                     {is: []func(*state){leads, func(s *state) { s.seen.offer = given; s.seen.offer.Begins = now + 1 }}},
 		"an attempt without an answer is left":    {is: []func(*state){gone, func(s *state) { s.ended, s.leftovers.uncertain = true, true }}, want: releaseUncertain},
-		"it has got a lease": {is: []func(*state){seen(Held), silent, func(s *state) {
+		"it has got a lease": {is: []func(*state){seen(elector.Held), silent, func(s *state) {
 			s.leftovers.uncertain, s.seen.observation.Incarnation, s.seen.observation.Index = true, "mine", 8
 		}}, want: releaseStray},
 		"a silent worker has gone": {is: []func(*state){gone, silent, func(s *state) { s.leftovers.unresponsive = lease }}, want: releaseVacant},

@@ -3,6 +3,7 @@ package election
 import (
 	"time"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -61,6 +62,6 @@ type Event struct {
 	Takeover bool
 	Took     time.Duration
 	Grant    time.Duration
-	Reason   Reason
+	Reason   elector.Reason
 	Err      error
 }

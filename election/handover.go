@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/election/own"
 	"github.com/fencepost/fencepost/fencing"
@@ -133,7 +134,7 @@ func (r *resource) isOfferedToOther(ctx context.Context, c *Candidacy) bool {
 func (c *Candidacy) handOverLocked() {
 	o := c.seen.offer
 	c.log.Info("handing over", zap.Int64("epoch", int64(c.epoch)), zap.String("to", o.Worker), zap.Int64("order", o.Order))
-	c.releaseLocked(c.held.lease, ReasonLeft)
+	c.releaseLocked(c.held.lease, elector.ReasonLeft)
 	c.r.noteOffer(o.Order, Handovers.Stopped)
 }
 
@@ -203,13 +204,13 @@ func (r *resource) candidates() []fencing.Candidate {
 }
 
 // campaign returns what the candidacy does for the lead, while the lease is in this state.
-func (s *state) campaign(observed LeaseState) fencing.CandidateState {
+func (s *state) campaign(observed elector.State) fencing.CandidateState {
 	switch {
 	case s.phase == leading && s.fault == nil:
 		return fencing.CandidateLeading
 	case s.barred != nil:
 		return fencing.CandidateBarred
-	case s.eligible() && (observed != Unresponsive || s.waiters > 0 || s.asked()):
+	case s.eligible() && (observed != elector.Unresponsive || s.waiters > 0 || s.asked()):
 		return fencing.CandidateWaiting
 	case s.liveness.unresponsive && s.heartbeat() > 0:
 		return fencing.CandidateFrozen

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/own"
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -129,7 +130,7 @@ func (r *resource) leaderLocked() leader {
 		return leaderHere
 	case r.mu.holder != nil, r.mu.watchErr != nil:
 		return leaderNone
-	case o.State == Unseen:
+	case o.State == elector.Unseen:
 		return leaderUnknown
 	case r.tokenProvider != nil && r.faultyLocked(o.Incarnation):
 		return leaderNone
@@ -149,7 +150,7 @@ func (r *resource) lostLocked() bool { return r.mu.lost != nil && len(r.mu.loops
 // proxy. Nor does one that has ended, whose release the watch has not seen yet. r.mu is held.
 func (r *resource) grantedElsewhereLocked() bool {
 	o := r.mu.observation
-	return o.State == Held && o.Incarnation == r.mu.record.Incarnation && !r.isOwnLocked(o.Incarnation)
+	return o.State == elector.Held && o.Incarnation == r.mu.record.Incarnation && !r.isOwnLocked(o.Incarnation)
 }
 
 // isOwnLocked reports whether the candidacy of an incarnation runs at this proxy, or has run there. One
@@ -274,11 +275,11 @@ func (r *resource) stateLocked(now time.Duration) resourceState {
 		state := r.leaderlessState(Handover, nil)
 		state.since = max(state.since, min(r.offerLocked().Begins, now))
 		return state
-	case all.ungranted != nil && (all.waiting || all.obstructed || r.mu.holder != nil || r.mu.observation.State == Held):
+	case all.ungranted != nil && (all.waiting || all.obstructed || r.mu.holder != nil || r.mu.observation.State == elector.Held):
 		return r.leaderlessState(Blocked, all.ungranted)
-	case r.mu.holder == nil && r.mu.observation.State == Held && !r.isOwnLocked(r.mu.observation.Incarnation):
+	case r.mu.holder == nil && r.mu.observation.State == elector.Held && !r.isOwnLocked(r.mu.observation.Incarnation):
 		return r.leaderlessState(Electing, errUngranted)
-	case r.mu.holder != nil, r.mu.observation.State == Held:
+	case r.mu.holder != nil, r.mu.observation.State == elector.Held:
 		return r.leaderlessState(Electing, nil)
 	case all.waiting && all.unserved != nil:
 		return r.leaderlessState(Blocked, all.unserved)
@@ -314,7 +315,7 @@ func (r *resource) leaderlessState(s State, why error) resourceState {
 // afterwards the answer is overdue. r.mu is held.
 func (r *resource) elsewhereState(now time.Duration) resourceState {
 	led := resourceState{state: Led, since: r.mu.ledSince}
-	p, ok := r.provider.(expirer)
+	p, ok := r.provider.(elector.Expirer)
 	if !ok {
 		return led
 	}

@@ -3,13 +3,14 @@ package election
 import (
 	"time"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
 // holding is the lease that a candidacy holds, as far as the candidacy knows, with the
 // times at which something is due for it. The zero value means that it holds none.
 type holding struct {
-	lease *Lease
+	lease *elector.Lease
 	// granted means that the fence has turned the lease into the epoch.
 	granted bool
 	// trusted is the time until which the lease is trusted; see fencing.Term.TrustedUntil.
@@ -33,7 +34,7 @@ type holding struct {
 // newHolding returns the holding of a lease that a request sent at this time got. The
 // resource had no holder since freeSince, 0 if that is unknown. delay is added to the
 // time of the renewal.
-func newHolding(lease *Lease, set Settings, sent, freeSince, delay time.Duration) holding {
+func newHolding(lease *elector.Lease, set Settings, sent, freeSince, delay time.Duration) holding {
 	h := holding{lease: lease, requested: sent, freeSince: sent}
 	if freeSince != 0 {
 		h.freeSince = min(sent, freeSince)
@@ -64,7 +65,7 @@ func (h holding) leads(now time.Duration) bool {
 
 // forLease returns the settings while a lease lasts: with the TTL that the lease service has
 // granted, if that is shorter than what was asked for, and the same share of it as the margin.
-func (s Settings) forLease(l *Lease) Settings {
+func (s Settings) forLease(l *elector.Lease) Settings {
 	if l.Granted == 0 || l.Granted >= s.TTL {
 		return s
 	}
@@ -109,7 +110,7 @@ func (h holding) takeover(now time.Duration) (took, grant time.Duration) {
 type leftovers struct {
 	// unresponsive is the lease that was released as unresponsive, if no one has
 	// acquired it since, as far as known.
-	unresponsive *Lease
+	unresponsive *elector.Lease
 	// uncertain means that an Acquire of unknown outcome may have got a lease, or may
 	// still get one.
 	uncertain bool
@@ -119,16 +120,16 @@ type leftovers struct {
 
 // strayed reports whether the observation shows a lease that an Acquire of unknown
 // outcome got for this incarnation, and that has not been released.
-func (l *leftovers) strayed(o LeaseObservation, incarnation string) bool {
-	return l.uncertain && o.State == Held && o.Incarnation == incarnation && o.Index != l.stray
+func (l *leftovers) strayed(o elector.Observation, incarnation string) bool {
+	return l.uncertain && o.State == elector.Held && o.Incarnation == incarnation && o.Index != l.stray
 }
 
 // released records that a lease was released. It reports whether the same lease had
 // been released as unresponsive before.
-func (l *leftovers) released(lease *Lease, why Reason) (again bool) {
+func (l *leftovers) released(lease *elector.Lease, why elector.Reason) (again bool) {
 	again = lease == l.unresponsive
 	l.unresponsive = nil
-	if why == ReasonUnresponsive {
+	if why == elector.ReasonUnresponsive {
 		l.unresponsive = lease
 	}
 	if lease.Index == 0 { // whatever the incarnation got or may still get

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -41,7 +42,7 @@ type model struct {
 	begin time.Time
 
 	mu      sync.Mutex
-	lease   election.LeaseObservation
+	lease   elector.Observation
 	expires time.Duration
 	barred  map[string]bool // incarnations whose late requests acquire nothing
 	changed chan struct{}   // closed and replaced with each change of the lease
@@ -51,7 +52,7 @@ type model struct {
 func newModel(ttl time.Duration) *model {
 	return &model{
 		ttl: ttl, begin: time.Now(), barred: map[string]bool{}, changed: make(chan struct{}),
-		lease: election.LeaseObservation{State: election.Freed, InstanceID: "instance"},
+		lease: elector.Observation{State: elector.Freed, InstanceID: "instance"},
 	}
 }
 
@@ -63,8 +64,8 @@ func (m *model) do(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.lease
-	if m.lease.State == election.Held && m.now() >= m.expires {
-		m.lease.State = election.Freed
+	if m.lease.State == elector.Held && m.now() >= m.expires {
+		m.lease.State = elector.Freed
 	}
 	f()
 	if m.lease != before {
@@ -80,8 +81,8 @@ func (m *model) extendLocked() {
 }
 
 // holdsLocked reports whether the term is the current one.
-func (m *model) holdsLocked(l *election.Lease) bool {
-	return m.lease.State == election.Held && m.lease.Incarnation == l.Incarnation && (l.Index == 0 || m.lease.Index == l.Index)
+func (m *model) holdsLocked(l *elector.Lease) bool {
+	return m.lease.State == elector.Held && m.lease.Incarnation == l.Incarnation && (l.Index == 0 || m.lease.Index == l.Index)
 }
 
 // faults are what a proxy's requests suffer.
@@ -137,30 +138,30 @@ type provider struct {
 func (provider) Source() string { return "model" }
 func (provider) Close() error   { return nil }
 
-func (p provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
-	return strike(ctx, p.faults, func() (lease *election.Lease, err error) {
+func (p provider) Acquire(ctx context.Context, bid elector.AcquireRequest) (*elector.Lease, error) {
+	return strike(ctx, p.faults, func() (lease *elector.Lease, err error) {
 		p.do(func() {
 			takes := bid.From != "" && p.lease.Incarnation == bid.From
-			if p.barred[bid.Incarnation] || p.lease.State == election.Held && p.lease.Incarnation != bid.Incarnation && !takes {
-				err = election.ErrHeld
+			if p.barred[bid.Incarnation] || p.lease.State == elector.Held && p.lease.Incarnation != bid.Incarnation && !takes {
+				err = elector.ErrHeld
 				return
 			}
-			if p.lease.State != election.Held || takes {
-				p.lease.State, p.lease.Incarnation = election.Held, bid.Incarnation
+			if p.lease.State != elector.Held || takes {
+				p.lease.State, p.lease.Incarnation = elector.Held, bid.Incarnation
 				p.lease.Index++
 			}
 			p.extendLocked()
-			lease = &election.Lease{AcquireRequest: bid, InstanceID: p.lease.InstanceID, Index: p.lease.Index}
+			lease = &elector.Lease{AcquireRequest: bid, InstanceID: p.lease.InstanceID, Index: p.lease.Index}
 		})
 		return lease, err
 	})
 }
 
-func (p provider) Renew(ctx context.Context, l *election.Lease) error {
+func (p provider) Renew(ctx context.Context, l *elector.Lease) error {
 	_, err := strike(ctx, p.faults, func() (_ struct{}, err error) {
 		p.do(func() {
 			if !p.holdsLocked(l) {
-				err = election.ErrLost
+				err = elector.ErrLost
 				return
 			}
 			p.extendLocked()
@@ -170,7 +171,7 @@ func (p provider) Renew(ctx context.Context, l *election.Lease) error {
 	return err
 }
 
-func (p provider) Release(ctx context.Context, l *election.Lease, why election.Reason, _ time.Duration) error {
+func (p provider) Release(ctx context.Context, l *elector.Lease, why elector.Reason, _ time.Duration) error {
 	_, err := strike(ctx, p.faults, func() (struct{}, error) {
 		p.do(func() {
 			if l.Index == 0 {
@@ -178,10 +179,10 @@ func (p provider) Release(ctx context.Context, l *election.Lease, why election.R
 			}
 			mine := p.lease.Incarnation == l.Incarnation && (l.Index == 0 || p.lease.Index == l.Index)
 			switch {
-			case p.holdsLocked(l) && why == election.ReasonUnresponsive:
-				p.lease.State = election.Unresponsive
-			case p.holdsLocked(l), mine && why == election.ReasonLeft:
-				p.lease.State = election.Freed
+			case p.holdsLocked(l) && why == elector.ReasonUnresponsive:
+				p.lease.State = elector.Unresponsive
+			case p.holdsLocked(l), mine && why == elector.ReasonLeft:
+				p.lease.State = elector.Freed
 			}
 		})
 		return struct{}{}, nil
@@ -189,13 +190,13 @@ func (p provider) Release(ctx context.Context, l *election.Lease, why election.R
 	return err
 }
 
-func (p provider) Watch(ctx context.Context, _ string, seen election.LeaseObservation) (election.LeaseObservation, error) {
+func (p provider) Watch(ctx context.Context, _ string, seen elector.Observation) (elector.Observation, error) {
 	for {
 		p.mu.Lock()
 		now, changed := p.lease, p.changed
 		p.mu.Unlock()
 		if p.faults.down.Load() || rand.Int64N(100) < p.faults.percent.Load() {
-			return election.LeaseObservation{}, errInjected
+			return elector.Observation{}, errInjected
 		}
 		if now != seen {
 			return now, sleep(ctx, rand.N(p.faults.latency))
@@ -203,7 +204,7 @@ func (p provider) Watch(ctx context.Context, _ string, seen election.LeaseObserv
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return election.LeaseObservation{}, ctx.Err()
+			return elector.Observation{}, ctx.Err()
 		}
 	}
 }

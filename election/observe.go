@@ -3,13 +3,14 @@ package election
 import (
 	"time"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/fencing"
 )
 
 // view is what a candidacy's loop sees of the resource in each step.
 type view struct {
-	observation  LeaseObservation
+	observation  elector.Observation
 	watchFailing bool // the watch is failing
 	unreached    bool // the database does not answer
 	taken        bool // another candidacy of this proxy holds the lease

@@ -3,12 +3,14 @@ package election
 import (
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 func TestHoldingOfAnAwardIsTrustedFromBeforeTheRequest(t *testing.T) {
 	t.Parallel()
 	set := Settings{TTL: 9 * time.Second, Margin: time.Second}
-	lease := &Lease{Index: 7}
+	lease := &elector.Lease{Index: 7}
 	for name, c := range map[string]struct {
 		freeSince time.Duration
 		want      time.Duration // freeSince of the holding
@@ -31,7 +33,7 @@ func TestHoldingOfAnAwardIsTrustedFromBeforeTheRequest(t *testing.T) {
 func TestLateResponseDoesNotShortenTrust(t *testing.T) {
 	t.Parallel()
 	set := Settings{TTL: 9 * time.Second, Margin: time.Second}
-	h := newHolding(&Lease{}, set, 100*time.Second, 0, 0)
+	h := newHolding(&elector.Lease{}, set, 100*time.Second, 0, 0)
 	for _, c := range []struct{ sent, trusted, renewAt time.Duration }{
 		{104 * time.Second, 112 * time.Second, 105 * time.Second},
 		{101 * time.Second, 112 * time.Second, 102 * time.Second},
@@ -58,7 +60,7 @@ func TestTrustEndsWithWhatTheServiceGranted(t *testing.T) {
 		"less than was asked for":     {Settings{TTL: 60 * time.Second}, 6 * time.Second, 105400 * time.Millisecond, 102 * time.Second},
 		"less, with a margin of half": {Settings{TTL: 60 * time.Second, Margin: 30 * time.Second}, 12 * time.Second, 106 * time.Second, 104 * time.Second},
 	} {
-		h := newHolding(&Lease{Granted: c.granted}, c.set, sent, 0, 0)
+		h := newHolding(&elector.Lease{Granted: c.granted}, c.set, sent, 0, 0)
 		if h.trusted != c.trusted || h.renewAt != c.renewAt {
 			t.Errorf("%s: trusted until %v, renewed at %v, want %v and %v", name, h.trusted, h.renewAt, c.trusted, c.renewAt)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/election/own"
 )
@@ -16,8 +17,8 @@ const lookForProxy = "look for the proxy that holds the lease for the same worke
 
 // ownHolderElsewhere returns the incarnation that an observation shows as the holder if it is one of the
 // same worker and role at another proxy, with the presence id of that proxy; otherwise "".
-func (c *Candidacy) ownHolderElsewhere(o LeaseObservation) (incarnation, presenceID string) {
-	if c.r.presence == nil || c.nameless || o.State != Held || o.Incarnation == c.incarnation {
+func (c *Candidacy) ownHolderElsewhere(o elector.Observation) (incarnation, presenceID string) {
+	if c.r.presence == nil || c.nameless || o.State != elector.Held || o.Incarnation == c.incarnation {
 		return "", ""
 	}
 	presenceID, mine := own.PresenceID(o.Incarnation, c.user, c.worker)
@@ -30,8 +31,8 @@ func (c *Candidacy) ownHolderElsewhere(o LeaseObservation) (incarnation, presenc
 // offeringHolder returns the incarnation that an observation shows as the holder, with the presence id of its
 // proxy, if that is another one and an offer to this candidacy's worker lets it take the lease away once that
 // proxy is gone; otherwise "". The leader was to stop, so it loses nothing that it was to keep.
-func (c *Candidacy) offeringHolder(o LeaseObservation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
-	if c.r.presence == nil || o.State != Held || o.Incarnation == c.incarnation || !of.Takes(c.worker, now) {
+func (c *Candidacy) offeringHolder(o elector.Observation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
+	if c.r.presence == nil || o.State != elector.Held || o.Incarnation == c.incarnation || !of.Takes(c.worker, now) {
 		return "", ""
 	}
 	presenceID = own.Proxy(o.Incarnation)
@@ -43,7 +44,7 @@ func (c *Candidacy) offeringHolder(o LeaseObservation, of offer.Offer, now time.
 
 // takeableHolder returns the incarnation that an observation shows as the holder, with the presence id of its proxy, if
 // the candidacy may take the lease away once that proxy is gone; otherwise "".
-func (c *Candidacy) takeableHolder(o LeaseObservation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
+func (c *Candidacy) takeableHolder(o elector.Observation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
 	if incarnation, presenceID = c.ownHolderElsewhere(o); incarnation == "" {
 		return c.offeringHolder(o, of, now)
 	}
@@ -89,7 +90,7 @@ func (c *Candidacy) reclaimFor(ctx context.Context, got *acquired) {
 	case got.err == nil:
 		c.log.Info("took over the lease of a proxy that is gone",
 			zap.String("from_incarnation", from), zap.Int64("index", got.lease.Index))
-	case errors.Is(got.err, ErrHeld): // someone was faster, or the observation is old
+	case errors.Is(got.err, elector.ErrHeld): // someone was faster, or the observation is old
 		got.former = from
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -35,24 +36,24 @@ func (c *Candidacy) doLocked(a action, now time.Duration) {
 	case renew:
 		c.renewLocked(now)
 	case releaseUnneeded:
-		c.releaseLocked(c.held.lease, ReasonLeft)
+		c.releaseLocked(c.held.lease, elector.ReasonLeft)
 	case releaseDisputed:
 		c.tryAt = now + faultBackoff
-		c.releaseLocked(c.held.lease, ReasonLeft)
+		c.releaseLocked(c.held.lease, elector.ReasonLeft)
 	case releaseUnreached: // a worker at another proxy may be able to use the lease
 		c.retryLocked()
-		c.releaseLocked(c.held.lease, ReasonLeft)
+		c.releaseLocked(c.held.lease, elector.ReasonLeft)
 	case releaseSilent:
-		c.releaseLocked(c.held.lease, ReasonUnresponsive)
+		c.releaseLocked(c.held.lease, elector.ReasonUnresponsive)
 	case releaseOffered:
 		c.handOverLocked()
 	case releaseUncertain:
-		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
+		c.releaseLocked(&elector.Lease{AcquireRequest: c.acquireRequest()}, elector.ReasonLeft)
 	case releaseStray:
 		c.leftovers.stray = c.seen.observation.Index
-		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: c.leftovers.stray}, ReasonLeft)
+		c.releaseLocked(&elector.Lease{AcquireRequest: c.acquireRequest(), Index: c.leftovers.stray}, elector.ReasonLeft)
 	case releaseVacant:
-		c.releaseLocked(c.leftovers.unresponsive, ReasonLeft)
+		c.releaseLocked(c.leftovers.unresponsive, elector.ReasonLeft)
 	}
 }
 
@@ -75,8 +76,8 @@ func (c *Candidacy) answerLocked() {
 	c.demand.answer()
 }
 
-func (c *Candidacy) acquireRequest() AcquireRequest {
-	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.set.TTL, Token: c.token}
+func (c *Candidacy) acquireRequest() elector.AcquireRequest {
+	return elector.AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.set.TTL, Token: c.token}
 }
 
 // acquireLocked starts an attempt to acquire the lease.
@@ -88,7 +89,7 @@ func (c *Candidacy) acquireLocked() {
 		select {
 		case c.r.turn <- struct{}{}:
 		case <-c.ctx.Done():
-			return func() { c.acquiredLocked(acquired{err: ErrHeld}, seen) } // no request was sent
+			return func() { c.acquiredLocked(acquired{err: elector.ErrHeld}, seen) } // no request was sent
 		}
 		got := c.acquire(asked, func() {
 			if !again {
@@ -104,7 +105,7 @@ func (c *Candidacy) acquireLocked() {
 
 // acquired is the result of an attempt to acquire the lease.
 type acquired struct {
-	lease      *Lease
+	lease      *elector.Lease
 	sent       time.Duration // the time just before the request
 	instanceID string        // the instance that was numbered before the request
 	former     string        // the incarnation of the same worker that has the lease at a proxy that may be alive; "" if none does
@@ -117,21 +118,21 @@ type acquired struct {
 // the lease anyway, and only the response says what to release.
 func (c *Candidacy) acquire(asked bool, begin func()) (got acquired) {
 	if c.token == 0 && c.r.isTaken(c, asked) {
-		return acquired{err: ErrHeld}
+		return acquired{err: elector.ErrHeld}
 	}
 	got.sent = c.r.e.cfg.Now()
 	if got.instanceID, got.err = c.number(); got.err != nil {
 		return got
 	}
 	if c.ctx.Err() != nil { // the candidacy has ended and wants no lease
-		return acquired{err: ErrHeld}
+		return acquired{err: elector.ErrHeld}
 	}
 	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.set.callTimeout())
 	defer cancel()
 	begin()
 	got.sent = c.r.e.cfg.Now()
 	got.lease, got.err = c.r.provider.Acquire(ctx, c.acquireRequest())
-	if errors.Is(got.err, ErrHeld) {
+	if errors.Is(got.err, elector.ErrHeld) {
 		c.reclaimFor(ctx, &got)
 	}
 	return got
@@ -142,7 +143,7 @@ func (c *Candidacy) number() (instanceID string, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, 2*c.set.callTimeout())
 	defer cancel()
 	if instanceID, err = c.r.numbered(ctx, c.fence); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrNotSent, err)
+		return "", fmt.Errorf("%w: %w", elector.ErrNotSent, err)
 	}
 	return instanceID, nil
 }
@@ -257,10 +258,10 @@ func (c *Candidacy) awaitUnblockedLocked() {
 
 // releaseLocked releases a lease. The status changes before the request is sent. A
 // lease that cannot be released expires with its TTL.
-func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
+func (c *Candidacy) releaseLocked(lease *elector.Lease, why elector.Reason) {
 	c.requests.begin(requestRelease, nil)
 	ended, silent := fencing.EndingLeft, time.Duration(0)
-	if why == ReasonUnresponsive {
+	if why == elector.ReasonUnresponsive {
 		ended, silent = fencing.EndingSilence, c.liveness.quiet
 		c.liveness.released = true
 	}
@@ -278,7 +279,7 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 // release retries until it succeeds, because an unreleased lease leaves the resource
 // without a leader for a TTL. It gives up when the lease must have expired, or when the
 // candidacy is abandoned.
-func (c *Candidacy) release(lease *Lease, why Reason, silent time.Duration) error {
+func (c *Candidacy) release(lease *elector.Lease, why elector.Reason, silent time.Duration) error {
 	now := c.r.e.cfg.Now
 	until := now() + max(3*c.set.TTL, leastReleaseTime)
 	pause := minReleasePause

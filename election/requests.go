@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -104,7 +105,7 @@ func (a *troubles) leaseAnswered(err error, sent time.Duration) {
 // trouble returns what these results show; nil if nothing is wrong. source is the name of
 // the lease service; unreached means that the database does not answer.
 func (a *troubles) trouble(source string, unreached bool, now time.Duration) *fencing.Trouble {
-	var denied *DeniedError
+	var denied *elector.DeniedError
 	var network net.Error
 	service := source
 	if service != "" {
@@ -125,7 +126,7 @@ func (a *troubles) trouble(source string, unreached bool, now time.Duration) *fe
 		}
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v (%v)", service, silence, cause)}
 	case a.unserved != nil:
-		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved), Remedy: RemedyOf(a.unserved, "")}
+		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved), Remedy: elector.RemedyOf(a.unserved, "")}
 	case unreached:
 		return &fencing.Trouble{Problem: errUnreached.Error()}
 	case a.ungranted != nil:

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -28,18 +29,18 @@ func TestUnsuccessfulAttemptsSlowDown(t *testing.T) {
 
 func TestStrayAwardIsOneOfAnUncertainAcquire(t *testing.T) {
 	t.Parallel()
-	mine := LeaseObservation{State: Held, Incarnation: "a", Index: 7}
+	mine := elector.Observation{State: elector.Held, Incarnation: "a", Index: 7}
 	for name, c := range map[string]struct {
 		l    leftovers
-		o    LeaseObservation
+		o    elector.Observation
 		want bool
 	}{
 		"no Acquire is uncertain":  {leftovers{}, mine, false},
 		"held by this incarnation": {leftovers{uncertain: true}, mine, true},
 		"an earlier one released":  {leftovers{uncertain: true, stray: 6}, mine, true},
 		"released already":         {leftovers{uncertain: true, stray: 7}, mine, false},
-		"held by another one":      {leftovers{uncertain: true}, LeaseObservation{State: Held, Incarnation: "b", Index: 7}, false},
-		"free":                     {leftovers{uncertain: true}, LeaseObservation{State: Freed, Incarnation: "a", Index: 7}, false},
+		"held by another one":      {leftovers{uncertain: true}, elector.Observation{State: elector.Held, Incarnation: "b", Index: 7}, false},
+		"free":                     {leftovers{uncertain: true}, elector.Observation{State: elector.Freed, Incarnation: "a", Index: 7}, false},
 	} {
 		if got := c.l.strayed(c.o, "a"); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -56,7 +57,7 @@ func TestAReleaseThatFailedIsNotReportedAsOne(t *testing.T) {
 		var events []Event
 		r.e.cfg.Observe = func(e Event) { events = append(events, e) }
 		c.requests.begin(requestRelease, nil)
-		c.releasedLocked(&Lease{Index: 7}, ReasonLeft, 0, err)
+		c.releasedLocked(&elector.Lease{Index: 7}, elector.ReasonLeft, 0, err)
 		if len(events) != 1 || events[0].Kind != want || !errors.Is(events[0].Err, err) {
 			t.Errorf("a release that ended with %v: %v", err, events)
 		}
@@ -65,19 +66,19 @@ func TestAReleaseThatFailedIsNotReportedAsOne(t *testing.T) {
 
 func TestWhatAReleaseLeaves(t *testing.T) {
 	t.Parallel()
-	awarded, unknown := &Lease{Index: 7}, &Lease{}
+	awarded, unknown := &elector.Lease{Index: 7}, &elector.Lease{}
 	for name, c := range map[string]struct {
 		before leftovers
-		lease  *Lease
-		why    Reason
+		lease  *elector.Lease
+		why    elector.Reason
 		after  leftovers
 		again  bool
 	}{
-		"left":                     {leftovers{}, awarded, ReasonLeft, leftovers{}, false},
-		"unresponsive":             {leftovers{}, awarded, ReasonUnresponsive, leftovers{unresponsive: awarded}, false},
-		"unresponsive, then left":  {leftovers{unresponsive: awarded}, awarded, ReasonLeft, leftovers{}, true},
-		"an award of many":         {leftovers{uncertain: true}, awarded, ReasonLeft, leftovers{uncertain: true}, false},
-		"whatever it may have got": {leftovers{uncertain: true}, unknown, ReasonLeft, leftovers{}, false},
+		"left":                     {leftovers{}, awarded, elector.ReasonLeft, leftovers{}, false},
+		"unresponsive":             {leftovers{}, awarded, elector.ReasonUnresponsive, leftovers{unresponsive: awarded}, false},
+		"unresponsive, then left":  {leftovers{unresponsive: awarded}, awarded, elector.ReasonLeft, leftovers{}, true},
+		"an award of many":         {leftovers{uncertain: true}, awarded, elector.ReasonLeft, leftovers{uncertain: true}, false},
+		"whatever it may have got": {leftovers{uncertain: true}, unknown, elector.ReasonLeft, leftovers{}, false},
 	} {
 		l := c.before
 		if again := l.released(c.lease, c.why); again != c.again || l != c.after {

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/lockorder"
 )
@@ -45,16 +46,16 @@ type resource struct {
 
 // services are those that a resource uses in addition to its fence.
 type services struct {
-	provider      Provider
-	tokenProvider TokenProvider // provider, if workers bring tokens; nil otherwise
-	presence      Presence      // nil: nothing is known of other proxies
-	handovers     Handovers     // nil: there are none
-	together      bool          // the leases of a proxy are renewed at the same time
+	provider      elector.Provider
+	tokenProvider elector.TokenProvider // provider, if workers bring tokens; nil otherwise
+	presence      Presence              // nil: nothing is known of other proxies
+	handovers     Handovers             // nil: there are none
+	together      bool                  // the leases of a proxy are renewed at the same time
 }
 
 // newResource returns a resource whose fence was opened by open. open is called again
 // if that fence cannot be used.
-func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
+func newResource(e *Elections, key resourceKey, p elector.Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
 	r := &resource{
 		e: e, key: key, services: services{provider: p}, open: open,
 		turn: make(chan struct{}, 1),
@@ -65,8 +66,8 @@ func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(c
 	r.mu.updated = make(chan struct{})
 	r.mu.roster = newRoster()
 	r.mu.supersededSelf = map[string]struct{}{}
-	r.tokenProvider, _ = p.(TokenProvider)
-	if g, ok := p.(gatherer); ok {
+	r.tokenProvider, _ = p.(elector.TokenProvider)
+	if g, ok := p.(elector.Gatherer); ok {
 		r.together = g.RenewsTogether()
 	}
 	return r
@@ -261,7 +262,7 @@ func (r *resource) isTaken(c *Candidacy, asked bool) bool {
 	if r.mu.heldByOther(c) || r.offerLocked().Excludes(c.worker, r.e.cfg.Now()) {
 		return true
 	}
-	seen := r.mu.observation.State == Held && r.mu.observation.Incarnation != c.incarnation && r.mu.watchErr == nil
+	seen := r.mu.observation.State == elector.Held && r.mu.observation.Incarnation != c.incarnation && r.mu.watchErr == nil
 	return seen && !asked
 }
 

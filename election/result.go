@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/own"
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -35,8 +36,8 @@ var (
 func (c *Candidacy) acquiredLocked(got acquired, seen view) {
 	c.requests.end(requestAcquire)
 	err := got.err
-	over := c.token > 0 && errors.Is(err, ErrLost) // the generation of its token is
-	if err == nil || errors.Is(err, ErrHeld) || over {
+	over := c.token > 0 && errors.Is(err, elector.ErrLost) // the generation of its token is
+	if err == nil || errors.Is(err, elector.ErrHeld) || over {
 		c.passedLocked("acquire the lease")
 		c.leaseAnswered(nil, got.sent)
 	} else {
@@ -58,16 +59,16 @@ func (c *Candidacy) acquiredLocked(got acquired, seen view) {
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)
 		}
-	case errors.Is(err, ErrHeld) && got.former != "":
+	case errors.Is(err, elector.ErrHeld) && got.former != "":
 		c.reclaimLaterLocked(got.former)
-	case errors.Is(err, ErrHeld):
+	case errors.Is(err, elector.ErrHeld):
 		c.reclaim = own.Reclaim{}
 		c.retryLocked()
 	case over:
 		c.supersedeLocked(c.r.mu.record)
 		c.answerLocked()
 	default:
-		c.leftovers.uncertain = c.leftovers.uncertain || !errors.Is(err, ErrNotSent)
+		c.leftovers.uncertain = c.leftovers.uncertain || !errors.Is(err, elector.ErrNotSent)
 		c.failedLocked("acquire the lease", err)
 		c.retryLocked()
 		c.reclaim.At = c.tryAt
@@ -86,16 +87,16 @@ func (c *Candidacy) askAgainLocked(err error) {
 	c.log.Warn("asking for another award", zap.Error(err))
 	c.event(Event{Kind: EventFailed, Err: err})
 	c.tryAt = c.r.e.cfg.Now() + jitter(minBackoff)
-	c.releaseLocked(c.held.lease, ReasonLeft)
+	c.releaseLocked(c.held.lease, elector.ReasonLeft)
 }
 
-func (c *Candidacy) renewedLocked(lease *Lease, sent time.Duration, err error) {
+func (c *Candidacy) renewedLocked(lease *elector.Lease, sent time.Duration, err error) {
 	c.requests.end(requestRenew)
 	if c.held.lease != lease || c.requests.has(requestRelease) {
 		return
 	}
 	now, set := c.r.e.cfg.Now(), c.set.forLease(lease)
-	if err == nil || errors.Is(err, ErrLost) {
+	if err == nil || errors.Is(err, elector.ErrLost) {
 		c.passedLocked("renew the lease")
 		c.leaseAnswered(nil, sent)
 	} else {
@@ -111,7 +112,7 @@ func (c *Candidacy) renewedLocked(lease *Lease, sent time.Duration, err error) {
 			c.log.Info("confirmed: the lease was held throughout", zap.Int64("epoch", int64(c.epoch)))
 			c.event(Event{Kind: EventConfirmed})
 		}
-	case errors.Is(err, ErrLost):
+	case errors.Is(err, elector.ErrLost):
 		c.lostLocked(err)
 	default:
 		c.held.renewAt = now + set.TTL/10 + c.r.delay(set.TTL/20)
@@ -159,7 +160,7 @@ func (c *Candidacy) grantEndedLocked(g granting) {
 	case errors.Is(err, errOffered):
 		c.log.Info("leaving the lease to the worker that the resource is offered to")
 		c.retryLocked()
-		c.releaseLocked(g.held.lease, ReasonLeft)
+		c.releaseLocked(g.held.lease, elector.ReasonLeft)
 	case errors.Is(err, errOvertaken) && c.phase == superseded:
 		c.answerLocked()
 	case errors.Is(err, errOvertaken):
@@ -224,7 +225,7 @@ func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
 	c.failedLocked("grant an epoch", err)
 	c.retryLocked()
 	c.tryAt = max(c.tryAt, c.r.e.cfg.Now()+pause/2+jitter(pause/2))
-	c.releaseLocked(c.held.lease, ReasonLeft)
+	c.releaseLocked(c.held.lease, elector.ReasonLeft)
 }
 
 func (c *Candidacy) grantedLocked(before fencing.Record) {
@@ -293,7 +294,7 @@ func (c *Candidacy) barredLocked(b *fencing.Barred, unbarred int) {
 		c.barred, c.barredUntil = b.Refusal, now+pause+jitter(pause/10)
 	}
 	c.retryLocked()
-	c.releaseLocked(c.held.lease, ReasonLeft)
+	c.releaseLocked(c.held.lease, elector.ReasonLeft)
 }
 
 // grantFailedLocked retries the grant for a while, then releases the lease, because
@@ -323,7 +324,7 @@ func (c *Candidacy) unblockedLocked(err error) {
 }
 
 // releasedLocked applies the result of a release. silent is for how long the worker had been silent, if that is why.
-func (c *Candidacy) releasedLocked(lease *Lease, why Reason, silent time.Duration, err error) {
+func (c *Candidacy) releasedLocked(lease *elector.Lease, why elector.Reason, silent time.Duration, err error) {
 	c.requests.end(requestRelease)
 	again := c.leftovers.released(lease, why)
 	if c.held.lease == lease {
@@ -336,7 +337,7 @@ func (c *Candidacy) releasedLocked(lease *Lease, why Reason, silent time.Duratio
 		c.event(Event{Kind: EventFailed, Err: fmt.Errorf("release the lease: %w", err)})
 	case !again && lease.Index != 0:
 		fields := []zap.Field{zap.Int64("epoch", int64(c.epoch)), zap.Stringer("reason", why)}
-		if why == ReasonUnresponsive {
+		if why == elector.ReasonUnresponsive {
 			c.log.Warn("released", append(fields, zap.Duration("silence", silent), zap.Duration("worker_timeout", c.allowedSilence(c.r.e.cfg.Now())))...)
 		} else {
 			c.log.Info("released", fields...)

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -187,7 +188,7 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 		r := resource{services: services{presence: presenceAs("this proxy")}}
 		r.mu.roster = newRoster()
 		r.mu.add(&Candidacy{state: state{identity: identity{worker: "w", incarnation: "here"}}})
-		r.mu.observation = LeaseObservation{State: Held, Incarnation: c.incarnation}
+		r.mu.observation = elector.Observation{State: elector.Held, Incarnation: c.incarnation}
 		r.mu.record = fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: c.unconfirmed}
 		if c.why == errUngranted {
 			r.mu.record.Incarnation = "former"
@@ -221,7 +222,7 @@ func TestAPauseIsShownSinceItBegan(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
 	r, c := resourceElsewhere("w", &now)
-	r.mu.observation, r.mu.leaderlessSince, r.mu.freeSince = LeaseObservation{State: Freed}, time.Minute, time.Minute
+	r.mu.observation, r.mu.leaderlessSince, r.mu.freeSince = elector.Observation{State: elector.Freed}, time.Minute, time.Minute
 	delete(r.mu.loops, c)
 	want := func(state State, since time.Duration) {
 		t.Helper()
@@ -279,7 +280,7 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		if got := r.stateLocked(2); got.state != Blocked || !strings.HasSuffix(got.why.Error(), "blocked: two") {
 			t.Errorf("%+v", got)
 		}
-		c.liveness.unresponsive, r.mu.observation = true, LeaseObservation{State: Freed}
+		c.liveness.unresponsive, r.mu.observation = true, elector.Observation{State: elector.Freed}
 		if got := r.stateLocked(2); got.state != Blocked {
 			t.Errorf("the worker, which is silent by now, would not lead at its next write: %+v", got)
 		}
@@ -328,7 +329,7 @@ func (id presenceAs) PresenceID() string { return string(id) }
 func (presenceAs) Gone(context.Context, string) (bool, error) { return false, nil }
 
 // source is a lease service that has a name only.
-type source struct{ Provider }
+type source struct{ elector.Provider }
 
 func (source) Source() string { return "test" }
 
@@ -340,7 +341,7 @@ func resourceElsewhere(worker string, now *time.Duration) (*resource, *Candidacy
 	r := newResource(e, resourceKey{}, source{}, nil, nil)
 	c := newCandidacy(r, nil, fencing.JoinRequest{Worker: worker}, history{incarnation: "here"})
 	r.mu.add(c)
-	r.mu.observation = LeaseObservation{State: Held, Incarnation: "elsewhere"}
+	r.mu.observation = elector.Observation{State: elector.Held, Incarnation: "elsewhere"}
 	r.mu.record = fencing.Record{Epoch: 2, Worker: "leader", Incarnation: "elsewhere"}
 	return r, c
 }
@@ -354,7 +355,7 @@ func TestAFormerLeaderIsForgottenWhenAnotherLeads(t *testing.T) {
 	r.mu.holder, c.lastLed = c, time.Second
 	r.vacatedLocked(c)
 	now = time.Hour
-	r.leaseObserved(LeaseObservation{State: Freed})
+	r.leaseObserved(elector.Observation{State: elector.Freed})
 	if r.mu.lastLed != time.Hour {
 		t.Errorf("the last leader was last confirmed at %v, want 1h", r.mu.lastLed)
 	}
@@ -366,15 +367,15 @@ func TestAFollowersTroubleIsThatAnotherLeads(t *testing.T) {
 	for worker, want := range map[string]*fencing.Trouble{"follower": nil, "leader": sameWorker} {
 		var now time.Duration
 		r, c := resourceElsewhere(worker, &now)
-		c.leaseAnswered(&DeniedError{Answer: "403"}, 0)
+		c.leaseAnswered(&elector.DeniedError{Answer: "403"}, 0)
 		if got := c.Trouble(); got != want {
 			t.Errorf("%s: %+v, want %+v", worker, got, want)
 		}
-		r.leaseObserved(LeaseObservation{State: Freed})
+		r.leaseObserved(elector.Observation{State: elector.Freed})
 		if got := c.Trouble(); got == nil || !strings.Contains(got.Problem, "403") {
 			t.Errorf("%s, and nobody leads: %+v", worker, got)
 		}
-		c.held = holding{lease: &Lease{}, granted: true, trusted: -1}
+		c.held = holding{lease: &elector.Lease{}, granted: true, trusted: -1}
 		r.mu.holder = c
 		if got := r.stateLocked(0); got.state != Unknown || !strings.Contains(got.why.Error(), "403") {
 			t.Errorf("%s, whose lease is not confirmed: %+v", worker, got)
@@ -387,7 +388,7 @@ func TestAServiceThatGivesNoOneTheLeaseIsNamed(t *testing.T) {
 	t.Parallel()
 	now := time.Minute
 	r, c := resourceElsewhere("waits", &now)
-	r.mu.observation, r.mu.record = LeaseObservation{State: Freed}, fencing.Record{}
+	r.mu.observation, r.mu.record = elector.Observation{State: elector.Freed}, fencing.Record{}
 	c.retained = time.Hour // it campaigns
 	c.leaseAnswered(errors.New("403 permission denied"), now)
 	if got := r.stateLocked(now + servedWithin - 1); got.state != Electing || got.why != nil {
@@ -422,7 +423,7 @@ func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 		leaves.incarnation = "token:1:5"
 		stays := newCandidacy(r, nil, fencing.JoinRequest{Worker: "stays"}, history{incarnation: c.incarnation})
 		stays.current.Store(&c.status)
-		stays.epoch, stays.held = 1, holding{lease: &Lease{}, granted: c.granted}
+		stays.epoch, stays.held = 1, holding{lease: &elector.Lease{}, granted: c.granted}
 		r.mu.add(stays)
 		r.mu.holder = leaves
 		r.mu.record = fencing.Record{}

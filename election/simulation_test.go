@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -247,7 +248,7 @@ func (s *simulation) mayLead(c *conn, epoch fencing.Epoch) {
 	m := s.model
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.lease.State != election.Held || m.lease.Incarnation != c.Incarnation() {
+	if m.lease.State != elector.Held || m.lease.Incarnation != c.Incarnation() {
 		s.Fatalf("%s leads without the lease: %+v", c.worker, m.lease)
 	}
 	if m.record.Epoch != epoch || m.record.Incarnation != c.Incarnation() {
@@ -277,7 +278,7 @@ func (s *simulation) calm() {
 	}
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
-	if s.model.lease.State == election.Held {
+	if s.model.lease.State == elector.Held {
 		s.Errorf("everybody has ended, and %s still holds the lease", s.model.lease.Incarnation)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -16,7 +17,7 @@ type ResourceStatus struct {
 	// Record is the highest known grant: leader, epoch, and since when.
 	Record fencing.Record
 	// LeaseState is what the lease service shows.
-	LeaseState LeaseState
+	LeaseState elector.State
 	// State says whether anyone leads, since StateSince, which is zero if that is not
 	// known. Reason says why the state is Unknown or Blocked, and in some cases why it is
 	// Electing. Callers may add one to others.
@@ -164,7 +165,7 @@ func (r *resource) summaryLocked() ResourceStatus {
 		st.Offered, st.OfferedUntil = o.Worker, clock.Add(o.Until-now)
 	}
 	if r.mu.holder != nil {
-		st.LeaseState = Held
+		st.LeaseState = elector.Held
 		if term := r.mu.holder.termLocked(); term.Epoch != 0 {
 			st.Holds, st.Margin = true, max(0, term.TrustedUntil-now)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -52,7 +53,7 @@ func newWatcher(log *zap.Logger) watcher {
 
 // leaseWatch is what the watch last showed of a lease.
 type leaseWatch struct {
-	observation  LeaseObservation
+	observation  elector.Observation
 	watchErr     error         // why the watch is failing
 	failingSince time.Duration // since when it has been failing; it means nothing unless watchErr is set
 	updated      chan struct{} // closed and replaced with each observation and each failure
@@ -64,10 +65,10 @@ type leaseWatch struct {
 }
 
 // observed records an observation that was made at this time.
-func (s *leaseWatch) observed(o LeaseObservation, now time.Duration) {
+func (s *leaseWatch) observed(o elector.Observation, now time.Duration) {
 	s.observation, s.watchErr, s.instanceID, s.skipNextFailure = o, nil, o.InstanceID, false
 	switch {
-	case o.State == Held:
+	case o.State == elector.Held:
 		s.freeSince = 0
 	case s.freeSince == 0:
 		s.freeSince = now
@@ -98,7 +99,7 @@ func (s *leaseWatch) announce() {
 // forget forgets what was observed while there was no candidacy, because it may be out of
 // date.
 func (s *leaseWatch) forget() {
-	s.observation, s.freeSince, s.instanceID = LeaseObservation{}, 0, ""
+	s.observation, s.freeSince, s.instanceID = elector.Observation{}, 0, ""
 }
 
 // startOver forgets all, because the database is another one.
@@ -152,7 +153,7 @@ func (r *resource) watch() {
 // started for a while.
 func (r *resource) idle() bool {
 	firstLook := afterLeaving
-	if r.lastObservation().State == Unseen { // a new resource, whose first candidacy is about to start
+	if r.lastObservation().State == elector.Unseen { // a new resource, whose first candidacy is about to start
 		firstLook = idleLook
 	}
 	timer, look := time.NewTimer(r.e.cfg.Idle), time.NewTimer(firstLook)
@@ -200,7 +201,7 @@ func (r *resource) idle() bool {
 // nextLook returns when to look again at the lease of a resource without a candidacy: after
 // idleLook, or when the lease that was seen is no longer known to be confirmed, if that is earlier.
 func (r *resource) nextLook() time.Duration {
-	if p, ok := r.provider.(expirer); ok {
+	if p, ok := r.provider.(elector.Expirer); ok {
 		if left := p.ConfirmedUntil(r.key.name) - r.e.cfg.Now(); left > 0 {
 			return min(max(left, soonestLook), idleLook)
 		}
@@ -228,7 +229,7 @@ func (r *resource) look(ctx context.Context) {
 	r.mu.Lock()
 	fence, known := r.mu.fence, r.mu.record
 	r.mu.Unlock()
-	if err != nil || known.Unconfirmed || observation.State == Held && observation.Incarnation != known.Incarnation {
+	if err != nil || known.Unconfirmed || observation.State == elector.Held && observation.Incarnation != known.Incarnation {
 		rec, unread := fence.Record(ctx)
 		if unread == nil {
 			r.mu.Lock()
@@ -246,11 +247,11 @@ func (r *resource) look(ctx context.Context) {
 }
 
 // observeNow observes the lease without waiting for a change.
-func (r *resource) observeNow(ctx context.Context) (LeaseObservation, error) {
-	if p, ok := r.provider.(looker); ok {
+func (r *resource) observeNow(ctx context.Context) (elector.Observation, error) {
+	if p, ok := r.provider.(elector.Looker); ok {
 		return p.Look(ctx, r.key.name)
 	}
-	return r.provider.Watch(ctx, r.key.name, LeaseObservation{})
+	return r.provider.Watch(ctx, r.key.name, elector.Observation{})
 }
 
 // pause waits for d, or until Elections is closed.
@@ -296,7 +297,7 @@ func (r *resource) lookContext(look time.Duration) (_ context.Context, done func
 func (r *resource) expectsGrant() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.record.Unconfirmed || r.mu.holder == nil && r.mu.observation.State == Held && r.mu.observation.Incarnation != r.mu.record.Incarnation {
+	if r.mu.record.Unconfirmed || r.mu.holder == nil && r.mu.observation.State == elector.Held && r.mu.observation.Incarnation != r.mu.record.Incarnation {
 		return true
 	}
 	for c := range r.mu.loops {
@@ -307,22 +308,22 @@ func (r *resource) expectsGrant() bool {
 	return false
 }
 
-func (r *resource) lastObservation() LeaseObservation {
+func (r *resource) lastObservation() elector.Observation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.watchErr != nil {
-		return LeaseObservation{} // report whatever is observed next
+		return elector.Observation{} // report whatever is observed next
 	}
 	return r.mu.observation
 }
 
-func (r *resource) leaseObserved(observation LeaseObservation) {
+func (r *resource) leaseObserved(observation elector.Observation) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
-	wasHeld := r.mu.observation.State == Held && r.mu.holder == nil
+	wasHeld := r.mu.observation.State == elector.Held && r.mu.holder == nil
 	r.mu.observed(observation, now)
-	if leads := r.followLocked(now).leads(); wasHeld && observation.State != Held && !leads {
-		r.mu.endedLeading(now-observation.Unconfirmed, observation.ended())
+	if leads := r.followLocked(now).leads(); wasHeld && observation.State != elector.Held && !leads {
+		r.mu.endedLeading(now-observation.Unconfirmed, observation.Ended())
 	}
 	r.pokeAllLocked()
 	r.mu.Unlock()

@@ -8,12 +8,13 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
 // confirming is a lease service that knows until when a lease is confirmed.
 type confirming struct {
-	Provider
+	elector.Provider
 	until time.Duration
 }
 
@@ -25,7 +26,7 @@ func TestAShortLeaseIsLookedAtBeforeItSeemsToLapse(t *testing.T) {
 	t.Parallel()
 	const now = time.Hour
 	for name, c := range map[string]struct {
-		provider Provider
+		provider elector.Provider
 		want     time.Duration
 	}{
 		"an unknown end":                       {nil, idleLook},
@@ -52,7 +53,7 @@ func TestTheWatchLooksAgainWhenALeaseWasGivenUp(t *testing.T) {
 	r := newResource(e, resourceKey{"db", "r"}, nil, nil, nil)
 	c := newCandidacy(r, nil, fencing.JoinRequest{}, history{incarnation: "mine"})
 	r.mu.holder = c
-	r.mu.observed(LeaseObservation{State: Held, Incarnation: "other", InstanceID: "i"}, 0)
+	r.mu.observed(elector.Observation{State: elector.Held, Incarnation: "other", InstanceID: "i"}, 0)
 	if r.expectsGrant() {
 		t.Error("a grant of another proxy is expected while this one holds the lease")
 	}

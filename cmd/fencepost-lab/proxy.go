@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost-lab/playground"
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/anyone"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/electors"
@@ -57,7 +57,7 @@ func startProxy(o playground.ProxyOptions) (playground.Proxy, error) {
 // configuration can name it.
 type anyoneService struct{}
 
-func (anyoneService) Database(_ string, db *fence.Database) (election.Provider, error) {
+func (anyoneService) Database(_ string, db *fence.Database) (elector.Provider, error) {
 	return anyone.New(db.Pool()), nil
 }
 
@@ -65,8 +65,8 @@ func (anyoneService) Healthy() error                               { return nil 
 func (anyoneService) Check(context.Context, []time.Duration) error { return nil }
 func (anyoneService) Close() error                                 { return nil }
 
-func (anyoneService) Position(context.Context, *pgx.Conn, []time.Duration) (election.Position, error) {
-	return election.Position{}, errors.New("whoever awards to anyone counts nothing")
+func (anyoneService) Position(context.Context, *pgx.Conn, []time.Duration) (elector.Position, error) {
+	return elector.Position{}, errors.New("whoever awards to anyone counts nothing")
 }
 
 func (anyoneService) BumpGeneration(context.Context, string, *fence.Database) (string, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/doctor"
 	"github.com/fencepost/fencepost/internal/electors"
 	"github.com/fencepost/fencepost/internal/service/hosts"
@@ -88,7 +88,7 @@ func (o doctorOptions) configure(ctx context.Context, t terminal, sources *docto
 		return nil, usageError{err.Error()}
 	}
 	sources.Settings = &cfg
-	sources.Position = func(ctx context.Context, conn *pgx.Conn) (election.Position, error) {
+	sources.Position = func(ctx context.Context, conn *pgx.Conn) (elector.Position, error) {
 		return leases.Position(ctx, conn, cfg.TTLs())
 	}
 	if adviser, ok := leases.(electors.Adviser); ok {

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/raft"
 	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
@@ -51,7 +51,7 @@ type testService struct {
 	databases, closed atomic.Int32
 }
 
-func (s *testService) Database(name string, fences *fence.Database) (election.Provider, error) {
+func (s *testService) Database(name string, fences *fence.Database) (elector.Provider, error) {
 	s.databases.Add(1)
 	return s.Service.Database(name, fences)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -26,9 +26,9 @@ func rolledBack(errs api.TxnErrors) error {
 	text := strings.Join(texts, "; ")
 	switch {
 	case strings.Contains(text, "due to lock delay"):
-		return fmt.Errorf("%w: consul blocks it during the lock delay", election.ErrHeld)
+		return fmt.Errorf("%w: consul blocks it during the lock delay", elector.ErrHeld)
 	case strings.Contains(text, "invalid session"):
-		return fmt.Errorf("%w: consul no longer knows its session", election.ErrLost)
+		return fmt.Errorf("%w: consul no longer knows its session", elector.ErrLost)
 	}
 	for _, o := range outdated {
 		if strings.Contains(text, o) {
@@ -42,8 +42,8 @@ func rolledBack(errs api.TxnErrors) error {
 const limitRemedy = "The agent refuses connections above limits.http_max_conns_per_client, 200 for each client address by default, whoever opens them: " +
 	"raise it in the agent's configuration, or give Fencepost an agent of its own. If limits.request_limits is set, raise that too. See docs/consul.md, Limits of Consul."
 
-// failed returns the error of a request, as an *election.DeniedError if Consul's answer shows
-// that only an operator can help, and as an *election.LimitedError if it is that of a limit.
+// failed returns the error of a request, as an *elector.DeniedError if Consul's answer shows
+// that only an operator can help, and as an *elector.LimitedError if it is that of a limit.
 func (s *consulStore) failed(what string, err error) error {
 	if err == nil {
 		return nil
@@ -56,7 +56,7 @@ func (s *consulStore) failed(what string, err error) error {
 	}
 	switch {
 	case strings.Contains(text, "Invalid Session TTL"):
-		return &election.DeniedError{
+		return &elector.DeniedError{
 			Kind: faults.LeaseTTL, Answer: text, Err: err,
 			Remedy: "Set lease.ttl, and the ttl of each resource that has one, to a value that Consul accepts (10s or more, unless session_ttl_min of its servers allows less).",
 		}
@@ -66,12 +66,12 @@ func (s *consulStore) failed(what string, err error) error {
 		if s.hasToken {
 			token = "Check the ACL token"
 		}
-		return &election.DeniedError{
+		return &elector.DeniedError{
 			Kind: faults.LeaseDenied, Answer: text, Err: err,
 			Remedy: fmt.Sprintf("%s (election.consul.token, FENCEPOST_ELECTION_CONSUL_TOKEN): it needs key_prefix %q write and session_prefix \"\" write.", token, s.prefix),
 		}
 	case status.Code == http.StatusTooManyRequests:
-		return &election.LimitedError{Err: fmt.Errorf("%s: %w", s.name, err), Remedy: limitRemedy}
+		return &elector.LimitedError{Err: fmt.Errorf("%s: %w", s.name, err), Remedy: limitRemedy}
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s does not answer: %w", s.name, err)
 	}

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/consultest"
 )
 
@@ -61,7 +61,7 @@ func TestALeaseThatCannotBeConfirmedEnds(t *testing.T) {
 		return err == nil
 	})
 	slow.Store(false)
-	if err := p.Renew(within(t, patience), lease); !errors.Is(err, election.ErrLost) {
+	if err := p.Renew(within(t, patience), lease); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("the former holder renews with %v", err)
 	}
 }
@@ -107,15 +107,15 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 		"no right to read the mark": `key_prefix "fencepost/db/" { policy = "write" } session_prefix "" { policy = "write" }`,
 	} {
 		q := client(t, consul.Config{Address: agent.Addr(), Proxy: "two", Token: token(t, agent, rules)}).Database("db")
-		if err := q.Renew(within(t, patience), lease); errors.Is(err, election.ErrLost) {
+		if err := q.Renew(within(t, patience), lease); errors.Is(err, elector.ErrLost) {
 			t.Errorf("%s: renew says that the lease is lost: %v", name, err)
 		}
 		other := bid(name, long)
 		other.Resource = "other"
-		if got, err := q.Acquire(within(t, patience), other); err == nil || errors.Is(err, election.ErrHeld) {
+		if got, err := q.Acquire(within(t, patience), other); err == nil || errors.Is(err, elector.ErrHeld) {
 			t.Errorf("%s: acquire ended with %v, %v", name, got, err)
 		}
-		if err := q.Release(within(t, patience), &election.Lease{AcquireRequest: other}, election.ReasonLeft, 0); err != nil {
+		if err := q.Release(within(t, patience), &elector.Lease{AcquireRequest: other}, elector.ReasonLeft, 0); err != nil {
 			t.Logf("%s: release: %v", name, err)
 		}
 	}
@@ -124,7 +124,7 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	}
 	deleted := token(t, agent, `key_prefix "fencepost/" { policy = "write" } session_prefix "" { policy = "write" }`)
 	q := client(t, consul.Config{Address: agent.Addr(), Proxy: "deleted", Token: deleted}).Database("db")
-	if _, err := q.Acquire(within(t, patience), bid("b", long)); !errors.Is(err, election.ErrHeld) {
+	if _, err := q.Acquire(within(t, patience), bid("b", long)); !errors.Is(err, elector.ErrHeld) {
 		t.Fatalf("acquire with a token that is there: %v", err)
 	}
 	var self struct{ AccessorID string }
@@ -134,7 +134,7 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	agent.Request(t, http.MethodDelete, "/v1/acl/token/"+self.AccessorID, nil)
 	eventually(t, "the agent forgets the token, and the answer says what to do", patience, func() bool {
 		_, err := q.Acquire(within(t, patience), bid("b", long))
-		var denied *election.DeniedError
+		var denied *elector.DeniedError
 		return errors.As(err, &denied)
 	})
 	q = client(t, consul.Config{Address: agent.Addr(), Proxy: "three", Token: full}).Database("db")
@@ -186,7 +186,7 @@ func TestDeadHolderWithTheDefaultTTL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var second *election.Lease
+	var second *elector.Lease
 	eventually(t, "the lease is free", 2*ttl+lockDelay+5*time.Second, func() bool {
 		second, err = q.Acquire(within(t, patience), bid("b", ttl))
 		return err == nil
@@ -197,7 +197,7 @@ func TestDeadHolderWithTheDefaultTTL(t *testing.T) {
 	if second.Index <= first.Index {
 		t.Errorf("award %d came after %d", second.Index, first.Index)
 	}
-	if err := p.Renew(within(t, patience), first); !errors.Is(err, election.ErrLost) {
+	if err := p.Renew(within(t, patience), first); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("the dead holder renews with %v", err)
 	}
 }
@@ -222,7 +222,7 @@ func TestTheLockDelayIsWaitedFor(t *testing.T) {
 	agent.Request(t, http.MethodPut, "/v1/session/destroy/"+lease.Handle, nil)
 	eventually(t, "the lock delay is over", patience, func() bool {
 		_, err := p.Acquire(within(t, patience), bid("b", time.Minute))
-		if err != nil && !errors.Is(err, election.ErrHeld) {
+		if err != nil && !errors.Is(err, elector.ErrHeld) {
 			t.Fatalf("during the lock delay, a worker gets %v", err)
 		}
 		return err == nil

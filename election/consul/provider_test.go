@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/fixture/process"
@@ -50,7 +50,7 @@ func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Ser
 	key := "/v1/kv/" + db + "/" + db + "/"
 	return &electiontest.Service{
 		TTL: ttl, Death: 2*ttl + lockDelay + time.Second, Addr: agent.Addr(),
-		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, consul.Config{Address: link.Addr(), Prefix: db, Proxy: db + proxy}).Database(db)
 		},
 		// A release is a transaction too, but it unlocks.

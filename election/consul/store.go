@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 )
 
@@ -114,7 +114,7 @@ func (s *consulStore) Swap(ctx context.Context, key string, old kv.Entry, record
 	}
 	found, err := s.txn(ctx, "write "+key, ops...)
 	switch {
-	case errors.Is(err, election.ErrLost):
+	case errors.Is(err, elector.ErrLost):
 		return 0, err
 	case err != nil:
 		return 0, err
@@ -144,7 +144,7 @@ func (s *consulStore) Beat(ctx context.Context, key, life string) error {
 	case err != nil:
 		return s.failed("read "+key, err)
 	case entryOf(pair, nil).Life != life:
-		return fmt.Errorf("%w: its record was deleted, or somebody else has written or unlocked it", election.ErrLost)
+		return fmt.Errorf("%w: its record was deleted, or somebody else has written or unlocked it", elector.ErrLost)
 	}
 	return s.renew(ctx, life)
 }
@@ -155,7 +155,7 @@ func (s *consulStore) renew(ctx context.Context, life string) error {
 	_, err := s.api.Raw().Write("/v1/session/renew/"+url.PathEscape(life), nil, &sessions, write(ctx))
 	var status api.StatusError
 	if errors.As(err, &status) && status.Code == http.StatusNotFound {
-		return fmt.Errorf("%w: consul no longer knows the session", election.ErrLost)
+		return fmt.Errorf("%w: consul no longer knows the session", elector.ErrLost)
 	}
 	return s.failed("renew the session", err)
 }

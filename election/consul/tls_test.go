@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -78,7 +78,7 @@ func TestTLSFilesAreReadAgain(t *testing.T) {
 	other := cfg
 	other.ServerName, other.Proxy = "consul.example", prefix+"two"
 	err = client(t, other).Database("db").Renew(within(t, patience), lease)
-	if err == nil || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), "consul.example") {
+	if err == nil || errors.Is(err, elector.ErrLost) || !strings.Contains(err.Error(), "consul.example") {
 		t.Errorf("an agent of another name: %v", err)
 	}
 }

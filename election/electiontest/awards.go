@@ -6,20 +6,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // retryPause is between the attempts at a request that could not be sent.
 const retryPause = 10 * time.Millisecond
 
 // acquire waits for the lease.
-func (w *testEnv) acquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
+func (w *testEnv) acquire(p elector.Provider, bid elector.AcquireRequest) *elector.Lease {
 	w.Helper()
-	var lease *election.Lease
+	var lease *elector.Lease
 	eventually(w.T, "the lease of "+bid.Worker+" is awarded", w.service.Death+patience, func() bool {
 		var err error
 		lease, err = p.Acquire(within(w.T, patience), bid)
-		if err != nil && !errors.Is(err, election.ErrHeld) {
+		if err != nil && !errors.Is(err, elector.ErrHeld) {
 			w.Logf("acquire: %v", err)
 		}
 		return err == nil
@@ -29,11 +29,11 @@ func (w *testEnv) acquire(p election.Provider, bid election.AcquireRequest) *ele
 
 // ask makes one request for the lease, and repeats it while it cannot be sent because the service is slow to
 // answer what is read before.
-func (w *testEnv) ask(p election.Provider, bid election.AcquireRequest) (lease *election.Lease, err error) {
+func (w *testEnv) ask(p elector.Provider, bid elector.AcquireRequest) (lease *elector.Lease, err error) {
 	w.Helper()
 	for began := time.Now(); ; {
 		lease, err = p.Acquire(within(w.T, patience), bid)
-		if !errors.Is(err, election.ErrNotSent) || time.Since(began) > patience {
+		if !errors.Is(err, elector.ErrNotSent) || time.Since(began) > patience {
 			return lease, err
 		}
 		w.Logf("acquire for %s: %v", bid.Worker, err)
@@ -41,7 +41,7 @@ func (w *testEnv) ask(p election.Provider, bid election.AcquireRequest) (lease *
 	}
 }
 
-func (w *testEnv) mustAcquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
+func (w *testEnv) mustAcquire(p elector.Provider, bid elector.AcquireRequest) *elector.Lease {
 	w.Helper()
 	lease, err := w.ask(p, bid)
 	if err != nil {
@@ -50,7 +50,7 @@ func (w *testEnv) mustAcquire(p election.Provider, bid election.AcquireRequest) 
 	return lease
 }
 
-func (w *testEnv) mustRelease(p election.Provider, l *election.Lease, why election.Reason) {
+func (w *testEnv) mustRelease(p elector.Provider, l *elector.Lease, why elector.Reason) {
 	w.Helper()
 	if err := p.Release(within(w.T, patience), l, why, 0); err != nil {
 		w.Fatalf("release of %s: %v", l.Worker, err)
@@ -58,7 +58,7 @@ func (w *testEnv) mustRelease(p election.Provider, l *election.Lease, why electi
 }
 
 // mustFollow fails the test unless the later award is newer.
-func (w *testEnv) mustFollow(earlier, later *election.Lease) {
+func (w *testEnv) mustFollow(earlier, later *elector.Lease) {
 	w.Helper()
 	if later.InstanceID != earlier.InstanceID || later.Index <= earlier.Index {
 		w.Fatalf("award (%s, %d) does not follow (%s, %d)", later.InstanceID, later.Index, earlier.InstanceID, earlier.Index)
@@ -67,7 +67,7 @@ func (w *testEnv) mustFollow(earlier, later *election.Lease) {
 
 // mustAcquireAgain tries to acquire the lease, which must end without a known outcome,
 // and fails the test unless a second request gets the award that the first one got.
-func (w *testEnv) mustAcquireAgain(p election.Provider) {
+func (w *testEnv) mustAcquireAgain(p elector.Provider) {
 	w.Helper()
 	_, err := p.Acquire(within(w.T, patience), w.bid("a"))
 	w.mustBeUnknown(err)
@@ -78,17 +78,17 @@ func (w *testEnv) mustAcquireAgain(p election.Provider) {
 // outcome.
 func (w *testEnv) mustBeUnknown(err error) {
 	w.Helper()
-	if err == nil || errors.Is(err, election.ErrHeld) || errors.Is(err, election.ErrNotSent) {
+	if err == nil || errors.Is(err, elector.ErrHeld) || errors.Is(err, elector.ErrNotSent) {
 		w.Fatalf("an acquire whose response was lost ended with %v", err)
 	}
 }
 
 // mustGetWhatIsShown asks for the lease again, and fails the test unless that gives the award that
 // the service shows.
-func (w *testEnv) mustGetWhatIsShown(p election.Provider) {
+func (w *testEnv) mustGetWhatIsShown(p elector.Provider) {
 	w.Helper()
 	q, _ := w.provider("another")
-	shown := w.see(q, election.Held)
+	shown := w.see(q, elector.Held)
 	lease := w.mustAcquire(p, w.bid("a"))
 	if shown.Incarnation != lease.Incarnation || shown.Index != lease.Index {
 		w.Errorf("the award is %d of %s; what the service shows is %+v", lease.Index, lease.Incarnation, shown)
@@ -99,16 +99,16 @@ func (w *testEnv) mustGetWhatIsShown(p election.Provider) {
 }
 
 // see waits until the lease is observed in a state.
-func (w *testEnv) see(p election.Provider, want election.LeaseState) election.LeaseObservation {
+func (w *testEnv) see(p elector.Provider, want elector.State) elector.Observation {
 	w.Helper()
 	return w.seeOf(p, want, "")
 }
 
 // seeOf is see, and the state must be that of a candidacy, "" for any. What is observed may be older than
 // what the service has answered to others, so for a moment it may be the state of the term before.
-func (w *testEnv) seeOf(p election.Provider, want election.LeaseState, incarnation string) election.LeaseObservation {
+func (w *testEnv) seeOf(p elector.Provider, want elector.State, incarnation string) elector.Observation {
 	w.Helper()
-	var obs election.LeaseObservation
+	var obs elector.Observation
 	for ctx := within(w.T, patience); obs.State != want || incarnation != "" && obs.Incarnation != incarnation; {
 		seen, err := p.Watch(ctx, resource, obs)
 		switch {
@@ -133,8 +133,8 @@ var awardCases = []testCase{
 		if lease.Index <= 0 || lease.InstanceID == "" {
 			w.Errorf("the award has no order: %+v", lease)
 		}
-		for _, other := range []election.Provider{p, q} {
-			if _, err := w.ask(other, w.bid("b")); !errors.Is(err, election.ErrHeld) {
+		for _, other := range []elector.Provider{p, q} {
+			if _, err := w.ask(other, w.bid("b")); !errors.Is(err, elector.ErrHeld) {
 				w.Errorf("a second candidacy got %v, want ErrHeld", err)
 			}
 		}
@@ -156,7 +156,7 @@ var awardCases = []testCase{
 			switch err := <-results; {
 			case err == nil:
 				won++
-			case !errors.Is(err, election.ErrHeld):
+			case !errors.Is(err, elector.ErrHeld):
 				w.Errorf("acquire: %v", err)
 			}
 		}
@@ -169,11 +169,11 @@ var awardCases = []testCase{
 		q, _ := w.provider("two")
 		last := w.mustAcquire(p, w.bid("a"))
 		for _, next := range []struct {
-			p      election.Provider
+			p      elector.Provider
 			worker string
 		}{{q, "b"}, {p, "a"}, {p, "c"}} {
-			w.mustRelease(p, last, election.ReasonLeft)
-			w.mustRelease(q, last, election.ReasonLeft) // twice, and by another proxy: harmless
+			w.mustRelease(p, last, elector.ReasonLeft)
+			w.mustRelease(q, last, elector.ReasonLeft) // twice, and by another proxy: harmless
 			bid := w.bid(next.worker)
 			bid.Incarnation += "-again"
 			lease := w.acquire(next.p, bid)
@@ -203,14 +203,14 @@ var awardCases = []testCase{
 				first := w.acquire(p, bid)
 				fault.Do(t, resource)
 				if p.Renew(within(t, patience), first) == nil { // the lease is still held, which is fine
-					w.mustRelease(p, first, election.ReasonLeft)
+					w.mustRelease(p, first, elector.ReasonLeft)
 				}
 				second := w.acquire(q, w.briefBid("b "+fault.Name))
 				w.mustFollow(first, second)
-				if err := p.Renew(within(t, patience), first); !errors.Is(err, election.ErrLost) {
+				if err := p.Renew(within(t, patience), first); !errors.Is(err, elector.ErrLost) {
 					t.Errorf("the old term renews with %v, want ErrLost", err)
 				}
-				w.mustRelease(q, second, election.ReasonLeft)
+				w.mustRelease(q, second, elector.ReasonLeft)
 			})
 		}
 	}},
@@ -221,11 +221,11 @@ var termCases = []testCase{
 	{"a late renew or release of an old term changes nothing", func(w *testEnv) {
 		p, _ := w.provider("one")
 		old := w.mustAcquire(p, w.bid("a"))
-		w.mustRelease(p, old, election.ReasonLeft)
+		w.mustRelease(p, old, elector.ReasonLeft)
 		q, _ := w.provider("two")
 		present := w.acquire(q, w.bid("b"))
-		for _, late := range []election.Reason{election.ReasonUnresponsive, election.ReasonLeft} {
-			if err := p.Renew(within(w.T, patience), old); !errors.Is(err, election.ErrLost) {
+		for _, late := range []elector.Reason{elector.ReasonUnresponsive, elector.ReasonLeft} {
+			if err := p.Renew(within(w.T, patience), old); !errors.Is(err, elector.ErrLost) {
 				w.Errorf("the old term renews with %v, want ErrLost", err)
 			}
 			w.mustRelease(p, old, late)
@@ -235,10 +235,10 @@ var termCases = []testCase{
 		}
 		// The same candidacy may have had two terms. Releasing the first must not end
 		// the second.
-		w.mustRelease(q, present, election.ReasonLeft)
+		w.mustRelease(q, present, elector.ReasonLeft)
 		again := w.acquire(q, w.bid("b"))
-		w.mustRelease(q, present, election.ReasonLeft)
-		if err := q.Renew(within(w.T, patience), present); !errors.Is(err, election.ErrLost) {
+		w.mustRelease(q, present, elector.ReasonLeft)
+		if err := q.Renew(within(w.T, patience), present); !errors.Is(err, elector.ErrLost) {
 			w.Errorf("the first term of two renews with %v, want ErrLost", err)
 		}
 		if err := q.Renew(within(w.T, patience), again); err != nil {
@@ -248,26 +248,26 @@ var termCases = []testCase{
 	{"an award whose answer was lost is awarded again, the same", func(w *testEnv) {
 		p, _ := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
-		w.mustRelease(p, seed, election.ReasonLeft)
+		w.mustRelease(p, seed, elector.ReasonLeft)
 		p.lose(acquire)
 		w.mustAcquireAgain(p)
 	}},
 	{"an award whose answer was lost can be given back", func(w *testEnv) {
 		p, _ := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
-		w.mustRelease(p, seed, election.ReasonLeft)
+		w.mustRelease(p, seed, elector.ReasonLeft)
 		p.lose(acquire)
 		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil {
 			w.Fatal("an acquire whose response was lost succeeded")
 		}
-		w.mustRelease(p, &election.Lease{AcquireRequest: w.bid("a")}, election.ReasonLeft)
+		w.mustRelease(p, &elector.Lease{AcquireRequest: w.bid("a")}, elector.ReasonLeft)
 		w.mustAcquire(p, w.bid("b"))
 	}},
 	{"a term that ended elsewhere is no obstacle to the next of its candidacy", func(w *testEnv) {
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
 		first := w.mustAcquire(p, w.bid("a"))
-		w.mustRelease(q, first, election.ReasonLeft) // as an operator would: this proxy does not know
+		w.mustRelease(q, first, elector.ReasonLeft) // as an operator would: this proxy does not know
 		again := w.acquire(p, w.bid("a"))
 		w.mustFollow(first, again)
 		if err := p.Renew(within(w.T, patience), again); err != nil {
@@ -278,11 +278,11 @@ var termCases = []testCase{
 		p, _ := w.provider("one")
 		lease := w.mustAcquire(p, w.bid("a"))
 		p.lose(release)
-		if err := p.Release(within(w.T, patience), lease, election.ReasonLeft, 0); err == nil {
+		if err := p.Release(within(w.T, patience), lease, elector.ReasonLeft, 0); err == nil {
 			w.Fatal("a release whose response was lost succeeded")
 		}
 		next := w.mustAcquire(p, w.bid("b"))
-		w.mustRelease(p, lease, election.ReasonLeft)
+		w.mustRelease(p, lease, elector.ReasonLeft)
 		if err := p.Renew(within(w.T, patience), next); err != nil {
 			w.Errorf("after the repeated release the holder renews with %v", err)
 		}
@@ -290,12 +290,12 @@ var termCases = []testCase{
 	{"a cancelled context returns at once", func(w *testEnv) {
 		p, link := w.provider("one")
 		lease := w.mustAcquire(p, w.bid("a"))
-		obs := w.see(p, election.Held)
+		obs := w.see(p, elector.Held)
 		link.Stall()
 		requests := map[string]func(context.Context) error{
 			"acquire": func(ctx context.Context) error { _, err := p.Acquire(ctx, w.bid("b")); return err },
 			"renew":   func(ctx context.Context) error { return p.Renew(ctx, lease) },
-			"release": func(ctx context.Context) error { return p.Release(ctx, lease, election.ReasonLeft, 0) },
+			"release": func(ctx context.Context) error { return p.Release(ctx, lease, elector.ReasonLeft, 0) },
 			"watch": func(ctx context.Context) error {
 				_, err := p.Watch(ctx, resource, obs)
 				return err
@@ -308,7 +308,7 @@ var termCases = []testCase{
 			time.AfterFunc(50*time.Millisecond, cancel)
 			select {
 			case err := <-done:
-				if !errors.Is(err, context.Canceled) || errors.Is(err, election.ErrLost) {
+				if !errors.Is(err, context.Canceled) || errors.Is(err, elector.ErrLost) {
 					w.Errorf("%s ended with %v", name, err)
 				}
 			case <-time.After(patience):
@@ -320,32 +320,32 @@ var termCases = []testCase{
 		p, link := w.provider("one")
 		lease := w.mustAcquire(p, w.bid("a"))
 		link.Cut()
-		if err := p.Renew(within(w.T, patience), lease); err == nil || errors.Is(err, election.ErrLost) {
+		if err := p.Renew(within(w.T, patience), lease); err == nil || errors.Is(err, elector.ErrLost) {
 			w.Errorf("renew over a cut link ended with %v", err)
 		}
-		if _, err := p.Acquire(within(w.T, patience), w.bid("b")); err == nil || errors.Is(err, election.ErrHeld) {
+		if _, err := p.Acquire(within(w.T, patience), w.bid("b")); err == nil || errors.Is(err, elector.ErrHeld) {
 			w.Errorf("acquire over a cut link ended with %v", err)
 		}
 	}},
 	{"whoever watches sees the lease taken, released, and why", func(w *testEnv) {
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
-		w.see(q, election.Freed)
+		w.see(q, elector.Freed)
 		lease := w.mustAcquire(p, w.bid("a"))
-		w.seeOf(q, election.Held, lease.Incarnation)
-		w.mustRelease(p, lease, election.ReasonUnresponsive)
-		w.see(q, election.Unresponsive)
-		w.mustRelease(p, lease, election.ReasonLeft) // it was dead
-		w.see(q, election.Freed)
+		w.seeOf(q, elector.Held, lease.Incarnation)
+		w.mustRelease(p, lease, elector.ReasonUnresponsive)
+		w.see(q, elector.Unresponsive)
+		w.mustRelease(p, lease, elector.ReasonLeft) // it was dead
+		w.see(q, elector.Freed)
 		second := w.mustAcquire(q, w.bid("b"))
-		w.mustRelease(q, second, election.ReasonUnresponsive)
-		w.mustRelease(p, lease, election.ReasonLeft) // no longer released as unresponsive
-		w.seeOf(p, election.Unresponsive, second.Incarnation)
+		w.mustRelease(q, second, elector.ReasonUnresponsive)
+		w.mustRelease(p, lease, elector.ReasonLeft) // no longer released as unresponsive
+		w.seeOf(p, elector.Unresponsive, second.Incarnation)
 		always(w.T, "the vacancy by silence stays", 200*time.Millisecond, func() bool {
 			ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
 			defer cancel()
-			obs, err := p.Watch(ctx, resource, election.LeaseObservation{})
-			return err != nil || obs.State == election.Unresponsive
+			obs, err := p.Watch(ctx, resource, elector.Observation{})
+			return err != nil || obs.State == elector.Unresponsive
 		})
 	}},
 }

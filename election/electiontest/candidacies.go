@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
@@ -410,7 +411,7 @@ var candidacyCases = []testCase{
 		}
 		r := all[0]
 		if r.Database != w.db || r.Resource != resource || r.Record.Worker != "a" || r.Record.Epoch != 1 ||
-			r.State != election.Led || !r.Local || r.LeaseState != election.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
+			r.State != election.Led || !r.Local || r.LeaseState != elector.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
 			w.Errorf("the status is %+v", r)
 		}
 		if a, b := r.Candidacies[0], r.Candidacies[1]; a.Status.Role != fencing.Leader || b.Status.Role != fencing.Follower || a.Members != 1 {

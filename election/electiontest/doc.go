@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
@@ -35,7 +35,7 @@ type Service struct {
 	Death time.Duration
 	// Provider returns the service as the named proxy sees it, over a connection
 	// through link. The service closes it when the test ends.
-	Provider func(t *testing.T, proxy string, link *Link) election.Provider
+	Provider func(t *testing.T, proxy string, link *Link) elector.Provider
 	// Addr is the service's address, for links.
 	Addr string
 	// Request returns a text that occurs in the request of an Acquire for the worker,
@@ -57,7 +57,7 @@ type Service struct {
 	// Faults are what an operator can do to a held lease.
 	Faults []Fault
 	// Token, if not nil, returns the token that a worker brings: the provider is an
-	// election.TokenProvider, which awards no leases. Generation returns the generation in force.
+	// elector.TokenProvider, which awards no leases. Generation returns the generation in force.
 	Token      func(worker string) int64
 	Generation func() int64
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -46,18 +47,18 @@ func (w *testEnv) provider(name string) (*faultyProvider, *Link) {
 
 // Reached waits until a provider has observed something, and returns it. Before that its client has not begun, and on a
 // busy machine a request may end with an error.
-func Reached(t *testing.T, p election.Provider) election.Provider {
+func Reached(t *testing.T, p elector.Provider) elector.Provider {
 	t.Helper()
 	eventually(t, "the lease service is reached", patience, func() bool {
-		_, err := p.Watch(within(t, patience), resource, election.LeaseObservation{})
+		_, err := p.Watch(within(t, patience), resource, elector.Observation{})
 		return err == nil
 	})
 	return p
 }
 
 // bid is a request for a lease that does not expire before its case has ended.
-func (w *testEnv) bid(worker string) election.AcquireRequest {
-	bid := election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: long}
+func (w *testEnv) bid(worker string) elector.AcquireRequest {
+	bid := elector.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: long}
 	if w.service.Token != nil {
 		bid.Token = w.service.Token(worker)
 		bid.Incarnation = fencing.TokenIncarnation(w.service.Generation(), bid.Token)
@@ -66,7 +67,7 @@ func (w *testEnv) bid(worker string) election.AcquireRequest {
 }
 
 // briefBid is a request for a lease that expires soon if no one renews it.
-func (w *testEnv) briefBid(worker string) election.AcquireRequest {
+func (w *testEnv) briefBid(worker string) elector.AcquireRequest {
 	bid := w.bid(worker)
 	bid.TTL = w.service.TTL
 	return bid
@@ -155,8 +156,8 @@ func (w *testEnv) backend(ctx context.Context, db string, p *proxy) (election.Ba
 	p.stores = append(p.stores, fences.Store)
 	p.mu.Unlock()
 	provider := p.provider
-	var bearers election.TokenProvider
-	if of, ok := provider.Provider.(election.TokenProvider); ok {
+	var bearers elector.TokenProvider
+	if of, ok := provider.Provider.(elector.TokenProvider); ok {
 		bearers = faultyBearers{provider, of}
 	}
 	return election.Backend{
@@ -175,7 +176,7 @@ func (w *testEnv) backend(ctx context.Context, db string, p *proxy) (election.Ba
 // faultyBearers is a faultyProvider to which workers bring tokens.
 type faultyBearers struct {
 	*faultyProvider
-	of election.TokenProvider
+	of elector.TokenProvider
 }
 
 func (b faultyBearers) Generation(ctx context.Context) (int64, error) { return b.of.Generation(ctx) }

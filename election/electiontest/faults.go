@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // call is a method of a Provider.
@@ -27,7 +28,7 @@ var errInjected = errors.New("injected by the test")
 // faultyProvider is a Provider whose calls fail as a test says. A fault strikes where
 // every Provider can be made to fail, whatever protocol it speaks: at its methods.
 type faultyProvider struct {
-	election.Provider
+	elector.Provider
 
 	mu    sync.Mutex
 	next  map[call]*fault
@@ -58,7 +59,7 @@ const (
 	answersLate                  // it is carried out, and its caller waits
 )
 
-func newFaultyProvider(p election.Provider) *faultyProvider {
+func newFaultyProvider(p elector.Provider) *faultyProvider {
 	return &faultyProvider{Provider: p, next: map[call]*fault{}, calls: map[call]int{}}
 }
 
@@ -149,7 +150,7 @@ func (f *faultyProvider) strike(ctx context.Context, c call, do func() error) er
 	switch {
 	case x == nil:
 	case x.kind == failsBefore && c == acquire:
-		return fmt.Errorf("%w: %w", election.ErrNotSent, errInjected)
+		return fmt.Errorf("%w: %w", elector.ErrNotSent, errInjected)
 	case x.kind == failsBefore:
 		return errInjected
 	case x.kind == startsLate:
@@ -171,7 +172,7 @@ func (f *faultyProvider) strike(ctx context.Context, c call, do func() error) er
 	return err
 }
 
-func (f *faultyProvider) Acquire(ctx context.Context, bid election.AcquireRequest) (lease *election.Lease, err error) {
+func (f *faultyProvider) Acquire(ctx context.Context, bid elector.AcquireRequest) (lease *elector.Lease, err error) {
 	err = f.strike(ctx, acquire, func() (err error) { lease, err = f.Provider.Acquire(ctx, bid); return err })
 	if err != nil {
 		return nil, err
@@ -179,18 +180,18 @@ func (f *faultyProvider) Acquire(ctx context.Context, bid election.AcquireReques
 	return lease, nil
 }
 
-func (f *faultyProvider) Renew(ctx context.Context, l *election.Lease) error {
+func (f *faultyProvider) Renew(ctx context.Context, l *elector.Lease) error {
 	return f.strike(ctx, renew, func() error { return f.Provider.Renew(ctx, l) })
 }
 
-func (f *faultyProvider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
+func (f *faultyProvider) Release(ctx context.Context, l *elector.Lease, why elector.Reason, silent time.Duration) error {
 	return f.strike(ctx, release, func() error { return f.Provider.Release(ctx, l, why, silent) })
 }
 
-func (f *faultyProvider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (obs election.LeaseObservation, err error) {
+func (f *faultyProvider) Watch(ctx context.Context, resource string, seen elector.Observation) (obs elector.Observation, err error) {
 	err = f.strike(ctx, watch, func() (err error) { obs, err = f.Provider.Watch(ctx, resource, seen); return err })
 	if err != nil {
-		return election.LeaseObservation{}, err
+		return elector.Observation{}, err
 	}
 	return obs, nil
 }

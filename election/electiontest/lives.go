@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -23,12 +24,12 @@ func (w *testEnv) life() (granted, numbered int) {
 var instanceCases = []testCase{
 	{"whoever watches sees a new life begin", func(w *testEnv) {
 		p, _ := w.provider("one")
-		obs := w.see(p, election.Freed)
+		obs := w.see(p, elector.Freed)
 		if obs.InstanceID == "" {
 			w.Fatal("an observation has no instance id")
 		}
 		w.service.Bump(w.T)
-		var next election.LeaseObservation
+		var next elector.Observation
 		var err error
 		for ctx := within(w.T, patience); ; {
 			if next, err = p.Watch(ctx, resource, obs); err == nil || ctx.Err() != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -22,9 +22,9 @@ type Rights struct {
 	Open      func(Login) Client
 	Holder    Login
 	Strangers map[string]Login
-	Sessions  bool                  // no one but the client that took a lease can renew it
-	Deny      func(*election.Lease) // to the holder, and Allow takes that back
-	Allow     func(*election.Lease)
+	Sessions  bool                 // no one but the client that took a lease can renew it
+	Deny      func(*elector.Lease) // to the holder, and Allow takes that back
+	Allow     func(*elector.Lease)
 }
 
 // Run fails the test unless those without rights learn that, and the holder continues when it has them again.
@@ -48,14 +48,14 @@ func (r Rights) Run(t *testing.T) {
 		}
 		_, err := q.Acquire(within(t, patience), other)
 		IsDenied(t, name+": acquire", err, remedy)
-		_, err = q.Watch(within(t, patience), "other", election.LeaseObservation{})
+		_, err = q.Watch(within(t, patience), "other", elector.Observation{})
 		IsDenied(t, name+": watch", err, remedy)
 	}
 	r.Deny(lease)
 	IsDenied(t, "after a right was taken away: renew", p.Renew(within(t, patience), lease), r.Holder.Remedy)
 	r.Allow(lease)
 	renewed("whose right was restored,")
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("it releases with %v", err)
 	}
 }
@@ -85,7 +85,7 @@ func (c Certificates) Run(t *testing.T) {
 	as := func(pair pgtest.Pair) Files {
 		return Files{CAFile: c.Authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile}
 	}
-	open := func(proxy string, files Files) election.Provider {
+	open := func(proxy string, files Files) elector.Provider {
 		t.Helper()
 		client, err := c.Open(proxy, files)
 		if err != nil {
@@ -96,7 +96,7 @@ func (c Certificates) Run(t *testing.T) {
 	p := open("one", as(full))
 	lease := Acquire(t, p, Bid("a", longTTL))
 	// ask asks for the lease, which is held.
-	ask := func(q election.Provider) error {
+	ask := func(q elector.Provider) error {
 		t.Helper()
 		if err := Renew(t, p, lease); err != nil {
 			t.Fatalf("renew: %v", err)
@@ -104,11 +104,11 @@ func (c Certificates) Run(t *testing.T) {
 		_, err := q.Acquire(within(t, patience), Bid("b", longTTL))
 		return err
 	}
-	unreached := func(name, want string, q election.Provider) {
+	unreached := func(name, want string, q elector.Provider) {
 		t.Helper()
 		eventually(t, name+": the error says "+want, patience, func() bool {
 			err := ask(q)
-			if err == nil || errors.Is(err, election.ErrHeld) {
+			if err == nil || errors.Is(err, elector.ErrHeld) {
 				t.Fatalf("%s: acquire ended with %v", name, err)
 			}
 			return strings.Contains(err.Error(), "cannot be reached") && strings.Contains(err.Error(), want)
@@ -129,7 +129,7 @@ func (c Certificates) Run(t *testing.T) {
 	}
 	named := as(full)
 	named.ServerName = c.Host
-	if err := ask(open("named", named)); !errors.Is(err, election.ErrHeld) {
+	if err := ask(open("named", named)); !errors.Is(err, elector.ErrHeld) {
 		t.Errorf("the name in the server's certificate: acquire ended with %v", err)
 	}
 	if c.Remedy != "" {
@@ -147,5 +147,5 @@ func (c Certificates) Run(t *testing.T) {
 	q := open("two", as(foreign))
 	unreached("a certificate of another authority", "", q)
 	c.Authority.Renew(t, foreign, pgtest.Subject{Name: "full"}) // in the same files
-	eventually(t, "the renewed certificate is used", patience, func() bool { return errors.Is(ask(q), election.ErrHeld) })
+	eventually(t, "the renewed certificate is used", patience, func() bool { return errors.Is(ask(q), elector.ErrHeld) })
 }

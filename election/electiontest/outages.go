@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -26,12 +26,12 @@ const Patience = patience
 const longTTL = time.Minute
 
 // Bid is a request of a worker for the lease of the resource billing.
-func Bid(worker string, ttl time.Duration) election.AcquireRequest {
-	return election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+func Bid(worker string, ttl time.Duration) elector.AcquireRequest {
+	return elector.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: ttl}
 }
 
 // Acquire waits for the lease.
-func Acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (lease *election.Lease) {
+func Acquire(t *testing.T, p elector.Provider, b elector.AcquireRequest) (lease *elector.Lease) {
 	t.Helper()
 	eventually(t, "the lease of "+b.Worker+" is awarded", patience, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -44,13 +44,13 @@ func Acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (leas
 }
 
 // Renew renews a lease until the outcome is known.
-func Renew(t *testing.T, p election.Provider, l *election.Lease) error {
+func Renew(t *testing.T, p elector.Provider, l *elector.Lease) error {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(retryPause) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		err := p.Renew(ctx, l)
 		cancel()
-		if err == nil || errors.Is(err, election.ErrLost) || time.Now().After(end) {
+		if err == nil || errors.Is(err, elector.ErrLost) || time.Now().After(end) {
 			return err
 		}
 	}
@@ -59,9 +59,9 @@ func Renew(t *testing.T, p election.Provider, l *election.Lease) error {
 // IsDenied fails the test unless err says that the service denies something, and what to do.
 func IsDenied(t *testing.T, what string, err error, remedy string) {
 	t.Helper()
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	switch {
-	case errors.Is(err, election.ErrLost), errors.Is(err, election.ErrHeld), !errors.As(err, &denied):
+	case errors.Is(err, elector.ErrLost), errors.Is(err, elector.ErrHeld), !errors.As(err, &denied):
 		t.Errorf("%s ended with %v", what, err)
 	case denied.Kind != faults.LeaseDenied, denied.Answer == "", !strings.Contains(denied.Remedy, remedy):
 		t.Errorf("%s: %+v, whose remedy should contain %q", what, denied, remedy)
@@ -85,7 +85,7 @@ type Outage struct {
 }
 
 // Run returns the lease, and the provider that holds it.
-func (o Outage) Run(t *testing.T) (election.Provider, *election.Lease) {
+func (o Outage) Run(t *testing.T) (elector.Provider, *elector.Lease) {
 	t.Helper()
 	p := Reached(t, o.Client.Database("db"))
 	lease := Acquire(t, p, Bid("a", o.TTL))
@@ -99,12 +99,12 @@ func (o Outage) Run(t *testing.T) (election.Provider, *election.Lease) {
 		for what, request := range map[string]func() error{
 			"renew":   func() error { return p.Renew(within(t, patience), lease) },
 			"acquire": func() error { _, err := p.Acquire(within(t, patience), Bid("b", o.TTL)); return err },
-			"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
+			"release": func() error { return p.Release(within(t, patience), lease, elector.ReasonLeft, 0) },
 		} {
 			eventually(t, "the error of "+what+" names the cause", patience, func() bool {
 				err := request()
 				var network net.Error
-				if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
+				if errors.Is(err, elector.ErrLost) || errors.Is(err, elector.ErrHeld) || !errors.As(err, &network) {
 					t.Fatalf("without the service, %s ended with %v", what, err)
 				}
 				return strings.Contains(err.Error(), o.Service+" cannot be reached") && strings.Contains(err.Error(), "refused")
@@ -119,7 +119,7 @@ func (o Outage) Run(t *testing.T) (election.Provider, *election.Lease) {
 		healthy("is there", true)
 	}
 	o.Pause()
-	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
+	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, elector.ErrLost) {
 		t.Errorf("while the service stands still the holder renews with %v", err)
 	}
 	healthy("stands still", false)
@@ -148,7 +148,7 @@ func (m Members) LoseTheLeader(t *testing.T) {
 	t.Helper()
 	p, q := m.Open("one").Database("db"), m.Open("two").Database("db")
 	lease := Acquire(t, p, Bid("a", m.TTL))
-	renewed := func(when string, p election.Provider, l *election.Lease) {
+	renewed := func(when string, p elector.Provider, l *elector.Lease) {
 		t.Helper()
 		if err := Renew(t, p, l); err != nil {
 			t.Errorf("%s, the holder renews with %v", when, err)

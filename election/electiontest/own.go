@@ -3,7 +3,7 @@ package electiontest
 import (
 	"errors"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // die ends the proxy as SIGKILL does: nothing that it sends arrives any more, and its connections to
@@ -19,7 +19,7 @@ func (p *proxy) die() {
 }
 
 // takes returns a request of the same worker that takes the lease away from a term.
-func (w *testEnv) takes(l *election.Lease, incarnation string) election.AcquireRequest {
+func (w *testEnv) takes(l *elector.Lease, incarnation string) elector.AcquireRequest {
 	bid := l.AcquireRequest
 	bid.From, bid.Incarnation = bid.Incarnation, incarnation
 	return bid
@@ -33,7 +33,7 @@ var takingCases = []testCase{
 		first := w.mustAcquire(p, w.bid("a"))
 		other := w.takes(first, "a-2")
 		other.From = "a-9"
-		if _, err := w.ask(q, other); !errors.Is(err, election.ErrHeld) {
+		if _, err := w.ask(q, other); !errors.Is(err, elector.ErrHeld) {
 			w.Errorf("a request that names another candidacy got %v, want ErrHeld", err)
 		}
 		if err := p.Renew(within(w.T, patience), first); err != nil {
@@ -41,8 +41,8 @@ var takingCases = []testCase{
 		}
 		second := w.mustAcquire(q, w.takes(first, "a-2"))
 		w.mustFollow(first, second)
-		for _, late := range []election.Reason{election.ReasonUnresponsive, election.ReasonLeft} {
-			if err := p.Renew(within(w.T, patience), first); !errors.Is(err, election.ErrLost) {
+		for _, late := range []elector.Reason{elector.ReasonUnresponsive, elector.ReasonLeft} {
+			if err := p.Renew(within(w.T, patience), first); !errors.Is(err, elector.ErrLost) {
 				w.Errorf("the former term renews with %v, want ErrLost", err)
 			}
 			w.mustRelease(p, first, late)
@@ -50,11 +50,11 @@ var takingCases = []testCase{
 				w.Errorf("after a late release the holder renews with %v", err)
 			}
 		}
-		if _, err := w.ask(p, w.takes(first, "a-3")); !errors.Is(err, election.ErrHeld) {
+		if _, err := w.ask(p, w.takes(first, "a-3")); !errors.Is(err, elector.ErrHeld) {
 			w.Errorf("a request that names a candidacy whose term is over got %v, want ErrHeld", err)
 		}
-		w.seeOf(p, election.Held, "a-2")
-		w.mustRelease(q, second, election.ReasonLeft)
+		w.seeOf(p, elector.Held, "a-2")
+		w.mustRelease(q, second, elector.ReasonLeft)
 		third := w.acquire(p, w.takes(second, "a-4"))
 		w.mustFollow(second, third)
 	}},
@@ -74,7 +74,7 @@ var takingCases = []testCase{
 			switch err := <-results; {
 			case err == nil:
 				won++
-			case !errors.Is(err, election.ErrHeld):
+			case !errors.Is(err, elector.ErrHeld):
 				w.Errorf("acquire: %v", err)
 			}
 		}
@@ -88,15 +88,15 @@ var takingCases = []testCase{
 		first := w.mustAcquire(p, w.bid("a"))
 		bid := w.takes(first, "a-2")
 		q.lose(acquire)
-		if _, err := q.Acquire(within(w.T, patience), bid); err == nil || errors.Is(err, election.ErrHeld) {
+		if _, err := q.Acquire(within(w.T, patience), bid); err == nil || errors.Is(err, elector.ErrHeld) {
 			w.Fatalf("an acquire whose response was lost ended with %v", err)
 		}
 		bid.From = ""
 		second := w.mustAcquire(q, bid)
 		w.mustFollow(first, second)
-		w.seeOf(p, election.Held, "a-2")
-		w.mustRelease(q, second, election.ReasonLeft)
-		w.see(p, election.Freed)
+		w.seeOf(p, elector.Held, "a-2")
+		w.mustRelease(q, second, elector.ReasonLeft)
+		w.see(p, elector.Freed)
 	}},
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -62,31 +62,31 @@ var restoreCases = []testCase{
 	{"whoever watches sees what happens after a restore", func(w *testEnv) {
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
-		shows := func(state election.LeaseState, incarnation string) {
+		shows := func(state elector.State, incarnation string) {
 			eventually(w.T, "the watch shows what "+incarnation+" did", w.service.Death+patience, func() bool {
 				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 				defer cancel()
-				obs, err := q.Watch(ctx, resource, election.LeaseObservation{}) // the service may be away
+				obs, err := q.Watch(ctx, resource, elector.Observation{}) // the service may be away
 				return err == nil && obs.State == state && obs.Incarnation == incarnation
 			})
 		}
-		release := func(l *election.Lease) {
+		release := func(l *elector.Lease) {
 			eventually(w.T, l.Worker+" releases the lease", patience, func() bool {
 				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 				defer cancel()
-				return p.Release(ctx, l, election.ReasonLeft, 0) == nil
+				return p.Release(ctx, l, elector.ReasonLeft, 0) == nil
 			})
 		}
 		lease := w.mustAcquire(p, w.briefBid("a"))
-		shows(election.Held, lease.Incarnation)
+		shows(elector.Held, lease.Incarnation)
 		restore := w.service.Backup(w.T)
 		release(lease)
 		for _, worker := range []string{"b", "c", "d"} { // so that the restored state is far behind
 			lease = w.acquire(p, w.briefBid(worker))
 			release(lease)
 		}
-		shows(election.Freed, lease.Incarnation)
+		shows(elector.Freed, lease.Incarnation)
 		restore(w.T)
-		shows(election.Held, w.acquire(p, w.briefBid("e")).Incarnation)
+		shows(elector.Held, w.acquire(p, w.briefBid("e")).Incarnation)
 	}},
 }

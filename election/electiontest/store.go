@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 )
 
@@ -63,7 +63,7 @@ func RunStore(t *testing.T, s kv.Store) {
 	}
 	lost := func(what string, err error) {
 		t.Helper()
-		if !errors.Is(err, election.ErrLost) {
+		if !errors.Is(err, elector.ErrLost) {
 			t.Errorf("the beat of a life that %s: %v", what, err)
 		}
 	}
@@ -76,7 +76,7 @@ func RunStore(t *testing.T, s kv.Store) {
 	if err := s.End(ctx, over); err != nil {
 		t.Fatal(err)
 	}
-	refused("with a life that is over", election.ErrLost, empty, over)
+	refused("with a life that is over", elector.ErrLost, empty, over)
 	if err := s.End(ctx, over); err != nil {
 		t.Errorf("the second end of a life: %v", err)
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // wireCases need a connection to fail, and not a call: no call of a Provider can arrive at
@@ -15,7 +15,7 @@ var wireCases = []testCase{
 	{"an award whose answer was lost on the wire is awarded again, the same", func(w *testEnv) {
 		p, link := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
-		w.mustRelease(p, seed, election.ReasonLeft)
+		w.mustRelease(p, seed, elector.ReasonLeft)
 		if !w.service.Multiplexed {
 			lost := link.Lose(w.request("a"))
 			w.mustAcquireAgain(p)
@@ -27,7 +27,7 @@ var wireCases = []testCase{
 		ended := make(chan error, 1)
 		go func() { _, err := p.Acquire(within(w.T, patience), w.bid("a")); ended <- err }()
 		q, _ := w.provider("two")
-		w.see(q, election.Held)
+		w.see(q, elector.Held)
 		muted.Sever()
 		w.mustBeUnknown(<-ended)
 		w.mustGetWhatIsShown(p)
@@ -46,7 +46,7 @@ var wireCases = []testCase{
 		}
 		held.Sever()
 		eventually(w.T, "it is given back", patience, func() bool { // a client may notice late that its connection is gone
-			return p.Release(within(w.T, patience), &election.Lease{AcquireRequest: bid}, election.ReasonLeft, 0) == nil
+			return p.Release(within(w.T, patience), &elector.Lease{AcquireRequest: bid}, elector.ReasonLeft, 0) == nil
 		})
 		w.arrive(held)
 		q, _ := w.provider("two")

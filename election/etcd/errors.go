@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -84,7 +84,7 @@ func (s *etcdStore) failed(ctx context.Context, what string, err error) error {
 }
 
 func denied(what string, answer error, remedy string) error {
-	return &election.DeniedError{Kind: faults.LeaseDenied, Answer: answer.Error(), Err: fmt.Errorf("%s: %w", what, answer), Remedy: remedy}
+	return &elector.DeniedError{Kind: faults.LeaseDenied, Answer: answer.Error(), Err: fmt.Errorf("%s: %w", what, answer), Remedy: remedy}
 }
 
 // remedy says what to do if etcd denies something.

@@ -7,7 +7,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/etcd"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 )
@@ -30,11 +30,11 @@ func TestAnEtcdThatIsFull(t *testing.T) {
 	if err := p.Renew(within(t, patience), lease); err != nil {
 		t.Errorf("the holder renews with %v", err)
 	}
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the holder releases with %v", err)
 	}
 	_, err := q.Acquire(within(t, patience), bid("b", long))
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	if !errors.As(err, &denied) || !strings.Contains(denied.Remedy, "alarm disarm") {
 		t.Errorf("the next worker gets %v", err)
 	}

@@ -9,8 +9,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/etcd"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 )
@@ -49,17 +49,17 @@ func TestCompactionIsNoticedByNoOne(t *testing.T) {
 	if err := p.Renew(within(t, patience), lease); err != nil {
 		t.Errorf("the holder renews with %v", err)
 	}
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the holder releases with %v", err)
 	}
 	next := acquire(t, q, bid("b", long))
 	if next.Index <= lease.Index {
 		t.Errorf("award %d came after %d", next.Index, lease.Index)
 	}
-	var obs election.LeaseObservation
+	var obs elector.Observation
 	eventually(t, "the first proxy sees the new holder", patience, func() bool {
 		obs, err = p.Watch(within(t, patience), "billing", obs)
-		return err == nil && obs.State == election.Held && obs.Incarnation == "b-1"
+		return err == nil && obs.State == elector.Held && obs.Incarnation == "b-1"
 	})
 }
 
@@ -69,8 +69,8 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.Start(t)
 	admin := authenticate(t, cluster, "root", "secret")
-	change := func(do func(ctx context.Context) error) func(*election.Lease) {
-		return func(*election.Lease) {
+	change := func(do func(ctx context.Context) error) func(*elector.Lease) {
+		return func(*elector.Lease) {
 			if err := do(within(t, patience)); err != nil {
 				t.Fatal(err)
 			}

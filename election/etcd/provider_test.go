@@ -9,8 +9,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/etcd"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/etcdtest"
@@ -47,7 +47,7 @@ func service(t *testing.T, cluster *etcdtest.Cluster, db string) *electiontest.S
 	key := db + "/" + db + "/"
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl + time.Second, Addr: cluster.Addr(),
-		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, etcd.Config{Endpoints: []string{link.Addr()}, Prefix: db, Proxy: proxy}).Database(db)
 		},
 		// A release writes another state.

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 )
 
@@ -92,7 +92,7 @@ func (s *etcdStore) Swap(ctx context.Context, key string, old kv.Entry, record [
 	answer, err := s.txn(ctx, "write "+k.record, ifs, clientv3.OpPut(k.record, string(record)), hold)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		return 0, fmt.Errorf("%w: etcd no longer knows its lease", election.ErrLost)
+		return 0, fmt.Errorf("%w: etcd no longer knows its lease", elector.ErrLost)
 	case err != nil:
 		return 0, err
 	case !answer.Succeeded:
@@ -126,7 +126,7 @@ func (s *etcdStore) Beat(ctx context.Context, key, life string) error {
 	err = repeat(ctx, func(ctx context.Context) error {
 		entry, err := s.Read(ctx, key)
 		if err == nil && entry.Life != life {
-			err = fmt.Errorf("%w: its record was deleted, or somebody else has written it", election.ErrLost)
+			err = fmt.Errorf("%w: its record was deleted, or somebody else has written it", elector.ErrLost)
 		}
 		return err
 	})
@@ -175,7 +175,7 @@ func (s *etcdStore) keepAlive(ctx context.Context, id clientv3.LeaseID) error {
 		return err
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && left <= 0 {
-		return fmt.Errorf("%w: etcd no longer knows its lease", election.ErrLost)
+		return fmt.Errorf("%w: etcd no longer knows its lease", elector.ErrLost)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/standstill"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -46,8 +46,8 @@ func TestWhatIsDeniedSaysWhatToDo(t *testing.T) {
 			life, _ := award(t, s, "award")
 			f.answerWith(c.answer)
 			err := s.Beat(t.Context(), key, life)
-			var denied *election.DeniedError
-			if errors.Is(err, election.ErrLost) || !errors.As(err, &denied) || denied.Kind != faults.LeaseDenied || denied.Answer == "" {
+			var denied *elector.DeniedError
+			if errors.Is(err, elector.ErrLost) || !errors.As(err, &denied) || denied.Kind != faults.LeaseDenied || denied.Answer == "" {
 				t.Fatalf("the beat ended with %v", err)
 			}
 			for _, want := range c.want {
@@ -69,7 +69,7 @@ func TestWhatIsDeniedSaysWhatToDo(t *testing.T) {
 		"Create the namespace nowhere": s.Mark(t.Context(), "m", false),
 		"does not serve leases":        s.Watch(t.Context(), nil),
 	} {
-		var denied *election.DeniedError
+		var denied *elector.DeniedError
 		if !errors.As(err, &denied) || !strings.Contains(denied.Remedy, what) {
 			t.Errorf("in a namespace that does not exist: %v, want %s", err, what)
 		}
@@ -89,14 +89,14 @@ func TestWhatDoesNotAnswerIsUnknown(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := s.Beat(ctx, key, life)
-	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), name+" has not answered") {
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, elector.ErrLost) || !strings.Contains(err.Error(), name+" has not answered") {
 		t.Errorf("the beat ended with %v", err)
 	}
 	f.CloseClientConnections()
 	f.Close()
 	err = s.Beat(t.Context(), key, life)
 	var network net.Error
-	if errors.Is(err, election.ErrLost) || !errors.As(err, &network) || !strings.Contains(err.Error(), name+" cannot be reached") {
+	if errors.Is(err, elector.ErrLost) || !errors.As(err, &network) || !strings.Contains(err.Error(), name+" cannot be reached") {
 		t.Errorf("without the server, the beat ended with %v", err)
 	}
 }

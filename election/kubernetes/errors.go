@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -67,7 +67,7 @@ func (a *api) failed(ctx context.Context, r request, err error) error {
 	answered := errors.As(err, &status)
 	switch {
 	case answered && a.remedy(r, status) != "":
-		return &election.DeniedError{Kind: faults.LeaseDenied, Answer: status.Error(), Err: fmt.Errorf("%s: %w", r.what(), err), Remedy: a.remedy(r, status)}
+		return &elector.DeniedError{Kind: faults.LeaseDenied, Answer: status.Error(), Err: fmt.Errorf("%s: %w", r.what(), err), Remedy: a.remedy(r, status)}
 	case answered:
 		return fmt.Errorf("%s: %s answered %w", r.what(), a.name, err)
 	case ctx.Err() != nil:

@@ -18,7 +18,7 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/standstill"
 )
@@ -291,6 +291,6 @@ func (f *fake) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func bid(worker string) election.AcquireRequest {
-	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: time.Minute}
+func bid(worker string) elector.AcquireRequest {
+	return elector.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: time.Minute}
 }

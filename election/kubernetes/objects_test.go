@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // What others do to the object of a lease.
@@ -44,7 +44,7 @@ func TestOthersWriteTheObject(t *testing.T) {
 			life, version := award(t, s, "award")
 			c.change(f, f.service().nameOf(key))
 			err := s.Beat(t.Context(), key, life)
-			if c.lost != errors.Is(err, election.ErrLost) || !c.lost && err != nil {
+			if c.lost != errors.Is(err, elector.ErrLost) || !c.lost && err != nil {
 				t.Fatalf("the beat ended with %v", err)
 			}
 			e := read(t, s)

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/standstill"
 	"github.com/fencepost/fencepost/internal/kubernetestest"
@@ -114,8 +114,8 @@ func TestRightsAndTokens(t *testing.T) {
 	p := c.Database("db")
 	denied := func(what string, err error, answer string) {
 		t.Helper()
-		var denied *election.DeniedError
-		if errors.Is(err, election.ErrLost) || !errors.As(err, &denied) || !strings.Contains(denied.Answer, answer) || denied.Remedy == "" {
+		var denied *elector.DeniedError
+		if errors.Is(err, elector.ErrLost) || !errors.As(err, &denied) || !strings.Contains(denied.Answer, answer) || denied.Remedy == "" {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -146,13 +146,13 @@ func TestRightsAndTokens(t *testing.T) {
 	server.SetToken(t, "worker", "second") // which takes the place of the first
 	eventually(t, "the old token is refused", func() bool {
 		err := p.Renew(t.Context(), lease)
-		return isStatus(err, http.StatusUnauthorized) && !errors.Is(err, election.ErrLost)
+		return isStatus(err, http.StatusUnauthorized) && !errors.Is(err, elector.ErrLost)
 	})
 	f.file(token, "second")
 	if err := renew(t, p, lease); err != nil {
 		t.Errorf("with the new token: renew: %v", err)
 	}
-	if err := p.Release(t.Context(), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(t.Context(), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("with the new token: release: %v", err)
 	}
 	by := client(t, Config{Kubeconfig: server.KubeconfigCert(t, server.Addr(), "operator", "system:masters"), Proxy: "two"})

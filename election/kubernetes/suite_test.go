@@ -16,8 +16,8 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/kubernetestest"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -85,7 +85,7 @@ func conformed(t *testing.T, server *kubernetestest.Server, db string) *election
 	}
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl + 2*time.Second, Addr: server.Addr(), Multiplexed: true,
-		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, Config{Kubeconfig: server.Kubeconfig(t, link.Addr(), kubernetestest.Admin), Prefix: as.prefix, Proxy: proxy}).Database(db)
 		},
 		Bump: func(*testing.T) {
@@ -173,7 +173,7 @@ func TestConformanceOnTheWire(t *testing.T) {
 	}, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
 		s := conformed(t, kubernetestest.Shared(t), db)
 		s.Addr = front(t, kubernetestest.Shared(t), nil)
-		s.Provider = func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+		s.Provider = func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, Config{Kubeconfig: plainConfig(t, link.Addr()), Prefix: strings.ReplaceAll(db, "_", "-"), Proxy: proxy}).Database(db)
 		}
 		s.Request = func(worker string) string {

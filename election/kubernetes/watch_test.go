@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/standstill"
 )
@@ -125,12 +125,12 @@ func TestManyLeases(t *testing.T) {
 		go func() {
 			b := bid(fmt.Sprint("w", i))
 			b.Resource = fmt.Sprint("r", i)
-			var lease *election.Lease
+			var lease *elector.Lease
 			err := until(func() (err error) { lease, err = p.Acquire(t.Context(), b); return err })
 			if err == nil {
 				err = p.Renew(t.Context(), lease)
 			}
-			for obs := (election.LeaseObservation{}); err == nil && obs.Incarnation != b.Incarnation; {
+			for obs := (elector.Observation{}); err == nil && obs.Incarnation != b.Incarnation; {
 				err = until(func() (err error) { obs, err = p.Watch(t.Context(), b.Resource, obs); return err })
 			}
 			ended <- err

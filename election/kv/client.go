@@ -39,7 +39,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -126,7 +126,7 @@ func (c *Client) BumpGeneration(ctx context.Context) (instanceID string, err err
 }
 
 // Check tries what an election needs: it writes below the prefix, and begins a life with each
-// TTL. It returns an *election.DeniedError if the service denies some of it, and another error
+// TTL. It returns an *elector.DeniedError if the service denies some of it, and another error
 // if the service does not answer.
 func (c *Client) Check(ctx context.Context, ttls []time.Duration) error {
 	if err := c.store.Mark(ctx, newMarker(), false); err != nil { // which writes nothing if there is one
@@ -151,8 +151,8 @@ func (c *Client) Check(ctx context.Context, ttls []time.Duration) error {
 }
 
 // Position does what Check does, and returns how far the service has counted.
-func (c *Client) Position(ctx context.Context, ttls []time.Duration) (election.Position, error) {
-	p := election.Position{Source: c.cfg.Source}
+func (c *Client) Position(ctx context.Context, ttls []time.Duration) (elector.Position, error) {
+	p := elector.Position{Source: c.cfg.Source}
 	err := c.Check(ctx, ttls)
 	if err == nil {
 		p.InstanceID, p.Index, err = c.store.Position(ctx)
@@ -164,7 +164,7 @@ func (c *Client) Position(ctx context.Context, ttls []time.Duration) (election.P
 // sooner than the operator expects.
 func tooLong(ttl, granted time.Duration) error {
 	answer := fmt.Sprintf("granted %s instead of %s", granted, ttl)
-	return &election.DeniedError{
+	return &elector.DeniedError{
 		Kind: faults.LeaseTTL, Answer: answer, Err: errors.New("the lease service has " + answer),
 		Remedy: fmt.Sprintf("Set lease.ttl, and the ttl of each resource that has one, to %s or less, or let the service accept more.", granted),
 	}

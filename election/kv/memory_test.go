@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // memory is a Store in memory, whose lives continue until they are ended.
@@ -71,9 +71,9 @@ func (m *memory) Swap(_ context.Context, key string, old Entry, record []byte, l
 	m.change(func() {
 		switch {
 		case life != "" && m.blocked:
-			err = election.ErrHeld
+			err = elector.ErrHeld
 		case life != "" && !m.lives[life]:
-			err = election.ErrLost
+			err = elector.ErrLost
 		case m.entries[key].Version != old.Version, life != "" && m.marker != old.Marker:
 			err = ErrConflict
 		default:
@@ -104,7 +104,7 @@ func (m *memory) Beat(_ context.Context, key, life string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.look(key).Life != life {
-		return election.ErrLost
+		return elector.ErrLost
 	}
 	m.beats++
 	return nil

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // tries is how often a request that someone else's write has overtaken is tried again.
@@ -20,7 +20,7 @@ type Provider struct {
 	database string
 }
 
-var _ election.Provider = (*Provider)(nil)
+var _ elector.Provider = (*Provider)(nil)
 
 // attempt is the life of a request that asks for the lease, or has it. It belongs to at most
 // one award.
@@ -30,22 +30,22 @@ type attempt struct {
 }
 
 // lease returns the award of the attempt. version is that of its record.
-func (a *attempt) lease(bid election.AcquireRequest, version int64) *election.Lease {
-	l := &election.Lease{AcquireRequest: bid, InstanceID: a.marker, Index: version, Handle: a.life.ID}
+func (a *attempt) lease(bid elector.AcquireRequest, version int64) *elector.Lease {
+	l := &elector.Lease{AcquireRequest: bid, InstanceID: a.marker, Index: version, Handle: a.life.ID}
 	if a.life.TTL != bid.TTL {
 		l.Granted = a.life.TTL
 	}
 	return l
 }
 
-// Source implements election.Provider.
+// Source implements elector.Provider.
 func (p *Provider) Source() string { return p.c.cfg.Source }
 
-// Close implements election.Provider.
+// Close implements elector.Provider.
 func (p *Provider) Close() error { return nil }
 
-// Acquire implements election.Provider.
-func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
+// Acquire implements elector.Provider.
+func (p *Provider) Acquire(ctx context.Context, bid elector.AcquireRequest) (*elector.Lease, error) {
 	key := keyOf(p.database, bid.Resource)
 	for range tries {
 		entry, err := p.c.store.Read(ctx, key)
@@ -57,15 +57,15 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 			return lease, err
 		}
 	}
-	return nil, election.ErrHeld // others take it and leave it all the time
+	return nil, elector.ErrHeld // others take it and leave it all the time
 }
 
 // notSent returns the error of an Acquire that asked for nothing yet.
-func notSent(err error) error { return fmt.Errorf("%w: %w", election.ErrNotSent, err) }
+func notSent(err error) error { return fmt.Errorf("%w: %w", elector.ErrNotSent, err) }
 
 // acquire asks once for the lease under a key that holds this. It returns ErrConflict if the key
 // must be read again.
-func (p *Provider) acquire(ctx context.Context, key string, bid election.AcquireRequest, entry Entry) (*election.Lease, error) {
+func (p *Provider) acquire(ctx context.Context, key string, bid elector.AcquireRequest, entry Entry) (*elector.Lease, error) {
 	if try := p.c.pending(bid.Incarnation); try != nil {
 		if entry.Life == try.life.ID { // the answer of an earlier request was lost
 			return p.confirm(ctx, key, bid, try, entry.Version)
@@ -77,7 +77,7 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 	}
 	switch {
 	case entry.Life != "" && (bid.From == "" || decode(entry.Record).Incarnation != bid.From):
-		return nil, election.ErrHeld
+		return nil, elector.ErrHeld
 	case entry.Marker == "":
 		if err := p.c.store.Mark(ctx, newMarker(), false); err != nil {
 			return nil, notSent(err)
@@ -99,23 +99,23 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 			p.c.endInBackground(entry.Life)
 		}
 		return try.lease(bid, version), nil
-	case errors.Is(err, ErrConflict), errors.Is(err, election.ErrHeld):
+	case errors.Is(err, ErrConflict), errors.Is(err, elector.ErrHeld):
 		p.c.attemptOver(bid.Incarnation, life.ID)
 		p.c.endInBackground(life.ID)
 		return nil, err
-	case errors.Is(err, election.ErrLost): // the lease was given back meanwhile, or the request took long
+	case errors.Is(err, elector.ErrLost): // the lease was given back meanwhile, or the request took long
 		p.c.attemptOver(bid.Incarnation, life.ID)
-		return nil, fmt.Errorf("%w: its life was over when it arrived", election.ErrNotSent)
+		return nil, fmt.Errorf("%w: its life was over when it arrived", elector.ErrNotSent)
 	}
 	return nil, err
 }
 
 // confirm returns the award of an earlier request. Its life began with that request, and the
 // lease is trusted from this one on.
-func (p *Provider) confirm(ctx context.Context, key string, bid election.AcquireRequest, try *attempt, version int64) (*election.Lease, error) {
+func (p *Provider) confirm(ctx context.Context, key string, bid elector.AcquireRequest, try *attempt, version int64) (*elector.Lease, error) {
 	err := p.c.store.Beat(ctx, key, try.life.ID)
 	switch {
-	case errors.Is(err, election.ErrLost):
+	case errors.Is(err, elector.ErrLost):
 		return nil, ErrConflict
 	case err != nil:
 		return nil, err
@@ -123,20 +123,20 @@ func (p *Provider) confirm(ctx context.Context, key string, bid election.Acquire
 	return try.lease(bid, version), nil
 }
 
-// Renew implements election.Provider.
-func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
+// Renew implements elector.Provider.
+func (p *Provider) Renew(ctx context.Context, l *elector.Lease) error {
 	err := p.c.store.Beat(ctx, keyOf(p.database, l.Resource), l.Handle)
-	if errors.Is(err, election.ErrLost) {
+	if errors.Is(err, elector.ErrLost) {
 		p.c.attemptOver(l.Incarnation, l.Handle)
 		p.c.endInBackground(l.Handle) // it may continue, without the lease
 	}
 	return err
 }
 
-// Release implements election.Provider. It writes why the lease is free, and then ends the
+// Release implements elector.Provider. It writes why the lease is free, and then ends the
 // life, so that nothing that is still under way can take the lease. If the service denies the
 // write, as one that is full does, the end of the life frees the lease all the same.
-func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
+func (p *Provider) Release(ctx context.Context, l *elector.Lease, why elector.Reason, silent time.Duration) error {
 	life := l.Handle
 	if life == "" {
 		try := p.c.pending(l.Incarnation)
@@ -146,7 +146,7 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 		life = try.life.ID
 	}
 	err := p.vacate(ctx, l, life, why, silent)
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	if err != nil && !errors.As(err, &denied) {
 		return err
 	}
@@ -162,7 +162,7 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 
 // vacate writes why a lease is free, if this life holds it, or if its candidacy was the last
 // that held it and no longer keeps others from it.
-func (p *Provider) vacate(ctx context.Context, l *election.Lease, life string, why election.Reason, silent time.Duration) error {
+func (p *Provider) vacate(ctx context.Context, l *elector.Lease, life string, why elector.Reason, silent time.Duration) error {
 	key := keyOf(p.database, l.Resource)
 	for range tries {
 		entry, err := p.c.store.Read(ctx, key)
@@ -170,7 +170,7 @@ func (p *Provider) vacate(ctx context.Context, l *election.Lease, life string, w
 			return err
 		}
 		r := decode(entry.Record)
-		left := why == election.ReasonLeft && entry.Life == "" && r.State == stateSilent && r.Incarnation == l.Incarnation
+		left := why == elector.ReasonLeft && entry.Life == "" && r.State == stateSilent && r.Incarnation == l.Incarnation
 		if entry.Life != life && !left {
 			return nil
 		}
@@ -181,19 +181,19 @@ func (p *Provider) vacate(ctx context.Context, l *election.Lease, life string, w
 	return fmt.Errorf("release %s: %w", key, ErrConflict)
 }
 
-// Watch implements election.Provider. All watches of a proxy share one watch of the prefix.
-func (p *Provider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (election.LeaseObservation, error) {
+// Watch implements elector.Provider. All watches of a proxy share one watch of the prefix.
+func (p *Provider) Watch(ctx context.Context, resource string, seen elector.Observation) (elector.Observation, error) {
 	key := keyOf(p.database, resource)
 	for {
 		obs, changed, err := p.c.seen.poll(key)
 		switch {
 		case err != nil:
-			return election.LeaseObservation{}, err
-		case obs != seen && obs.State != election.Unseen:
+			return elector.Observation{}, err
+		case obs != seen && obs.State != elector.Unseen:
 			return obs, nil
 		}
 		if err := p.c.await(ctx, changed); err != nil {
-			return election.LeaseObservation{}, err
+			return elector.Observation{}, err
 		}
 	}
 }

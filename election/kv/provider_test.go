@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -39,11 +39,11 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-func bid(worker string) election.AcquireRequest {
-	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: time.Minute}
+func bid(worker string) elector.AcquireRequest {
+	return elector.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: time.Minute}
 }
 
-func mustAcquire(t *testing.T, p *Provider, worker string) *election.Lease {
+func mustAcquire(t *testing.T, p *Provider, worker string) *elector.Lease {
 	t.Helper()
 	lease, err := p.Acquire(within(t, patience), bid(worker))
 	if err != nil {
@@ -76,13 +76,13 @@ func TestALeaseSaysWhatWasGranted(t *testing.T) {
 		t.Errorf("what was asked for is said to be %v", lease.Granted)
 	}
 	m.most = 10 * time.Second
-	if err := c.Database("db").Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := c.Database("db").Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	if lease := mustAcquire(t, c.Database("db"), "b"); lease.Granted != m.most {
 		t.Errorf("granted %v, want %v", lease.Granted, m.most)
 	}
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	err := c.Check(within(t, patience), []time.Duration{m.most, time.Minute})
 	if !errors.As(err, &denied) || denied.Kind != faults.LeaseTTL || !strings.Contains(denied.Remedy, "10s or less") {
 		t.Errorf("the test of a TTL that is too long ended with %v", err)
@@ -99,7 +99,7 @@ func TestALeaseThatIsBlockedCountsAsHeld(t *testing.T) {
 	m := newMemory()
 	m.blocked = true
 	c := open(t, m, "one")
-	if lease, err := c.Database("db").Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrHeld) {
+	if lease, err := c.Database("db").Acquire(within(t, patience), bid("a")); !errors.Is(err, elector.ErrHeld) {
 		t.Errorf("acquire ended with %+v, %v", lease, err)
 	}
 	eventually(t, "no life goes on", func() bool { return m.living() == 0 })
@@ -116,11 +116,11 @@ func TestALateSwapTakesNothing(t *testing.T) {
 	m := newMemory()
 	p := open(t, m, "one").Database("db")
 	m.before = func() {
-		if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("a")}, election.ReasonLeft, 0); err != nil {
+		if err := p.Release(within(t, patience), &elector.Lease{AcquireRequest: bid("a")}, elector.ReasonLeft, 0); err != nil {
 			t.Errorf("release: %v", err)
 		}
 	}
-	if lease, err := p.Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrNotSent) {
+	if lease, err := p.Acquire(within(t, patience), bid("a")); !errors.Is(err, elector.ErrNotSent) {
 		t.Errorf("the late request ended with %+v, %v", lease, err)
 	}
 	if _, ok := m.entries[key]; ok {
@@ -182,7 +182,7 @@ func TestWhoWritesTheRecordFreesTheLease(t *testing.T) {
 		p, q := open(t, m, "one").Database("db"), open(t, m, "two").Database("db")
 		lease := mustAcquire(t, p, "a")
 		m.change(func() { meddle(m) })
-		if err := p.Renew(within(t, patience), lease); !errors.Is(err, election.ErrLost) {
+		if err := p.Renew(within(t, patience), lease); !errors.Is(err, elector.ErrLost) {
 			t.Errorf("%s: the holder renews with %v", name, err)
 		}
 		next := mustAcquire(t, q, "b")
@@ -231,7 +231,7 @@ func TestAMarkerOfAnotherFormIsSaid(t *testing.T) {
 	for _, marker := range []string{"\xff\xfe", "two words", strings.Repeat("x", 1<<20)} {
 		m := newMemory()
 		c := open(t, m, "one")
-		if _, err := c.Database("db").Watch(within(t, patience), "billing", election.LeaseObservation{}); err != nil { // the marker is there
+		if _, err := c.Database("db").Watch(within(t, patience), "billing", elector.Observation{}); err != nil { // the marker is there
 			t.Fatal(err)
 		}
 		m.change(func() { m.marker = marker })
@@ -239,7 +239,7 @@ func TestAMarkerOfAnotherFormIsSaid(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), "fencepost generation bump") && len(err.Error()) < 300
 		}
 		eventually(t, "the client says what to do", func() bool { return said(c.Healthy()) })
-		if _, err := c.Database("db").Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrNotSent) || !said(err) {
+		if _, err := c.Database("db").Acquire(within(t, patience), bid("a")); !errors.Is(err, elector.ErrNotSent) || !said(err) {
 			t.Errorf("acquire ended with %v", err)
 		}
 		if _, err := c.BumpGeneration(within(t, patience)); err != nil {
@@ -267,7 +267,7 @@ type full struct {
 
 func (f *full) Swap(ctx context.Context, key string, old Entry, record []byte, life string) (int64, error) {
 	if f.denies.Load() {
-		return 0, &election.DeniedError{Kind: faults.LeaseDenied, Err: errors.New("no space")}
+		return 0, &elector.DeniedError{Kind: faults.LeaseDenied, Err: errors.New("no space")}
 	}
 	return f.memory.Swap(ctx, key, old, record, life)
 }
@@ -283,7 +283,7 @@ func TestAReleaseThatCannotBeRecordedFreesTheLease(t *testing.T) {
 	p := c.Database("db")
 	lease := mustAcquire(t, p, "a")
 	m.denies.Store(true)
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the release ended with %v", err)
 	}
 	if m.living() != 0 {

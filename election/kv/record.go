@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // The states of a record.
@@ -32,14 +32,14 @@ type record struct {
 }
 
 // recordOf returns the record of an award to the bid at the named proxy.
-func recordOf(bid election.AcquireRequest, proxy string, now time.Time) record {
+func recordOf(bid elector.AcquireRequest, proxy string, now time.Time) record {
 	return record{State: stateHeld, Worker: bid.Worker, Incarnation: bid.Incarnation, Proxy: proxy, Since: now.UTC(), TTL: bid.TTL.String()}
 }
 
 // vacated returns the record of a lease that its holder has released.
-func (r record) vacated(why election.Reason, silent time.Duration) record {
+func (r record) vacated(why elector.Reason, silent time.Duration) record {
 	r.State, r.Silent = stateLeft, ""
-	if why == election.ReasonUnresponsive {
+	if why == elector.ReasonUnresponsive {
 		r.State = stateSilent
 		if silent > 0 {
 			r.Silent = silent.String()
@@ -66,14 +66,14 @@ func decode(text []byte) (r record) {
 
 // observe returns the observation of an entry, without the instance id. No entry means that
 // no one ever had the lease, or that its record was deleted.
-func observe(e Entry) election.LeaseObservation {
+func observe(e Entry) elector.Observation {
 	r := decode(e.Record)
-	obs := election.LeaseObservation{State: election.Freed, Incarnation: r.Incarnation, Index: e.Version}
+	obs := elector.Observation{State: elector.Freed, Incarnation: r.Incarnation, Index: e.Version}
 	switch {
 	case e.Life != "":
-		obs.State = election.Held
+		obs.State = elector.Held
 	case r.State == stateSilent:
-		obs.State = election.Unresponsive
+		obs.State = elector.Unresponsive
 		obs.Unconfirmed = duration(r.Silent)
 	case r.State == stateHeld:
 		obs.Unconfirmed = duration(r.TTL)

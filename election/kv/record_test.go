@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 func TestWhatARecordMeans(t *testing.T) {
@@ -13,16 +13,16 @@ func TestWhatARecordMeans(t *testing.T) {
 	entry := func(r record, life string) Entry { return Entry{Record: r.encode(), Version: 7, Life: life} }
 	for name, c := range map[string]struct {
 		entry Entry
-		want  election.LeaseObservation
+		want  elector.Observation
 	}{
-		"nothing":                        {Entry{}, election.LeaseObservation{State: election.Freed}},
-		"what another program wrote":     {Entry{Record: []byte("mine"), Version: 7}, election.LeaseObservation{State: election.Freed, Index: 7}},
-		"held":                           {entry(held, "x"), election.LeaseObservation{State: election.Held, Incarnation: "a-1", Index: 7}},
-		"expired":                        {entry(held, ""), election.LeaseObservation{State: election.Freed, Incarnation: "a-1", Index: 7, Unconfirmed: time.Minute}},
-		"left":                           {entry(held.vacated(election.ReasonLeft, 0), ""), election.LeaseObservation{State: election.Freed, Incarnation: "a-1", Index: 7}},
-		"released because of silence":    {entry(held.vacated(election.ReasonUnresponsive, 30*time.Second), ""), election.LeaseObservation{State: election.Unresponsive, Incarnation: "a-1", Index: 7, Unconfirmed: 30 * time.Second}},
-		"left after silence":             {entry(held.vacated(election.ReasonUnresponsive, 30*time.Second).vacated(election.ReasonLeft, 0), ""), election.LeaseObservation{State: election.Freed, Incarnation: "a-1", Index: 7}},
-		"silence whose length is absent": {entry(held.vacated(election.ReasonUnresponsive, 0), ""), election.LeaseObservation{State: election.Unresponsive, Incarnation: "a-1", Index: 7}},
+		"nothing":                        {Entry{}, elector.Observation{State: elector.Freed}},
+		"what another program wrote":     {Entry{Record: []byte("mine"), Version: 7}, elector.Observation{State: elector.Freed, Index: 7}},
+		"held":                           {entry(held, "x"), elector.Observation{State: elector.Held, Incarnation: "a-1", Index: 7}},
+		"expired":                        {entry(held, ""), elector.Observation{State: elector.Freed, Incarnation: "a-1", Index: 7, Unconfirmed: time.Minute}},
+		"left":                           {entry(held.vacated(elector.ReasonLeft, 0), ""), elector.Observation{State: elector.Freed, Incarnation: "a-1", Index: 7}},
+		"released because of silence":    {entry(held.vacated(elector.ReasonUnresponsive, 30*time.Second), ""), elector.Observation{State: elector.Unresponsive, Incarnation: "a-1", Index: 7, Unconfirmed: 30 * time.Second}},
+		"left after silence":             {entry(held.vacated(elector.ReasonUnresponsive, 30*time.Second).vacated(elector.ReasonLeft, 0), ""), elector.Observation{State: elector.Freed, Incarnation: "a-1", Index: 7}},
+		"silence whose length is absent": {entry(held.vacated(elector.ReasonUnresponsive, 0), ""), elector.Observation{State: elector.Unresponsive, Incarnation: "a-1", Index: 7}},
 	} {
 		if got := observe(c.entry); got != c.want {
 			t.Errorf("%s is seen as %+v, want %+v", name, got, c.want)

@@ -22,7 +22,7 @@ func (e *Unreachable) Temporary() bool { return true }
 
 // Store is a lease service that keeps records. Keys are relative to the prefix with which the
 // store was opened. A Store is safe for concurrent use, and every method returns at once when
-// its context ends. Its errors name the service; they wrap an *election.DeniedError if only an
+// its context ends. Its errors name the service; they wrap an *elector.DeniedError if only an
 // operator can help. Unless something else is said here, the outcome of a call that fails is
 // unknown.
 type Store interface {
@@ -32,14 +32,14 @@ type Store interface {
 	// Swap writes a record, provided that no one has written or deleted the key's since old was
 	// read. life holds the lease from then on, and old's no longer does; "" means nobody. It returns the version of the
 	// new record. ErrConflict means that nothing was awarded: the key has changed, or a life
-	// was given and the marker is no longer old's. election.ErrLost means the same of a life
-	// that is over, and election.ErrHeld if the service blocks the lease for a while after its
+	// was given and the marker is no longer old's. elector.ErrLost means the same of a life
+	// that is over, and elector.ErrHeld if the service blocks the lease for a while after its
 	// last holder was lost.
 	Swap(ctx context.Context, key string, old Entry, record []byte, life string) (version int64, err error)
 	// Begin begins a life, which holds nothing yet.
 	Begin(ctx context.Context, ttl time.Duration) (Life, error)
 	// Beat extends a life by another TTL, and confirms that it holds the lease of this key. It
-	// returns election.ErrLost if it is over, or does not hold the lease.
+	// returns elector.ErrLost if it is over, or does not hold the lease.
 	Beat(ctx context.Context, key, life string) error
 	// End ends a life, and returns nil if it is over already. Once it has returned nil, a Swap
 	// with this life that arrives late writes nothing.
@@ -77,7 +77,7 @@ type Entry struct {
 
 // Checker is a Store that can try what Begin and Mark do not show: whether it may write.
 type Checker interface {
-	// Check returns an *election.DeniedError if the service denies what an election needs. It
+	// Check returns an *elector.DeniedError if the service denies what an election needs. It
 	// changes nothing.
 	Check(ctx context.Context) error
 }

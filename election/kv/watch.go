@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 const (
@@ -34,17 +34,17 @@ type observation struct {
 // sight is the observation of an entry, and the entry.
 type sight struct {
 	entry       Entry
-	observation election.LeaseObservation // without the instance id
+	observation elector.Observation // without the instance id
 }
 
 // poll returns the observation of a key, and a channel that is closed when it may have changed.
 // The observation is Unseen before the first snapshot. The error says why nothing can be
 // observed at the moment.
-func (o *observation) poll(key string) (election.LeaseObservation, <-chan struct{}, error) {
+func (o *observation) poll(key string) (elector.Observation, <-chan struct{}, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil || o.marker == "" {
-		return election.LeaseObservation{}, o.changed, o.err
+		return elector.Observation{}, o.changed, o.err
 	}
 	seen, ok := o.leases[key]
 	if !ok {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -21,11 +22,11 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-func bid(worker string) election.AcquireRequest {
-	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+func bid(worker string) elector.AcquireRequest {
+	return elector.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
 }
 
-func mustAcquire(t *testing.T, p election.Provider, b election.AcquireRequest) *election.Lease {
+func mustAcquire(t *testing.T, p elector.Provider, b elector.AcquireRequest) *elector.Lease {
 	t.Helper()
 	lease, err := p.Acquire(within(t, patience), b)
 	if err != nil {
@@ -35,7 +36,7 @@ func mustAcquire(t *testing.T, p election.Provider, b election.AcquireRequest) *
 }
 
 // watch waits for what differs from seen. A read that was slow fails, as it may, and is tried again.
-func watch(ctx context.Context, p *postgres.Provider, seen election.LeaseObservation) (obs election.LeaseObservation, err error) {
+func watch(ctx context.Context, p *postgres.Provider, seen elector.Observation) (obs elector.Observation, err error) {
 	for {
 		if obs, err = p.Watch(ctx, "billing", seen); err == nil || ctx.Err() != nil {
 			return obs, err
@@ -53,8 +54,8 @@ func TestStepOfTheServersClockBlocksNoOne(t *testing.T) {
 	first := mustAcquire(t, p, bid("a"))
 	server.Exec(t, pgtest.Control, db, "UPDATE fencepost.lease SET expires_at = expires_at + interval '1 hour'")
 	began := time.Now()
-	var obs election.LeaseObservation
-	for ctx := within(t, patience); obs.State != election.Freed; {
+	var obs elector.Observation
+	for ctx := within(t, patience); obs.State != elector.Freed; {
 		var err error
 		if obs, err = watch(ctx, p, obs); err != nil {
 			t.Fatal(err)
@@ -67,7 +68,7 @@ func TestStepOfTheServersClockBlocksNoOne(t *testing.T) {
 	if second.Index <= first.Index {
 		t.Errorf("award %d came after %d", second.Index, first.Index)
 	}
-	if err := p.Renew(within(t, patience), first); !errors.Is(err, election.ErrLost) {
+	if err := p.Renew(within(t, patience), first); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("the dead holder renews with %v", err)
 	}
 }
@@ -81,14 +82,14 @@ func TestStandstillIsForgottenWithARenewal(t *testing.T) {
 	var ahead atomic.Int64 // the provider reads the clock concurrently
 	candidate := provider(t, server, db, nil, func() time.Duration { return election.Boottime() + time.Duration(ahead.Load()) })
 	lease := mustAcquire(t, holder, bid("a"))
-	if obs, err := watch(within(t, patience), candidate, election.LeaseObservation{}); err != nil || obs.State != election.Held {
+	if obs, err := watch(within(t, patience), candidate, elector.Observation{}); err != nil || obs.State != elector.Held {
 		t.Fatalf("the candidate sees %+v, %v", obs, err)
 	}
 	if err := holder.Renew(within(t, patience), lease); err != nil {
 		t.Fatal(err)
 	}
 	ahead.Store(int64(time.Hour)) // as if nothing had changed for an hour by its clock
-	if _, err := candidate.Acquire(within(t, patience), bid("b")); !errors.Is(err, election.ErrHeld) {
+	if _, err := candidate.Acquire(within(t, patience), bid("b")); !errors.Is(err, elector.ErrHeld) {
 		t.Errorf("a lease that was renewed was taken: %v", err)
 	}
 }
@@ -113,18 +114,18 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	long := bid("a")
 	long.TTL = time.Minute
 	lease := mustAcquire(t, p, long)
-	seen, err := watch(within(t, patience), p, election.LeaseObservation{})
-	if err != nil || seen.State != election.Held {
+	seen, err := watch(within(t, patience), p, elector.Observation{})
+	if err != nil || seen.State != elector.Held {
 		t.Fatalf("the lease is seen as %+v, %v", seen, err)
 	}
 	server.Crash(t)
-	if err := p.Renew(within(t, patience), lease); err == nil || errors.Is(err, election.ErrLost) {
+	if err := p.Renew(within(t, patience), lease); err == nil || errors.Is(err, elector.ErrLost) {
 		t.Errorf("without a server the renewal ended with %v", err)
 	}
 	server.Restart(t)
 	deadline := time.Now().Add(patience)
 	for err = p.Renew(within(t, patience), lease); err != nil; err = p.Renew(within(t, patience), lease) {
-		if errors.Is(err, election.ErrLost) || time.Now().After(deadline) {
+		if errors.Is(err, elector.ErrLost) || time.Now().After(deadline) {
 			t.Fatalf("after the restart the renewal ended with %v", err)
 		}
 	}
@@ -137,13 +138,13 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	go func() {
 		for obs := seen; ; {
 			var err error
-			if obs, err = watch(ctx, p, obs); err != nil || obs.State == election.Freed {
+			if obs, err = watch(ctx, p, obs); err != nil || obs.State == elector.Freed {
 				watched <- err
 				return
 			}
 		}
 	}()
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-watched; err != nil {
@@ -184,21 +185,21 @@ func TestALeaseDoesNotWaitForNotificationsOfOthers(t *testing.T) {
 	long := bid("a")
 	long.TTL = 10 * time.Minute // nothing is due
 	lease := mustAcquire(t, p, long)
-	seen, err := watch(within(t, patience), q, election.LeaseObservation{})
-	if err != nil || seen.State != election.Held {
+	seen, err := watch(within(t, patience), q, elector.Observation{})
+	if err != nil || seen.State != elector.Held {
 		t.Fatalf("the lease is seen as %+v, %v", seen, err)
 	}
 	freed := make(chan struct{})
 	go func() {
 		defer close(freed)
-		if obs, err := watch(within(t, patience), q, seen); err != nil || obs.State != election.Freed {
+		if obs, err := watch(within(t, patience), q, seen); err != nil || obs.State != elector.Freed {
 			t.Errorf("the lease is seen as %+v, %v", obs, err)
 		}
 	}()
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the release: %v", err)
 	}
-	if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("late")}, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), &elector.Lease{AcquireRequest: bid("late")}, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the release of an unknown award: %v", err)
 	}
 	<-freed
@@ -220,7 +221,7 @@ func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	db := server.Database(t)
 	p := provider(t, server, db, nil, nil)
 	seed := mustAcquire(t, p, bid("seed"))
-	if err := p.Release(within(t, patience), seed, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), seed, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	blocker, err := server.Connect(t, pgtest.Control, db).Begin(t.Context())
@@ -243,7 +244,7 @@ func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	}()
 	released := make(chan error, 1)
 	go func() {
-		released <- p.Release(within(t, patience), &election.Lease{AcquireRequest: long}, election.ReasonLeft, 0)
+		released <- p.Release(within(t, patience), &elector.Lease{AcquireRequest: long}, elector.ReasonLeft, 0)
 	}()
 	look := server.Connect(t, pgtest.Superuser, db)
 	for waiting, deadline := 0, time.Now().Add(patience); waiting < 2; {
@@ -272,7 +273,7 @@ func TestMarksOfCandidaciesThatAreOverAreForgotten(t *testing.T) {
 	db := server.Database(t)
 	server.Exec(t, pgtest.Control, db, "INSERT INTO fencepost.lease_over SELECT 'old-' || n, now() - interval '2 hours' FROM generate_series(1, 100) n")
 	p := provider(t, server, db, nil, nil)
-	if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("a")}, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), &elector.Lease{AcquireRequest: bid("a")}, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	var left []string
@@ -282,7 +283,7 @@ func TestMarksOfCandidaciesThatAreOverAreForgotten(t *testing.T) {
 	if len(left) != 1 || left[0] != "a-1" {
 		t.Errorf("%d marks are left, %q", len(left), left)
 	}
-	if _, err := p.Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrHeld) {
+	if _, err := p.Acquire(within(t, patience), bid("a")); !errors.Is(err, elector.ErrHeld) {
 		t.Errorf("a candidacy that is over asks again: %v", err)
 	}
 	mustAcquire(t, p, bid("b"))

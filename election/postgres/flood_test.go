@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -87,11 +87,11 @@ func TestNotificationsOfOthersWakeNoOne(t *testing.T) {
 
 // releaseInAFlood acquires a lease, and releases it while other floods the channel. It returns how long a watch took to
 // see that.
-func releaseInAFlood(t *testing.T, p *postgres.Provider, held election.AcquireRequest, count *counter, other *pgx.Conn, listens func() bool) time.Duration {
+func releaseInAFlood(t *testing.T, p *postgres.Provider, held elector.AcquireRequest, count *counter, other *pgx.Conn, listens func() bool) time.Duration {
 	t.Helper()
 	lease := mustAcquire(t, p, held)
 	ctx := within(t, patience)
-	seen, err := watch(ctx, p, election.LeaseObservation{})
+	seen, err := watch(ctx, p, elector.Observation{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func releaseInAFlood(t *testing.T, p *postgres.Provider, held election.AcquireRe
 		t.Errorf("%d notifications of others: %d statements", 2*rounds, asked)
 	}
 	released := time.Now()
-	if err := p.Release(ctx, lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(ctx, lease, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	flood(100 * time.Millisecond)
@@ -156,7 +156,7 @@ func TestLeasesGoOnWhileTheNotificationQueueIsFull(t *testing.T) {
 		t.Fatal("the queue did not fill up")
 	}
 	ctx := within(t, patience)
-	if err := p.Release(ctx, lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(ctx, lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("release: %v", err)
 	}
 	if err := p.Renew(ctx, mustAcquire(t, p, bid("b"))); err != nil {

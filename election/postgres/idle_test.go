@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/fence"
@@ -37,7 +38,7 @@ func (*worker) EpochEnds(fencing.Epoch)  {}
 
 // elections returns a proxy's elections as the program has them, without the proxy. The leases have the
 // default settings with this TTL. wrap may replace the lease service.
-func elections(t testing.TB, server *pgtest.Server, ttl time.Duration, wrap func(*postgres.Provider) election.Provider) *election.Elections {
+func elections(t testing.TB, server *pgtest.Server, ttl time.Duration, wrap func(*postgres.Provider) elector.Provider) *election.Elections {
 	t.Helper()
 	set := election.DefaultSettings()
 	set.TTL = ttl
@@ -51,9 +52,9 @@ func elections(t testing.TB, server *pgtest.Server, ttl time.Duration, wrap func
 	return e
 }
 
-func itself(p *postgres.Provider) election.Provider { return p }
+func itself(p *postgres.Provider) elector.Provider { return p }
 
-func backend(ctx context.Context, server *pgtest.Server, db string, wrap func(*postgres.Provider) election.Provider) (election.Backend, error) {
+func backend(ctx context.Context, server *pgtest.Server, db string, wrap func(*postgres.Provider) elector.Provider) (election.Backend, error) {
 	fences, err := fence.Open(ctx, fence.Config{Config: store.Config{Address: server.Addr(), Database: db, User: pgtest.Control, PresenceID: rand.Text()[:16]}})
 	if err != nil {
 		return election.Backend{}, err
@@ -218,21 +219,21 @@ type mortal struct {
 
 var errDead = errors.New("this proxy is dead")
 
-func (m mortal) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
+func (m mortal) Acquire(ctx context.Context, bid elector.AcquireRequest) (*elector.Lease, error) {
 	if m.dead.Load() {
 		return nil, errDead
 	}
 	return m.Provider.Acquire(ctx, bid)
 }
 
-func (m mortal) Renew(ctx context.Context, l *election.Lease) error {
+func (m mortal) Renew(ctx context.Context, l *elector.Lease) error {
 	if m.dead.Load() {
 		return errDead
 	}
 	return m.Provider.Renew(ctx, l)
 }
 
-func (m mortal) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
+func (m mortal) Release(ctx context.Context, l *elector.Lease, why elector.Reason, silent time.Duration) error {
 	if m.dead.Load() {
 		return errDead
 	}
@@ -248,7 +249,7 @@ func BenchmarkDeadProxy(b *testing.B) {
 			db := server.Database(b)
 			for b.Loop() {
 				var dead atomic.Bool
-				one := elections(b, server, election.DefaultTTL, func(p *postgres.Provider) election.Provider { return mortal{p, &dead} })
+				one := elections(b, server, election.DefaultTTL, func(p *postgres.Provider) elector.Provider { return mortal{p, &dead} })
 				two := elections(b, server, election.DefaultTTL, itself)
 				awaitLeads(b, lead(b, one, db, "leader", n), time.Minute)
 				waiting := lead(b, two, db, "waiter", n)

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -89,7 +90,7 @@ type lastRenewal struct {
 	until           time.Duration // until when it is confirmed
 }
 
-var _ election.Provider = (*Provider)(nil)
+var _ elector.Provider = (*Provider)(nil)
 
 // New returns a provider that listens for changes while there are watches, until Close.
 func New(cfg Config) (*Provider, error) {
@@ -119,42 +120,42 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
-// Close implements election.Provider.
+// Close implements elector.Provider.
 func (p *Provider) Close() error {
 	p.cancel()
 	p.wg.Wait()
 	return nil
 }
 
-// Source implements election.Provider.
+// Source implements elector.Provider.
 func (p *Provider) Source() string { return Source }
 
-// Acquire implements election.Provider.
-func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
+// Acquire implements elector.Provider.
+func (p *Provider) Acquire(ctx context.Context, bid elector.AcquireRequest) (*elector.Lease, error) {
 	var award *int64
 	var instanceID *string
 	staleAward, staleRenewals, err := p.mayTake(ctx, bid)
 	if err != nil {
-		return nil, fmt.Errorf("read the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, denied(err))
+		return nil, fmt.Errorf("read the lease of resource %q: %w: %w", bid.Resource, elector.ErrNotSent, denied(err))
 	}
 	err = p.pool.QueryRow(ctx, "SELECT award, marker FROM fencepost.lease_take($1, $2, $3, $4, $5, $6)",
 		bid.Resource, bid.Worker, bid.Incarnation, bid.TTL, staleAward, staleRenewals).Scan(&award, &instanceID)
 	switch {
 	case unsent(err):
-		return nil, fmt.Errorf("acquire the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, denied(err))
+		return nil, fmt.Errorf("acquire the lease of resource %q: %w: %w", bid.Resource, elector.ErrNotSent, denied(err))
 	case err != nil:
 		return nil, fmt.Errorf("acquire the lease of resource %q: %w", bid.Resource, standby(err))
 	case award == nil || instanceID == nil:
-		return nil, election.ErrHeld
+		return nil, elector.ErrHeld
 	}
 	p.notifier.add(bid.Resource)
-	return &election.Lease{AcquireRequest: bid, InstanceID: *instanceID, Index: *award}, nil
+	return &elector.Lease{AcquireRequest: bid, InstanceID: *instanceID, Index: *award}, nil
 }
 
 // mayTake returns the award and the renewal counter of a held lease that the request may take: one
 // that has not been renewed for a TTL, or that of bid.From. A renewal in the meantime, or another
 // award, changes them, and then the request takes nothing. They are nil if there is none.
-func (p *Provider) mayTake(ctx context.Context, bid election.AcquireRequest) (award, renewals *int64, err error) {
+func (p *Provider) mayTake(ctx context.Context, bid elector.AcquireRequest) (award, renewals *int64, err error) {
 	if bid.From == "" {
 		award, renewals = p.stale(bid.Resource)
 		return award, renewals, nil
@@ -183,7 +184,7 @@ func standby(err error) error {
 	return err
 }
 
-// denied returns err as an *election.DeniedError if the server has refused the login of the
+// denied returns err as an *elector.DeniedError if the server has refused the login of the
 // control role.
 func denied(err error) error {
 	var connecting *pgconn.ConnectError
@@ -191,14 +192,14 @@ func denied(err error) error {
 	if !errors.As(err, &connecting) || !errors.As(err, &pg) || !strings.HasPrefix(pg.Code, "28") {
 		return err
 	}
-	return &election.DeniedError{
+	return &elector.DeniedError{
 		Kind: faults.ControlLogin, Answer: pg.Code + " " + pg.Message, Err: err,
 		Remedy: "Make sure that the control role can log in: control.password (FENCEPOST_CONTROL_PASSWORD) and pg_hba.conf.",
 	}
 }
 
-// Release implements election.Provider.
-func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
+// Release implements elector.Provider.
+func (p *Provider) Release(ctx context.Context, l *elector.Lease, why elector.Reason, silent time.Duration) error {
 	var changed bool
 	err := p.pool.QueryRow(ctx, "SELECT fencepost.lease_end($1, $2, $3, $4, $5)", l.Resource, l.Index, l.Incarnation, why.String(), silent).Scan(&changed)
 	if err != nil {
@@ -212,8 +213,8 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 
 // Position returns which instance of the elector awards leases in the database of conn. Its awards
 // are numbered next to the fence, above those that are recorded there.
-func Position(ctx context.Context, conn querier) (election.Position, error) {
-	p := election.Position{Source: Source, Index: math.MaxInt64}
+func Position(ctx context.Context, conn querier) (elector.Position, error) {
+	p := elector.Position{Source: Source, Index: math.MaxInt64}
 	err := conn.QueryRow(ctx, "SELECT coalesce(max(m.marker), '') FROM fencepost.lease_marker m").Scan(&p.InstanceID)
 	if err != nil {
 		return p, fmt.Errorf("read the generation of the postgres elector: %w", err)

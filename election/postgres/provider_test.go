@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -38,7 +38,7 @@ func TestRestores(t *testing.T) {
 func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service {
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl, Addr: server.Addr(),
-		Provider: func(t *testing.T, _ string, link *electiontest.Link) election.Provider {
+		Provider: func(t *testing.T, _ string, link *electiontest.Link) elector.Provider {
 			return provider(t, server, db, link, nil)
 		},
 		// The worker's name as a statement parameter, followed by the length of the

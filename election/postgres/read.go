@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/unpinged"
 )
 
@@ -35,7 +35,7 @@ type watch chan reading
 
 // reading is what a read of a lease has shown.
 type reading struct {
-	obs election.LeaseObservation
+	obs elector.Observation
 	err error
 	due time.Duration // when to read the lease again if no notification arrives
 }
@@ -204,20 +204,20 @@ func (p *Provider) rows(ctx context.Context, resources []string) ([]row, error) 
 
 // observedLocked returns what a row shows that was read between these times. p.mu is held.
 func (p *Provider) observedLocked(r row, asked, answered time.Duration) reading {
-	next := reading{obs: election.LeaseObservation{State: election.Freed, Index: r.award, InstanceID: r.instanceID}, due: p.nextRead(answered)}
+	next := reading{obs: elector.Observation{State: elector.Freed, Index: r.award, InstanceID: r.instanceID}, due: p.nextRead(answered)}
 	if r.incarnation != nil {
 		next.obs.Incarnation = *r.incarnation
 	}
 	switch r.vacancy {
 	case "silence":
-		next.obs.State, next.obs.Unconfirmed = election.Unresponsive, r.silent
+		next.obs.State, next.obs.Unconfirmed = elector.Unresponsive, r.silent
 	case "held":
 		left := min(r.left, p.unrenewedForLocked(r.resource, r.lastRenewal, asked, answered))
 		if left <= 0 {
 			next.obs.Unconfirmed = r.ttl
 			return next
 		}
-		next.obs.State = election.Held
+		next.obs.State = elector.Held
 		p.confirmLocked(r.resource, asked+left)
 		expired := answered + left + afterExpiry
 		next.due = min(next.due, (expired/together+1)*together)

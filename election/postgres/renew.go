@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/unpinged"
 )
 
@@ -25,8 +25,8 @@ const (
 // statement.
 func (p *Provider) RenewsTogether() bool { return true }
 
-// Renew implements election.Provider.
-func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
+// Renew implements elector.Provider.
+func (p *Provider) Renew(ctx context.Context, l *elector.Lease) error {
 	done, err := p.renewer.renew(ctx, l)
 	if err == nil && !done {
 		done, err = p.renewAlone(ctx, l)
@@ -35,14 +35,14 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 	case err != nil:
 		return fmt.Errorf("renew the lease of resource %q: %w", l.Resource, standby(denied(err)))
 	case !done:
-		return election.ErrLost
+		return elector.ErrLost
 	}
 	return nil
 }
 
 // renewAlone renews one lease. It waits for whoever has locked its row. It reports false if the term is
 // over.
-func (p *Provider) renewAlone(ctx context.Context, l *election.Lease) (held bool, err error) {
+func (p *Provider) renewAlone(ctx context.Context, l *elector.Lease) (held bool, err error) {
 	err = p.pool.QueryRow(ctx, "SELECT fencepost.lease_renew($1, $2, $3, $4)", l.Resource, l.Index, l.Incarnation, l.TTL).Scan(&held)
 	return held, err
 }
@@ -61,7 +61,7 @@ type renewer struct {
 // renewal is one lease that someone wants renewed, until ctx ends.
 type renewal struct {
 	ctx    context.Context
-	lease  *election.Lease
+	lease  *elector.Lease
 	answer chan outcome // cap 1
 }
 
@@ -77,7 +77,7 @@ func newRenewer(pool *pgxpool.Pool) *renewer {
 
 // renew reports whether a lease was renewed. If it was not, and there is no error, either its term is over
 // or its row is locked.
-func (r *renewer) renew(ctx context.Context, l *election.Lease) (done bool, err error) {
+func (r *renewer) renew(ctx context.Context, l *elector.Lease) (done bool, err error) {
 	one := &renewal{ctx: ctx, lease: l, answer: make(chan outcome, 1)}
 	select {
 	case r.asks <- one:

@@ -9,19 +9,20 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // bidFor is a bid for one of several resources, with a lease that lasts.
-func bidFor(i int) election.AcquireRequest {
+func bidFor(i int) elector.AcquireRequest {
 	b := bid("a")
 	b.Resource, b.TTL = fmt.Sprint("r-", i), time.Minute
 	return b
 }
 
 // acquireMany acquires the leases of n resources, from r-0 on.
-func acquireMany(t *testing.T, p election.Provider, n int) (leases []*election.Lease) {
+func acquireMany(t *testing.T, p elector.Provider, n int) (leases []*elector.Lease) {
 	t.Helper()
 	for i := range n {
 		leases = append(leases, mustAcquire(t, p, bidFor(i)))
@@ -30,7 +31,7 @@ func acquireMany(t *testing.T, p election.Provider, n int) (leases []*election.L
 }
 
 // renewAll renews leases at the same time, and returns the errors.
-func renewAll(ctx context.Context, p election.Provider, leases ...*election.Lease) []error {
+func renewAll(ctx context.Context, p elector.Provider, leases ...*elector.Lease) []error {
 	errs := make([]error, len(leases))
 	var wg sync.WaitGroup
 	for i, l := range leases {
@@ -48,7 +49,7 @@ func TestManyIdleLeasesCostFewStatements(t *testing.T) {
 	server := pgtest.Shared(t)
 	db := server.Database(t)
 	p, count := counted(t, server, db)
-	e := elections(t, server, ttl, func(own *postgres.Provider) election.Provider {
+	e := elections(t, server, ttl, func(own *postgres.Provider) elector.Provider {
 		if err := own.Close(); err != nil {
 			t.Error(err)
 		}
@@ -128,7 +129,7 @@ func TestEachRenewalHasItsOwnResult(t *testing.T) {
 	gaveUp := make(chan error, 1)
 	go func() { gaveUp <- p.Renew(gone, leases[0]) }()
 	for i, err := range renewAll(within(t, patience), p, leases[1:]...) {
-		if lost := i+1 == 7; lost != errors.Is(err, election.ErrLost) || !lost && err != nil {
+		if lost := i+1 == 7; lost != errors.Is(err, elector.ErrLost) || !lost && err != nil {
 			t.Errorf("lease %d was renewed with %v", i+1, err)
 		}
 	}
@@ -149,7 +150,7 @@ func TestAnErrorReachesEachRenewal(t *testing.T) {
 	leases := acquireMany(t, p, 5)
 	server.Exec(t, pgtest.Control, db, "ALTER TABLE fencepost.lease RENAME TO elsewhere")
 	for i, err := range renewAll(within(t, patience), p, leases...) {
-		if err == nil || errors.Is(err, election.ErrLost) {
+		if err == nil || errors.Is(err, elector.ErrLost) {
 			t.Errorf("lease %d was renewed with %v", i, err)
 		}
 	}

@@ -7,15 +7,15 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
-// Watch implements election.Provider.
-func (p *Provider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (election.LeaseObservation, error) {
+// Watch implements elector.Provider.
+func (p *Provider) Watch(ctx context.Context, resource string, seen elector.Observation) (elector.Observation, error) {
 	p.begin()
 	defer p.end()
 	if err := p.awaitUp(ctx); err != nil {
-		return election.LeaseObservation{}, err
+		return elector.Observation{}, err
 	}
 	w := p.subscribe(resource)
 	defer p.unsubscribe(resource, w)
@@ -26,15 +26,15 @@ func (p *Provider) Watch(ctx context.Context, resource string, seen election.Lea
 				return next.obs, next.err
 			}
 		case <-ctx.Done():
-			return election.LeaseObservation{}, ctx.Err()
+			return elector.Observation{}, ctx.Err()
 		case <-p.renewer.over:
-			return election.LeaseObservation{}, errClosed
+			return elector.Observation{}, errClosed
 		}
 	}
 }
 
 // Look reads a lease once. Unlike Watch it does not make the provider listen for changes.
-func (p *Provider) Look(ctx context.Context, resource string) (election.LeaseObservation, error) {
+func (p *Provider) Look(ctx context.Context, resource string) (elector.Observation, error) {
 	all, err := p.read(ctx, []string{resource})
 	return all[resource].obs, err
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/raft/disk"
 	"github.com/fencepost/fencepost/internal/ports"
 )
@@ -152,13 +152,13 @@ func TestARemovedNodeKeepsNoOneFromTheOthers(t *testing.T) {
 		if err == nil {
 			t.Fatalf("another worker gets %+v", lease)
 		}
-		return errors.Is(err, election.ErrHeld) // it may not know the leases in time
+		return errors.Is(err, elector.ErrHeld) // it may not know the leases in time
 	})
 	if err := p.Database("db").Renew(within(t, patience), lease); err != nil {
 		t.Errorf("the holder renews with %v", err)
 	}
 	eventually(t, "the removed node is no member, and that is said", patience, func() bool { return strings.Contains(c.trouble("one"), "runs and is no member") })
-	if err := p.Database("db").Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Database("db").Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -42,7 +42,7 @@ func New(cfg Config) (*Client, error) {
 }
 
 // Healthy returns why this proxy's own node does not serve the cluster, or why the cluster cannot be
-// used at the moment; nil if all is well. The former is an *election.LimitedError.
+// used at the moment; nil if all is well. The former is an *elector.LimitedError.
 func (c *Client) Healthy() error {
 	if c.node != nil {
 		if err := c.node.healthy(); err != nil {

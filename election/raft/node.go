@@ -14,7 +14,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/raft/disk"
 	"github.com/fencepost/fencepost/election/raft/state"
 )
@@ -165,7 +165,7 @@ func (n *node) stopped() error {
 // nothing, and the cluster is one node closer to losing its majority.
 func (n *node) healthy() error {
 	if err := n.disk.Problem(); err != nil {
-		return &election.LimitedError{Err: fmt.Errorf("the node %s of Raft cannot write its directory: %w", n.cfg.Name, err), Remedy: DirectoryRemedy}
+		return &elector.LimitedError{Err: fmt.Errorf("the node %s of Raft cannot write its directory: %w", n.cfg.Name, err), Remedy: DirectoryRemedy}
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/raft/disk"
 	"github.com/fencepost/fencepost/election/raft/state"
 	"github.com/fencepost/fencepost/election/standstill"
@@ -169,10 +169,10 @@ func TestWithoutAQuorumNothingIsAwarded(t *testing.T) {
 	}
 	q := c.client(t, "q", "test")
 	err := p.Database("db").Renew(within(t, 2*time.Second), lease)
-	if err == nil || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), "raft") {
+	if err == nil || errors.Is(err, elector.ErrLost) || !strings.Contains(err.Error(), "raft") {
 		t.Errorf("the holder renews with %v", err)
 	}
-	if l, err := q.Database("db").Acquire(within(t, 3*time.Second), bid("b", long)); err == nil || errors.Is(err, election.ErrHeld) {
+	if l, err := q.Database("db").Acquire(within(t, 3*time.Second), bid("b", long)); err == nil || errors.Is(err, elector.ErrHeld) {
 		t.Errorf("another worker gets %+v, %v", l, err)
 	}
 	eventually(t, "both to know why", patience, func() bool {
@@ -291,7 +291,7 @@ func TestANodeThatCannotWriteSaysSo(t *testing.T) {
 		err = n.healthy()
 		return err != nil && said.Problem != ""
 	})
-	var limited *election.LimitedError
+	var limited *elector.LimitedError
 	if !errors.As(err, &limited) || limited.Remedy != DirectoryRemedy || !strings.Contains(err.Error(), "the node two of Raft cannot write its directory") {
 		t.Errorf("healthy: %v", err)
 	}

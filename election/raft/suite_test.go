@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/raft/state"
 	"github.com/fencepost/fencepost/election/standstill"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -41,7 +41,7 @@ func conformed(t *testing.T, c *members, db string) *electiontest.Service {
 	cut.base.patience = 0 // of those whose links fail
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl + 2*time.Second, Addr: c.base.Peers["one"], Multiplexed: true,
-		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return cut.client(t, proxy, db, link.Addr()).Database(db)
 		},
 		Bump: func(*testing.T) { apply(state.Command{Op: state.Mark, Marker: rand.Text(), Replace: true}) },

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -42,7 +42,7 @@ func (s *store) failed(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	var answer redis.Error
 	var network net.Error
 	switch {
@@ -50,7 +50,7 @@ func (s *store) failed(ctx context.Context, what string, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.As(err, &answer):
 		if remedy := s.remedy(answer.Error()); remedy != "" {
-			return &election.DeniedError{Kind: faults.LeaseDenied, Answer: answer.Error(), Err: fmt.Errorf("%s: %s answered %w", what, s.name, answer), Remedy: remedy}
+			return &elector.DeniedError{Kind: faults.LeaseDenied, Answer: answer.Error(), Err: fmt.Errorf("%s: %s answered %w", what, s.name, answer), Remedy: remedy}
 		}
 		return fmt.Errorf("%s: %s answered %w", what, s.name, answer)
 	case errors.Is(err, redis.ErrNil):
@@ -104,7 +104,7 @@ func (s *store) greet(ctx context.Context, conn redis.Conn) error {
 	default:
 		return nil
 	}
-	return &election.DeniedError{Kind: faults.LeaseDenied, Answer: answer, Err: fmt.Errorf("%s cannot be used: %s", s.name, answer), Remedy: remedy}
+	return &elector.DeniedError{Kind: faults.LeaseDenied, Answer: answer, Err: fmt.Errorf("%s cannot be used: %s", s.name, answer), Remedy: remedy}
 }
 
 // parse returns the fields of an answer to INFO.

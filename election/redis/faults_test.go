@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/redis"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
@@ -27,7 +27,7 @@ func TestRedisRestartsWhileALeaseIsHeld(t *testing.T) {
 		Service: "Redis at " + server.Addr(), Client: client(t, redis.Config{Address: server.Addr(), Proxy: "one"}), TTL: long,
 		Kill: server.Kill, Restart: func() { server.Restart(t) }, Pause: func() { server.Pause(t) }, Continue: func() { server.Continue(t) },
 	}.Run(t)
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	if next := acquire(t, p, bid("b", long)); next.InstanceID == lease.InstanceID || next.Index <= lease.Index {
@@ -54,7 +54,7 @@ func TestRedisForgets(t *testing.T) {
 			if next.InstanceID == lease.InstanceID {
 				t.Errorf("award (%s, %d) came after (%s, %d)", next.InstanceID, next.Index, lease.InstanceID, lease.Index)
 			}
-			if err := renew(t, p, lease); !errors.Is(err, election.ErrLost) {
+			if err := renew(t, p, lease); !errors.Is(err, elector.ErrLost) {
 				t.Errorf("the old holder renews with %v", err)
 			}
 			if err := renew(t, q, next); err != nil {
@@ -78,18 +78,18 @@ func TestALaggingFailoverBeginsAnInstance(t *testing.T) {
 	isDenied(t, "a replica's award", err, "It must be the master")
 
 	replica.Promote(t)
-	if err := p.Release(within(t, patience), first, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), first, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	there := acquire(t, p, bid("c", long)) // the old master continues
 	eventually(t, "the new master has the first award", patience, func() bool {
 		_, err := q.Acquire(within(t, patience), bid("b", long))
-		return errors.Is(err, election.ErrHeld)
+		return errors.Is(err, elector.ErrHeld)
 	})
-	if err := renew(t, q, there); !errors.Is(err, election.ErrLost) {
+	if err := renew(t, q, there); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("an award that the new master has not seen renews with %v", err)
 	}
-	if err := q.Release(within(t, patience), first, election.ReasonLeft, 0); err != nil {
+	if err := q.Release(within(t, patience), first, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	here := acquire(t, q, bid("d", long))
@@ -151,7 +151,7 @@ func TestTheClockOfRedisSteps(t *testing.T) {
 	lease := acquire(t, p, bid("a", 10*time.Second))
 	server.SetClock(t, 30*time.Second)
 	next := acquire(t, q, bid("b", 10*time.Second))
-	if err := renew(t, p, lease); !errors.Is(err, election.ErrLost) {
+	if err := renew(t, p, lease); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("after a step forward the holder renews with %v", err)
 	}
 	server.SetClock(t, -time.Hour)
@@ -187,7 +187,7 @@ func TestARedisThatEvictsAwardsNothing(t *testing.T) {
 			t.Errorf("the holder renews with %v", err)
 		}
 	}
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the holder releases with %v", err)
 	}
 	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "noeviction")
@@ -206,7 +206,7 @@ func TestARedisThatIsFull(t *testing.T) {
 	if err := p.Renew(within(t, patience), lease); err != nil {
 		t.Errorf("the holder renews with %v", err)
 	}
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the holder releases with %v", err)
 	}
 	_, err := q.Acquire(within(t, patience), bid("b", long))
@@ -226,7 +226,7 @@ func TestScriptsAreLost(t *testing.T) {
 		t.Errorf("the holder renews with %v", err)
 	}
 	server.Do(t, "SCRIPT", "FLUSH", "SYNC")
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the holder releases with %v", err)
 	}
 	server.Do(t, "SCRIPT", "FLUSH", "SYNC")

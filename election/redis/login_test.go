@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/redis"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/redistest"
@@ -18,8 +18,8 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, redistest.WithPassword("secret"))
 	server.Do(t, "ACL", "SETUSER", "none", "on", ">secret")
-	allow := func(right string) func(*election.Lease) {
-		return func(*election.Lease) { server.Do(t, "ACL", "SETUSER", "default", right) }
+	allow := func(right string) func(*elector.Lease) {
+		return func(*elector.Lease) { server.Do(t, "ACL", "SETUSER", "default", right) }
 	}
 	const login = "Set election.redis.user and its password"
 	electiontest.Rights{

@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/redis"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -44,7 +44,7 @@ func service(t *testing.T, server *redistest.Server, db string) *electiontest.Se
 	as := operator{t, server, db}
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl + 2*time.Second, Addr: server.Addr(),
-		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, redis.Config{Address: link.Addr(), Prefix: db, Proxy: proxy}).Database(db)
 		},
 		// A release writes another state.

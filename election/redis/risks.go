@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 // infoScript answers what Redis says about how it keeps its data.
@@ -13,7 +13,7 @@ return {about, redis.call('info', 'persistence')}
 `
 
 // Risks returns what can cost leaders their leases although Redis works.
-func (c *Client) Risks(ctx context.Context) ([]election.Risk, error) {
+func (c *Client) Risks(ctx context.Context) ([]elector.Risk, error) {
 	answer, err := c.store.run(ctx, "read INFO", infoScript)
 	if err != nil {
 		return nil, err
@@ -22,18 +22,18 @@ func (c *Client) Risks(ctx context.Context) ([]election.Risk, error) {
 }
 
 // risks evaluates the sections replication and persistence of INFO.
-func risks(replication, persistence map[string]string) (found []election.Risk) {
+func risks(replication, persistence map[string]string) (found []elector.Risk) {
 	if persistence["aof_enabled"] == "0" {
-		found = append(found, election.Risk{
-			Kind:   election.RiskNotSaved,
+		found = append(found, elector.Risk{
+			Kind:   elector.RiskNotSaved,
 			Seen:   "Redis has no append-only file (appendonly no)",
 			Remedy: "Set appendonly yes.",
 		})
 	}
 	// The number of good replicas is shown only if min-replicas-to-write is set.
 	if n := replication["connected_slaves"]; n != "" && n != "0" && replication["min_slaves_good_slaves"] == "" {
-		found = append(found, election.Risk{
-			Kind:   election.RiskNotReplicated,
+		found = append(found, elector.Risk{
+			Kind:   elector.RiskNotReplicated,
 			Seen:   fmt.Sprintf("Redis has replicas (%s), and min-replicas-to-write is 0", n),
 			Remedy: "Set min-replicas-to-write 1 and min-replicas-max-lag, so that a master that is cut off from its replicas awards no leases for long.",
 		})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 )
 
@@ -187,7 +187,7 @@ func (s *store) Swap(ctx context.Context, key string, old kv.Entry, record []byt
 	case "written":
 		return strconv.ParseInt(answer[1], 10, 64)
 	case "lost":
-		return 0, fmt.Errorf("%w: its key in Redis has expired or was deleted", election.ErrLost)
+		return 0, fmt.Errorf("%w: its key in Redis has expired or was deleted", elector.ErrLost)
 	}
 	return 0, kv.ErrConflict
 }
@@ -220,7 +220,7 @@ func (s *store) beatIn(ctx context.Context, key, life string, attempts int) erro
 	}
 	answer, err := s.run(ctx, "renew the lease "+key, beatScript, key, life)
 	if err == nil && answer[0] == "lost" {
-		err = fmt.Errorf("%w: %s", election.ErrLost, answer[1])
+		err = fmt.Errorf("%w: %s", elector.ErrLost, answer[1])
 	}
 	return err
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/redistest"
 )
@@ -109,7 +109,7 @@ func TestALifeThatHoldsNothing(t *testing.T) {
 			if err != nil || old.Life != "" || string(old.Record) != "award" {
 				t.Errorf("the lease is read as %+v, %v", old, err)
 			}
-			if err := s.Beat(ctx, key, life); !errors.Is(err, election.ErrLost) {
+			if err := s.Beat(ctx, key, life); !errors.Is(err, elector.ErrLost) {
 				t.Errorf("its beat ends with %v", err)
 			}
 			if version, err := s.Swap(ctx, key, empty, []byte("award"), life); !errors.Is(err, kv.ErrConflict) {
@@ -173,7 +173,7 @@ func TestNothingHoldsUpARenewal(t *testing.T) {
 	for range others { // as many requests are under way
 		s.slots <- struct{}{}
 	}
-	if err := s.Beat(ctx, "db/none", "none"); !errors.Is(err, election.ErrLost) {
+	if err := s.Beat(ctx, "db/none", "none"); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("the renewal of a lease that is not there ended with %v", err)
 	}
 	short, end := context.WithTimeout(ctx, 50*time.Millisecond)
@@ -224,16 +224,16 @@ func TestRights(t *testing.T) {
 	}
 	for _, right := range strings.Fields(rights) {
 		s := user("without"+right, strings.Replace(rights+" ", right+" ", "", 1))
-		var denied *election.DeniedError
-		if err := s.Check(ctx); !errors.As(err, &denied) || errors.Is(err, election.ErrLost) || !strings.Contains(denied.Remedy, right) {
+		var denied *elector.DeniedError
+		if err := s.Check(ctx); !errors.As(err, &denied) || errors.Is(err, elector.ErrLost) || !strings.Contains(denied.Remedy, right) {
 			t.Errorf("without %s the check ends with %v", right, err)
 		}
-		if err := s.Beat(ctx, "db/full", "x"); needed(right) && errors.Is(err, election.ErrLost) {
+		if err := s.Beat(ctx, "db/full", "x"); needed(right) && errors.Is(err, elector.ErrLost) {
 			t.Errorf("without %s a renewal ends with %v", right, err)
 		}
 	}
 	elsewhere := opened(t, Config{Address: server.Addr(), User: "full", Password: "secret", Prefix: "other"})
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	if err := elsewhere.Check(ctx); !errors.As(err, &denied) || !strings.Contains(denied.Remedy, "~other/*") {
 		t.Errorf("under another prefix the check ends with %v", err)
 	}
@@ -253,14 +253,14 @@ func TestRisks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		replication, persistence map[string]string
-		want                     []election.RiskKind
+		want                     []elector.RiskKind
 	}{
 		"an append-only file":    {nil, map[string]string{"aof_enabled": "1"}, nil},
-		"none":                   {map[string]string{"connected_slaves": "0"}, map[string]string{"aof_enabled": "0"}, []election.RiskKind{election.RiskNotSaved}},
-		"replicas":               {map[string]string{"connected_slaves": "2"}, nil, []election.RiskKind{election.RiskNotReplicated}},
+		"none":                   {map[string]string{"connected_slaves": "0"}, map[string]string{"aof_enabled": "0"}, []elector.RiskKind{elector.RiskNotSaved}},
+		"replicas":               {map[string]string{"connected_slaves": "2"}, nil, []elector.RiskKind{elector.RiskNotReplicated}},
 		"replicas that it needs": {map[string]string{"connected_slaves": "2", "min_slaves_good_slaves": "2"}, nil, nil},
 	} {
-		var got []election.RiskKind
+		var got []elector.RiskKind
 		for _, r := range risks(c.replication, c.persistence) {
 			got = append(got, r.Kind)
 			if r.Seen == "" || r.Remedy == "" {

@@ -137,7 +137,7 @@ func (s *Store) Beat(ctx context.Context, _, id string) error {
 	return fmt.Errorf("renew %s: %w", l.key, kv.ErrConflict)
 }
 
-// find makes sure that the record of a life is known. It returns election.ErrLost unless the life holds it.
+// find makes sure that the record of a life is known. It returns elector.ErrLost unless the life holds it.
 func (s *Store) find(ctx context.Context, l *life) error {
 	if l.held != nil {
 		return nil

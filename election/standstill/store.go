@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 )
 
@@ -208,8 +209,8 @@ func (s *Store) Check(ctx context.Context) error {
 // Close implements kv.Store.
 func (s *Store) Close() error { return s.service.Close() }
 
-func over(id string) error { return fmt.Errorf("%w: the life %s is over", election.ErrLost, id) }
+func over(id string) error { return fmt.Errorf("%w: the life %s is over", elector.ErrLost, id) }
 
-func lost(why string) error { return fmt.Errorf("%w: %s", election.ErrLost, why) }
+func lost(why string) error { return fmt.Errorf("%w: %s", elector.ErrLost, why) }
 
 func isConflict(err error) bool { return errors.Is(err, kv.ErrConflict) }

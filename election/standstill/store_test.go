@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 )
 
@@ -112,7 +112,7 @@ func TestAnAwardWhoseAnswerWasLost(t *testing.T) {
 				}
 			}
 			err := s.Beat(t.Context(), key, life)
-			if bumped != errors.Is(err, election.ErrLost) || !bumped && err != nil {
+			if bumped != errors.Is(err, elector.ErrLost) || !bumped && err != nil {
 				t.Errorf("bumped %v: the beat ended with %v", bumped, err)
 			}
 			after := read(t, s)
@@ -147,7 +147,7 @@ func TestOthersWriteTheRecord(t *testing.T) {
 					t.Errorf("its award is %d, and only %d writes were made", e.Version, m.version)
 				}
 				err := s.Beat(t.Context(), key, life)
-				if c.lost != errors.Is(err, election.ErrLost) || !c.lost && err != nil {
+				if c.lost != errors.Is(err, elector.ErrLost) || !c.lost && err != nil {
 					t.Fatalf("the beat ended with %v", err)
 				}
 				e := read(t, s)

@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -28,16 +28,16 @@ const recheck = time.Second
 // Provider awards to every candidacy the token that it brings.
 type Provider struct{ pool *pgxpool.Pool }
 
-var _ election.TokenProvider = (*Provider)(nil)
+var _ elector.TokenProvider = (*Provider)(nil)
 
 // New returns a provider for one database. pool connects to it as the control role, and
 // remains the caller's.
 func New(pool *pgxpool.Pool) *Provider { return &Provider{pool} }
 
-// Source implements election.Provider.
+// Source implements elector.Provider.
 func (p *Provider) Source() string { return fencing.SourceToken }
 
-// Close implements election.Provider.
+// Close implements elector.Provider.
 func (p *Provider) Close() error { return nil }
 
 // generation is one of tokens. The marker is its name in the fence, the number its place among
@@ -62,49 +62,49 @@ func (p *Provider) current(ctx context.Context) (g generation, err error) {
 	return g, nil
 }
 
-// Generation implements election.TokenProvider.
+// Generation implements elector.TokenProvider.
 func (p *Provider) Generation(ctx context.Context) (int64, error) {
 	g, err := p.current(ctx)
 	return g.number, err
 }
 
-// Acquire implements election.Provider. It returns ErrLost if the generation in which the
+// Acquire implements elector.Provider. It returns ErrLost if the generation in which the
 // candidacy began is over.
-func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
+func (p *Provider) Acquire(ctx context.Context, bid elector.AcquireRequest) (*elector.Lease, error) {
 	g, err := p.current(ctx)
 	var connecting *pgconn.ConnectError
 	switch {
 	case errors.As(err, &connecting):
-		return nil, fmt.Errorf("%w: %w", election.ErrNotSent, err)
+		return nil, fmt.Errorf("%w: %w", elector.ErrNotSent, err)
 	case err != nil:
 		return nil, err
 	case bid.Incarnation != fencing.TokenIncarnation(g.number, bid.Token):
-		return nil, election.ErrLost
+		return nil, elector.ErrLost
 	}
-	return &election.Lease{AcquireRequest: bid, InstanceID: g.marker, Index: bid.Token}, nil
+	return &elector.Lease{AcquireRequest: bid, InstanceID: g.marker, Index: bid.Token}, nil
 }
 
-// Renew implements election.Provider: a token counts for as long as its generation.
-func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
+// Renew implements elector.Provider: a token counts for as long as its generation.
+func (p *Provider) Renew(ctx context.Context, l *elector.Lease) error {
 	g, err := p.current(ctx)
 	if err != nil {
 		return err
 	}
 	if l.Incarnation != fencing.TokenIncarnation(g.number, l.Token) {
-		return election.ErrLost
+		return elector.ErrLost
 	}
 	return nil
 }
 
-// Release implements election.Provider. There is nothing to release: who may lead next is
+// Release implements elector.Provider. There is nothing to release: who may lead next is
 // decided elsewhere.
-func (p *Provider) Release(ctx context.Context, _ *election.Lease, _ election.Reason, _ time.Duration) error {
+func (p *Provider) Release(ctx context.Context, _ *elector.Lease, _ elector.Reason, _ time.Duration) error {
 	return ctx.Err()
 }
 
-// Watch implements election.Provider. A resource counts as held by whoever brought the highest
+// Watch implements elector.Provider. A resource counts as held by whoever brought the highest
 // token of the generation, whether or not that worker is connected.
-func (p *Provider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (election.LeaseObservation, error) {
+func (p *Provider) Watch(ctx context.Context, resource string, seen elector.Observation) (elector.Observation, error) {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
 	for {
@@ -115,18 +115,18 @@ func (p *Provider) Watch(ctx context.Context, resource string, seen election.Lea
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return election.LeaseObservation{}, ctx.Err()
+			return elector.Observation{}, ctx.Err()
 		}
 	}
 }
 
 // Look reads once what Watch waits for.
-func (p *Provider) Look(ctx context.Context, resource string) (election.LeaseObservation, error) {
+func (p *Provider) Look(ctx context.Context, resource string) (elector.Observation, error) {
 	g, err := p.current(ctx)
 	if err != nil {
-		return election.LeaseObservation{}, err
+		return elector.Observation{}, err
 	}
-	obs := election.LeaseObservation{State: election.Freed, InstanceID: g.marker}
+	obs := elector.Observation{State: elector.Freed, InstanceID: g.marker}
 	var incarnation string
 	var index int64
 	err = p.pool.QueryRow(ctx, "SELECT coalesce(f.incarnation, ''), f.source_index FROM fencepost.fence f WHERE f.resource = $1 AND f.source = $2 AND f.source_generation = $3 AND f.incarnation IS NOT NULL",
@@ -135,9 +135,9 @@ func (p *Provider) Look(ctx context.Context, resource string) (election.LeaseObs
 	case errors.Is(err, pgx.ErrNoRows):
 		return obs, nil
 	case err != nil:
-		return election.LeaseObservation{}, fmt.Errorf("read the token of resource %q: %w", resource, err)
+		return elector.Observation{}, fmt.Errorf("read the token of resource %q: %w", resource, err)
 	}
-	obs.State, obs.Incarnation, obs.Index = election.Held, incarnation, index
+	obs.State, obs.Incarnation, obs.Index = elector.Held, incarnation, index
 	return obs, nil
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -40,7 +40,7 @@ func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service 
 	direct := pool(t, server.DSN(pgtest.Control, db))
 	return &electiontest.Service{
 		TTL: 3 * time.Second, Death: 3 * time.Second, Addr: server.Addr(),
-		Provider: func(t *testing.T, _ string, link *electiontest.Link) election.Provider {
+		Provider: func(t *testing.T, _ string, link *electiontest.Link) elector.Provider {
 			return token.New(pool(t, "postgres://"+pgtest.Control+"@"+link.Addr()+"/"+db+"?sslmode=disable"))
 		},
 		Bump: func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAGenerationEnds(t *testing.T) {
 	if again, err := token.New(direct).Generation(t.Context()); err != nil || again != number {
 		t.Errorf("another proxy sees generation %d, %v; want %d", again, err, number)
 	}
-	bid := election.AcquireRequest{Resource: "billing", Worker: "w", Token: 42, Incarnation: fencing.TokenIncarnation(number, 42)}
+	bid := elector.AcquireRequest{Resource: "billing", Worker: "w", Token: 42, Incarnation: fencing.TokenIncarnation(number, 42)}
 	lease, err := p.Acquire(t.Context(), bid)
 	if err != nil || lease.Index != 42 || lease.InstanceID == "" {
 		t.Fatalf("%+v, %v", lease, err)
@@ -110,10 +110,10 @@ func TestAGenerationEnds(t *testing.T) {
 	if err != nil || next <= number {
 		t.Fatalf("generation %d after %d, %v", next, number, err)
 	}
-	if err := p.Renew(t.Context(), lease); !errors.Is(err, election.ErrLost) {
+	if err := p.Renew(t.Context(), lease); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("in the next generation, it renews with %v", err)
 	}
-	if _, err := p.Acquire(t.Context(), bid); !errors.Is(err, election.ErrLost) {
+	if _, err := p.Acquire(t.Context(), bid); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("in the next generation, it acquires with %v", err)
 	}
 }

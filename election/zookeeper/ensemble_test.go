@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/zookeeper"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
@@ -39,7 +39,7 @@ func aLateRequestOverAnotherServer(t *testing.T, ensemble *zookeepertest.Ensembl
 	p := client(t, zookeeper.Config{Servers: []string{first.Addr(), second.Addr()}, Prefix: "late", Proxy: "one"}).Database("db")
 	q := client(t, zookeeper.Config{Servers: []string{ensemble.Addrs()[2]}, Prefix: "late", Proxy: "two"}).Database("db")
 	seed := acquire(t, p, bid("seed", long))
-	if err := p.Release(within(t, patience), seed, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), seed, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	late := bid("late", long)
@@ -56,7 +56,7 @@ func aLateRequestOverAnotherServer(t *testing.T, ensemble *zookeepertest.Ensembl
 	first.Refuse()
 	held.Sever()
 	eventually(t, "the lease is given back over the other server", patience, func() bool {
-		return p.Release(within(t, patience), &election.Lease{AcquireRequest: late}, election.ReasonLeft, 0) == nil
+		return p.Release(within(t, patience), &elector.Lease{AcquireRequest: late}, elector.ReasonLeft, 0) == nil
 	})
 	held.Submit()
 	next := acquire(t, q, bid("b", long))
@@ -78,10 +78,10 @@ func withoutAQuorumNothingIsConfirmed(t *testing.T, ensemble *zookeepertest.Ense
 	}
 	ensemble.Pause(t, 1)
 	ensemble.Pause(t, 2)
-	if err := p.Renew(within(t, time.Second), lease); err == nil || errors.Is(err, election.ErrLost) {
+	if err := p.Renew(within(t, time.Second), lease); err == nil || errors.Is(err, elector.ErrLost) {
 		t.Errorf("without a quorum the holder renews with %v", err)
 	}
-	if _, err := p.Acquire(within(t, time.Second), bid("b", long)); err == nil || errors.Is(err, election.ErrHeld) {
+	if _, err := p.Acquire(within(t, time.Second), bid("b", long)); err == nil || errors.Is(err, elector.ErrHeld) {
 		t.Errorf("without a quorum an acquire ends with %v", err)
 	}
 	// Servers that only go on sometimes do not find a leader for minutes.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -32,7 +32,7 @@ func (c *connection) failed(what string, err error) error {
 }
 
 func denied(what string, answer error, remedy string) error {
-	return &election.DeniedError{
+	return &elector.DeniedError{
 		Kind: faults.LeaseDenied, Answer: strings.TrimPrefix(answer.Error(), "zk: "), Err: fmt.Errorf("%s: %w", what, answer), Remedy: remedy,
 	}
 }

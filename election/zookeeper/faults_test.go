@@ -8,8 +8,8 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/zookeeper"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
@@ -37,20 +37,20 @@ func TestALeaseExpiresWhileCut(t *testing.T) {
 	lease := acquire(t, p, bid("a", ttl))
 	link.Cut()
 	next := acquire(t, q, bid("b", long))
-	if err := p.Renew(within(t, time.Second), lease); err == nil || errors.Is(err, election.ErrLost) {
+	if err := p.Renew(within(t, time.Second), lease); err == nil || errors.Is(err, elector.ErrLost) {
 		t.Errorf("while it is cut off, the old holder renews with %v", err)
 	}
 	link.Mend()
-	if err := renew(t, p, lease); !errors.Is(err, election.ErrLost) {
+	if err := renew(t, p, lease); !errors.Is(err, elector.ErrLost) {
 		t.Errorf("when it is back, the old holder renews with %v", err)
 	}
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("the old holder releases with %v", err)
 	}
 	if err := q.Renew(within(t, patience), next); err != nil {
 		t.Errorf("after that the new holder renews with %v", err)
 	}
-	if err := q.Release(within(t, patience), next, election.ReasonLeft, 0); err != nil {
+	if err := q.Release(within(t, patience), next, elector.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	again := acquire(t, p, bid("a", long))
@@ -64,8 +64,8 @@ const remedy = "(crwd) on /fencepost"
 func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	t.Parallel()
 	ensemble := zookeepertest.Start(t)
-	allow := func(acl []zk.ACL) func(*election.Lease) {
-		return func(*election.Lease) {
+	allow := func(acl []zk.ACL) func(*elector.Lease) {
+		return func(*elector.Lease) {
 			if _, err := ensemble.Client(t, "full", "secret").SetACL("/fencepost/db/billing", acl, -1); err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +102,7 @@ func TestAForeignZnodeCostsItsOwnResource(t *testing.T) {
 	acquire(t, q, other)
 	_, err := q.Acquire(within(t, patience), foreign)
 	electiontest.IsDenied(t, "the foreign one", err, remedy)
-	if obs, err := q.Watch(within(t, patience), "billing", election.LeaseObservation{}); err != nil || obs.Incarnation != "a-1" {
+	if obs, err := q.Watch(within(t, patience), "billing", elector.Observation{}); err != nil || obs.Incarnation != "a-1" {
 		t.Errorf("the watch shows %+v, %v", obs, err)
 	}
 	if _, err := as.SetACL("/fencepost/db/foreign", zk.WorldACL(zk.PermAll), -1); err != nil {
@@ -130,8 +130,8 @@ func TestNamesCannotMeetInOneZnode(t *testing.T) {
 		if err := p.Renew(within(t, patience), lease); err != nil {
 			t.Errorf("the lease of %q renews with %v", name, err)
 		}
-		var obs election.LeaseObservation
-		for ctx := within(t, patience); err == nil && obs.State != election.Held; {
+		var obs elector.Observation
+		for ctx := within(t, patience); err == nil && obs.State != elector.Held; {
 			obs, err = p.Watch(ctx, name[1], obs)
 		}
 		if err != nil || obs.Incarnation != b.Incarnation {
@@ -148,8 +148,8 @@ func TestManyLeasesShareTwoConnections(t *testing.T) {
 	p := client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: prefix, Proxy: "one"}).Database("db")
 	electiontest.Reached(t, p)
 	const leases = 200
-	var held [leases]*election.Lease
-	each := func(what string, do func(i int, b election.AcquireRequest) error) {
+	var held [leases]*elector.Lease
+	each := func(what string, do func(i int, b elector.AcquireRequest) error) {
 		t.Helper()
 		began, ended := time.Now(), make(chan error)
 		for i := range leases {
@@ -164,22 +164,22 @@ func TestManyLeasesShareTwoConnections(t *testing.T) {
 		}
 		t.Logf("%s of %d leases: %v", what, leases, time.Since(began))
 	}
-	each("acquire", func(i int, b election.AcquireRequest) (err error) {
+	each("acquire", func(i int, b elector.AcquireRequest) (err error) {
 		held[i], err = p.Acquire(within(t, patience), b)
 		return err
 	})
 	if t.Failed() {
 		return
 	}
-	each("renew", func(i int, _ election.AcquireRequest) error { return p.Renew(within(t, patience), held[i]) })
-	each("watch", func(_ int, b election.AcquireRequest) (err error) {
-		for obs := (election.LeaseObservation{}); err == nil && obs.Incarnation != b.Incarnation; {
+	each("renew", func(i int, _ elector.AcquireRequest) error { return p.Renew(within(t, patience), held[i]) })
+	each("watch", func(_ int, b elector.AcquireRequest) (err error) {
+		for obs := (elector.Observation{}); err == nil && obs.Incarnation != b.Incarnation; {
 			obs, err = p.Watch(within(t, patience), b.Resource, obs)
 		}
 		return err
 	})
-	each("release", func(i int, _ election.AcquireRequest) error {
-		return p.Release(within(t, patience), held[i], election.ReasonLeft, 0)
+	each("release", func(i int, _ elector.AcquireRequest) error {
+		return p.Release(within(t, patience), held[i], elector.ReasonLeft, 0)
 	})
 	if made := link.Made(); made != 2 {
 		t.Errorf("%d connections were made", made)

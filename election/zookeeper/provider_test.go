@@ -10,8 +10,8 @@ import (
 	"github.com/go-zookeeper/zk"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/zookeeper"
 	"github.com/fencepost/fencepost/internal/fixture/process"
@@ -49,7 +49,7 @@ func service(t *testing.T, ensemble *zookeepertest.Ensemble, db string) *electio
 	record := func(resource string) string { return root + "/" + db + "/" + resource }
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl + 2*time.Second, Addr: ensemble.Addr(),
-		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: db, Proxy: proxy}).Database(db)
 		},
 		// A release writes another state. A server closes the earlier connection of a session that

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/audit/rejections"
 	"github.com/fencepost/fencepost/proxy"
@@ -244,7 +245,7 @@ func (m *Metrics) Observe(e election.Event) {
 	case election.EventFailed:
 		m.failures.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 	case election.EventReleased:
-		if e.Reason == election.ReasonUnresponsive {
+		if e.Reason == elector.ReasonUnresponsive {
 			m.silent(e)
 		}
 	case election.EventForgotten:

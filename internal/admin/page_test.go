@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy"
 )
@@ -278,8 +279,8 @@ func TestAProxyThatIsNotReadyHoldsUpNoEvent(t *testing.T) {
 func TestHistoryIsAskedForOncePerTurn(t *testing.T) {
 	t.Parallel()
 	a := testServer(&Readiness{})
-	a.Metrics.Observe(election.Event{Kind: election.EventReleased, Reason: election.ReasonUnresponsive, Database: "shop", Resource: "billing", Worker: "w", Epoch: 7})
-	a.Metrics.Observe(election.Event{Kind: election.EventReleased, Reason: election.ReasonLeft, Database: "shop", Resource: "billing", Worker: "left"})
+	a.Metrics.Observe(election.Event{Kind: election.EventReleased, Reason: elector.ReasonUnresponsive, Database: "shop", Resource: "billing", Worker: "w", Epoch: 7})
+	a.Metrics.Observe(election.Event{Kind: election.EventReleased, Reason: elector.ReasonLeft, Database: "shop", Resource: "billing", Worker: "left"})
 	var since, until time.Time
 	failure := error(nil)
 	a.History = func(_ context.Context, database, resource string, s, u time.Time) (any, error) {

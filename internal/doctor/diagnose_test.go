@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/upstream"
@@ -106,9 +106,9 @@ func TestDiagnose(t *testing.T) {
 		"no Postgres":                    {func(f *Facts) { f.Login = &faults.Fault{Kind: faults.Upstream} }, []string{"upstream"}},
 		"no lease service":               {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseService} }, []string{"lease-service"}},
 		"a token without rights":         {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseDenied} }, []string{"lease-denied"}},
-		"a service that saves nothing":   {func(f *Facts) { f.Risks = []election.Risk{{Kind: election.RiskNotSaved}} }, []string{"lease-not-saved"}},
-		"a service without a spare":      {func(f *Facts) { f.Risks = []election.Risk{{Kind: election.RiskNotRedundant}} }, []string{"lease-not-redundant"}},
-		"a service with replicas":        {func(f *Facts) { f.Risks = []election.Risk{{Kind: election.RiskNotReplicated}} }, []string{"lease-not-replicated"}},
+		"a service that saves nothing":   {func(f *Facts) { f.Risks = []elector.Risk{{Kind: elector.RiskNotSaved}} }, []string{"lease-not-saved"}},
+		"a service without a spare":      {func(f *Facts) { f.Risks = []elector.Risk{{Kind: elector.RiskNotRedundant}} }, []string{"lease-not-redundant"}},
+		"a service with replicas":        {func(f *Facts) { f.Risks = []elector.Risk{{Kind: elector.RiskNotReplicated}} }, []string{"lease-not-replicated"}},
 		"a TTL that Consul refuses":      {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseTTL} }, []string{"lease-ttl"}},
 		"no database with the schema":    {func(f *Facts) { f.Databases, f.NoFence = nil, []string{"shop"} }, []string{"schema"}},
 		"no schema":                      {func(f *Facts) { f.Databases[0].Schema = Schema{Latest: 8} }, []string{"schema"}},

@@ -3,7 +3,7 @@ package doctor
 import (
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/upstream"
@@ -19,7 +19,7 @@ type Facts struct {
 	// NoFence are the databases in which no schema was found, if there was none anywhere.
 	NoFence []string
 	Leases  *faults.Fault // what is wrong with the lease service; nil: nothing, or not tried
-	Risks   []election.Risk
+	Risks   []elector.Risk
 
 	// Notes say what could not be known. They are no findings.
 	Notes []string

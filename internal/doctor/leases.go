@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 )
 
 var (
@@ -16,14 +16,14 @@ var (
 		"When the lease service loses a server, it may stop, and leaders lose their leases.")
 )
 
-var riskKinds = map[election.RiskKind]*kind{
-	election.RiskNotSaved:      leaseNotSaved,
-	election.RiskNotReplicated: leaseNotReplicated,
-	election.RiskNotRedundant:  leaseNotRedundant,
+var riskKinds = map[elector.RiskKind]*kind{
+	elector.RiskNotSaved:      leaseNotSaved,
+	elector.RiskNotReplicated: leaseNotReplicated,
+	elector.RiskNotRedundant:  leaseNotRedundant,
 }
 
 // risks asks the lease service what can cost leaders their leases.
-func (f *Facts) risks(ctx context.Context, ask func(ctx context.Context) ([]election.Risk, error)) {
+func (f *Facts) risks(ctx context.Context, ask func(ctx context.Context) ([]elector.Risk, error)) {
 	if ask == nil || f.Leases != nil {
 		return
 	}
@@ -37,7 +37,7 @@ func (f *Facts) risks(ctx context.Context, ask func(ctx context.Context) ([]elec
 }
 
 // leaseRisks adds what can cost leaders their leases.
-func (f *findings) leaseRisks(risks []election.Risk) {
+func (f *findings) leaseRisks(risks []elector.Risk) {
 	for _, r := range risks {
 		f.add(riskKinds[r.Kind], r.Seen, r.Remedy)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -37,9 +37,9 @@ type Sources struct {
 	// Leases tries what an election needs of the lease service.
 	Leases func(ctx context.Context) error
 	// Risks says what can cost leaders their leases although the lease service works. It may be nil.
-	Risks func(ctx context.Context) ([]election.Risk, error)
+	Risks func(ctx context.Context) ([]elector.Risk, error)
 	// Position says how far the lease service has counted its awards, for the database of conn.
-	Position func(ctx context.Context, conn *pgx.Conn) (election.Position, error)
+	Position func(ctx context.Context, conn *pgx.Conn) (elector.Position, error)
 	// Databases are looked at as the control role. If there are none, those that have the
 	// schema are.
 	Databases []string
@@ -183,14 +183,14 @@ func (f *Facts) leases(ctx context.Context, try func(ctx context.Context) error)
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	err := try(ctx)
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	switch {
 	case err == nil:
 	case errors.As(err, &denied):
 		f.Leases = &faults.Fault{Kind: denied.Kind, Problem: err.Error(), Remedy: denied.Remedy}
 	default:
 		f.Leases = &faults.Fault{Kind: faults.LeaseService, Problem: err.Error(),
-			Remedy: election.RemedyOf(err, "Make sure that the lease service runs, that it has a leader, and that Fencepost can reach it (settings election.*).")}
+			Remedy: elector.RemedyOf(err, "Make sure that the lease service runs, that it has a leader, and that Fencepost can reach it (settings election.*).")}
 	}
 }
 

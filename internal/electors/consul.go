@@ -3,8 +3,8 @@ package electors
 import (
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/config"
 )
 
@@ -30,7 +30,7 @@ func openConsul(cfg config.Config, proxy string, log *zap.Logger) (Service, erro
 	}
 	return network{
 		client:   client,
-		database: func(name string) election.Provider { return client.Database(name) },
+		database: func(name string) elector.Provider { return client.Database(name) },
 		name:     "consul", title: "Consul", setting: "election.consul.address", prefix: c.Prefix,
 	}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 )
@@ -81,17 +81,17 @@ type Elector struct {
 // Service is the configured lease service of a running command.
 type Service interface {
 	// Database returns the provider of one database's leases. db is its fences.
-	Database(name string, db *fence.Database) (election.Provider, error)
+	Database(name string, db *fence.Database) (elector.Provider, error)
 	// Healthy returns why the service cannot be used at the moment, or nil if it can or
 	// if its problems show elsewhere.
 	Healthy() error
 	// Check tries what an election needs of the service, with these TTLs. It returns an
-	// *election.DeniedError if the service denies it, and nil if the service needs no such
+	// *elector.DeniedError if the service denies it, and nil if the service needs no such
 	// test.
 	Check(ctx context.Context, ttls []time.Duration) error
 	// Position does what Check does, and says how far the service has counted its awards. conn
 	// is connected to the database concerned.
-	Position(ctx context.Context, conn *pgx.Conn, ttls []time.Duration) (election.Position, error)
+	Position(ctx context.Context, conn *pgx.Conn, ttls []time.Duration) (elector.Position, error)
 	// BumpGeneration starts a new generation, and says what it did. db is the fences of
 	// the named database; it is nil, and the name empty, if no database was given, which
 	// an elector that is PerDatabase is never asked for.
@@ -102,14 +102,14 @@ type Service interface {
 
 // Adviser is a Service that knows what can cost leaders their leases although it works.
 type Adviser interface {
-	Risks(ctx context.Context) ([]election.Risk, error)
+	Risks(ctx context.Context) ([]elector.Risk, error)
 }
 
 // client is one proxy's connection to a service that keeps the leases of all databases.
 type client interface {
 	Healthy() error
 	Check(ctx context.Context, ttls []time.Duration) error
-	Position(ctx context.Context, ttls []time.Duration) (election.Position, error)
+	Position(ctx context.Context, ttls []time.Duration) (elector.Position, error)
 	BumpGeneration(ctx context.Context) (instanceID string, err error)
 	Close() error
 }
@@ -117,18 +117,18 @@ type client interface {
 // network is a service that is one for all databases.
 type network struct {
 	client
-	database func(name string) election.Provider
+	database func(name string) elector.Provider
 	name     string // as in the configuration
 	title    string // as in a sentence
 	setting  string // says where it is
 	prefix   string // of its keys
 }
 
-func (n network) Database(name string, _ *fence.Database) (election.Provider, error) {
+func (n network) Database(name string, _ *fence.Database) (elector.Provider, error) {
 	return n.database(name), nil
 }
 
-func (n network) Position(ctx context.Context, _ *pgx.Conn, ttls []time.Duration) (election.Position, error) {
+func (n network) Position(ctx context.Context, _ *pgx.Conn, ttls []time.Duration) (elector.Position, error) {
 	return n.client.Position(ctx, ttls)
 }
 
@@ -136,11 +136,11 @@ func (n network) BumpGeneration(ctx context.Context, _ string, _ *fence.Database
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	instanceID, err := n.client.BumpGeneration(ctx)
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	if errors.As(err, &denied) {
 		return "", fmt.Errorf("%w. %s Then run this again", err, denied.Remedy)
 	}
-	if remedy := election.RemedyOf(err, ""); remedy != "" {
+	if remedy := elector.RemedyOf(err, ""); remedy != "" {
 		return "", fmt.Errorf("%w. %s Then run this again", err, remedy)
 	}
 	var unreachable net.Error // a deadline is one too

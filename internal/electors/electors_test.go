@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/raft"
 )
 
@@ -15,7 +15,7 @@ import (
 type denying struct{ client }
 
 func (denying) BumpGeneration(context.Context) (string, error) {
-	return "", &election.DeniedError{Err: errors.New("permission denied"), Remedy: "Grant it."}
+	return "", &elector.DeniedError{Err: errors.New("permission denied"), Remedy: "Grant it."}
 }
 
 func TestABumpThatIsDeniedSaysWhatToDo(t *testing.T) {
@@ -51,7 +51,7 @@ func TestRaftWithoutASpareNodeIsARisk(t *testing.T) {
 			continue
 		}
 		for i, r := range found {
-			if r.Kind != election.RiskNotRedundant || !strings.Contains(r.Seen, c.want[i]) || r.Remedy == "" {
+			if r.Kind != elector.RiskNotRedundant || !strings.Contains(r.Seen, c.want[i]) || r.Remedy == "" {
 				t.Errorf("%+v has the risk %+v, not %q", c.status, r, c.want[i])
 			}
 		}

@@ -3,7 +3,7 @@ package electors
 import (
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/etcd"
 	"github.com/fencepost/fencepost/internal/config"
 )
@@ -34,7 +34,7 @@ func openEtcd(cfg config.Config, proxy string, log *zap.Logger) (Service, error)
 	}
 	return network{
 		client:   client,
-		database: func(name string) election.Provider { return client.Database(name) },
+		database: func(name string) elector.Provider { return client.Database(name) },
 		name:     "etcd", title: "etcd", setting: "election.etcd.endpoints", prefix: c.Prefix,
 	}, nil
 }

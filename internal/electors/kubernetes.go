@@ -3,7 +3,7 @@ package electors
 import (
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kubernetes"
 	"github.com/fencepost/fencepost/internal/config"
 )
@@ -29,7 +29,7 @@ func openKubernetes(cfg config.Config, proxy string, log *zap.Logger) (Service, 
 	}
 	return network{
 		client:   client,
-		database: func(name string) election.Provider { return client.Database(name) },
+		database: func(name string) elector.Provider { return client.Database(name) },
 		name:     "kubernetes", title: "the Kubernetes API server", setting: "election.kubernetes.kubeconfig", prefix: c.Prefix,
 	}, nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
@@ -26,7 +26,7 @@ var Postgres = Elector{
 
 type postgresService struct{ log *zap.Logger }
 
-func (s postgresService) Database(_ string, db *fence.Database) (election.Provider, error) {
+func (s postgresService) Database(_ string, db *fence.Database) (elector.Provider, error) {
 	return postgres.New(postgres.Config{Pool: db.Pool(), Logger: s.log})
 }
 
@@ -36,7 +36,7 @@ func (s postgresService) Healthy() error { return nil }
 // Check returns nil: whether the lease table can be used shows with the fence.
 func (s postgresService) Check(context.Context, []time.Duration) error { return nil }
 
-func (s postgresService) Position(ctx context.Context, conn *pgx.Conn, _ []time.Duration) (election.Position, error) {
+func (s postgresService) Position(ctx context.Context, conn *pgx.Conn, _ []time.Duration) (elector.Position, error) {
 	return postgres.Position(ctx, conn)
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/raft"
 	"github.com/fencepost/fencepost/internal/config"
 )
@@ -52,13 +52,13 @@ func serveRaft(cfg config.Config, proxy string, log *zap.Logger) (Service, error
 	}
 	return raftService{network{
 		client:   client,
-		database: func(name string) election.Provider { return client.Database(name) },
+		database: func(name string) elector.Provider { return client.Database(name) },
 		name:     "raft", title: "Raft", setting: "election.raft.peers", prefix: c.Prefix,
 	}, c}, nil
 }
 
 // Risks implements Adviser.
-func (s raftService) Risks(ctx context.Context) ([]election.Risk, error) {
+func (s raftService) Risks(ctx context.Context) ([]elector.Risk, error) {
 	status, err := raft.Look(ctx, s.cfg)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (s raftService) Risks(ctx context.Context) ([]election.Risk, error) {
 }
 
 // raftRisks returns the risks that follow from how many nodes may be lost.
-func raftRisks(s raft.Status) (found []election.Risk) {
+func raftRisks(s raft.Status) (found []elector.Risk) {
 	voters := 0
 	for _, m := range s.Members {
 		if m.Voter {
@@ -78,16 +78,16 @@ func raftRisks(s raft.Status) (found []election.Risk) {
 		}
 	}
 	if voters < 3 {
-		found = append(found, election.Risk{
-			Kind:   election.RiskNotRedundant,
+		found = append(found, elector.Risk{
+			Kind:   elector.RiskNotRedundant,
 			Seen:   fmt.Sprintf("Raft has %d of the three nodes that it needs to go on without one of them", voters),
 			Remedy: "Add nodes with fencepost raft add, each on a host of its own.",
 		})
 	}
 	for _, n := range s.Nodes {
 		if problem, remedy := s.Trouble(n); problem != "" {
-			found = append(found, election.Risk{
-				Kind: election.RiskNotRedundant, Seen: fmt.Sprintf("the node %s of Raft: %s", n.Name, problem), Remedy: remedy,
+			found = append(found, elector.Risk{
+				Kind: elector.RiskNotRedundant, Seen: fmt.Sprintf("the node %s of Raft: %s", n.Name, problem), Remedy: remedy,
 			})
 		}
 	}

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/redis"
 	"github.com/fencepost/fencepost/internal/config"
 )
@@ -26,7 +26,7 @@ type redisService struct {
 }
 
 // Risks implements Adviser.
-func (s redisService) Risks(ctx context.Context) ([]election.Risk, error) { return s.client.Risks(ctx) }
+func (s redisService) Risks(ctx context.Context) ([]elector.Risk, error) { return s.client.Risks(ctx) }
 
 // openRedis prepares the connection to Redis under the name of a proxy, and starts to watch it.
 func openRedis(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
@@ -43,7 +43,7 @@ func openRedis(cfg config.Config, proxy string, log *zap.Logger) (Service, error
 	log.Warn("Redis is a best-effort lease service: a failover, a restart without persistence or a step of its clock can end a lease early. Who may write does not depend on it")
 	return redisService{network{
 		client:   client,
-		database: func(name string) election.Provider { return client.Database(name) },
+		database: func(name string) elector.Provider { return client.Database(name) },
 		name:     "redis", title: "Redis", setting: "election.redis.address", prefix: c.Prefix,
 	}, client}, nil
 }

@@ -3,7 +3,7 @@ package electors
 import (
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/zookeeper"
 	"github.com/fencepost/fencepost/internal/config"
 )
@@ -35,7 +35,7 @@ func openZooKeeper(cfg config.Config, proxy string, log *zap.Logger) (Service, e
 	}
 	return network{
 		client:   client,
-		database: func(name string) election.Provider { return client.Database(name) },
+		database: func(name string) elector.Provider { return client.Database(name) },
 		name:     "zookeeper", title: "ZooKeeper", setting: "election.zookeeper.servers", prefix: c.Prefix,
 	}, nil
 }

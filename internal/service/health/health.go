@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -274,7 +275,7 @@ func (c *Checker) lookAtLeases(ctx context.Context, suspected bool) {
 	}
 	c.leasesAt = time.Now()
 	err := c.bounded(ctx, c.cfg.Leases)
-	var denied *election.DeniedError
+	var denied *elector.DeniedError
 	switch {
 	case err == nil:
 		c.report(ctx, placeLeases, nil)
@@ -286,7 +287,7 @@ func (c *Checker) lookAtLeases(ctx context.Context, suspected bool) {
 		c.report(ctx, placeLeases, &faults.Fault{Kind: denied.Kind, Problem: problem, Remedy: denied.Remedy})
 	default:
 		c.report(ctx, placeLeases, &faults.Fault{Kind: faults.LeaseService, Problem: err.Error(),
-			Remedy: election.RemedyOf(err, "Make sure that the lease service runs and that Fencepost can reach it (settings election.*).")})
+			Remedy: elector.RemedyOf(err, "Make sure that the lease service runs and that Fencepost can reach it (settings election.*).")})
 	}
 }
 

@@ -1,4 +1,7 @@
-package election
+// Package elector is what the elections ask of a lease service: the interface Provider, the leases that it awards, and its
+// errors. Each directory beside it has one provider; "Order of awards, per provider" in package election says what the
+// index of an award must promise.
+package elector
 
 import (
 	"context"
@@ -83,8 +86,8 @@ type Provider interface {
 	// worker had been silent, for ReasonUnresponsive; candidates observe it.
 	Release(ctx context.Context, l *Lease, why Reason, silent time.Duration) error
 	// Watch blocks until the lease's observation differs from seen. The zero
-	// LeaseObservation differs from every real one, so Watch then returns at once.
-	Watch(ctx context.Context, resource string, seen LeaseObservation) (LeaseObservation, error)
+	// Observation differs from every real one, so Watch then returns at once.
+	Watch(ctx context.Context, resource string, seen Observation) (Observation, error)
 	// Close stops what the provider runs in the background. It releases no lease.
 	Close() error
 }
@@ -152,12 +155,12 @@ func (r Reason) String() string {
 	return "left"
 }
 
-// LeaseState says whether a lease can be acquired.
-type LeaseState uint8
+// State says whether a lease can be acquired.
+type State uint8
 
 const (
 	// Unseen: nothing is known yet.
-	Unseen LeaseState = iota
+	Unseen State = iota
 	// Held: someone holds the lease.
 	Held
 	// Freed: no one holds the lease. Its holder left or died, or there never was one.
@@ -166,7 +169,7 @@ const (
 	Unresponsive
 )
 
-func (v LeaseState) String() string {
+func (v State) String() string {
 	switch v {
 	case Held:
 		return "held"
@@ -179,10 +182,10 @@ func (v LeaseState) String() string {
 	}
 }
 
-// LeaseObservation is what a provider last saw of a lease. Two observations are equal
+// Observation is what a provider last saw of a lease. Two observations are equal
 // if nothing that matters to a candidate happened between them.
-type LeaseObservation struct {
-	State LeaseState
+type Observation struct {
+	State State
 	// Incarnation is that of the holder, or of the last one; "" if not known.
 	Incarnation string
 	// Index is the index of the observed award. It is not compared with other awards.
@@ -196,8 +199,8 @@ type LeaseObservation struct {
 	Unconfirmed time.Duration
 }
 
-// ended returns how the term of the last holder ended.
-func (o LeaseObservation) ended() fencing.Ending {
+// Ended returns how the term of the last holder ended.
+func (o Observation) Ended() fencing.Ending {
 	switch {
 	case o.State == Unresponsive:
 		return fencing.EndingSilence
@@ -209,41 +212,22 @@ func (o LeaseObservation) ended() fencing.Ending {
 	return fencing.EndingUnseen
 }
 
-// looker is a Provider that can observe a lease once with less effort than Watch.
-type looker interface {
-	Look(ctx context.Context, resource string) (LeaseObservation, error)
+// Looker is a Provider that can observe a lease once with less effort than Watch.
+type Looker interface {
+	Look(ctx context.Context, resource string) (Observation, error)
 }
 
-// expirer is a Provider that knows until when a lease is confirmed that it saw held, as a
+// Expirer is a Provider that knows until when a lease is confirmed that it saw held, as a
 // reading of CLOCK_BOOTTIME; 0 if it did not see that. While the lease is watched, it looks
 // again at that time.
-type expirer interface {
+type Expirer interface {
 	ConfirmedUntil(resource string) time.Duration
 }
 
-// gatherer is a Provider that sends the renewals that come at the same time as one request. Others are
+// Gatherer is a Provider that sends the renewals that come at the same time as one request. Others are
 // better served if the renewals of a proxy are spread.
-type gatherer interface {
+type Gatherer interface {
 	RenewsTogether() bool
-}
-
-// Presence is what a database knows of the proxies that are connected to it.
-type Presence interface {
-	// PresenceID identifies this proxy to the others, since it has opened the database. It contains
-	// no dot.
-	PresenceID() string
-	// Gone reports whether a proxy, which was connected to the database, has no connection to it
-	// any more. A proxy that was killed has none at once, because the kernel of its machine closes
-	// them. One whose machine has vanished, or that is frozen, still has them.
-	Gone(ctx context.Context, presenceID string) (bool, error)
-}
-
-// presenceID returns that of this proxy, "" if it has none.
-func (r *resource) presenceID() string {
-	if r.presence == nil {
-		return ""
-	}
-	return r.presence.PresenceID()
 }
 
 // RiskKind says what can happen to a lease service that works.
