@@ -39,17 +39,13 @@ type Config struct {
 	// Observe, if not nil, is called with every event. It must not block.
 	Observe func(Event)
 	Logger  *zap.Logger
-	// Now reads CLOCK_BOOTTIME. nil means Boottime.
+	// Now reads CLOCK_BOOTTIME. nil means boottime.Now.
 	Now func() time.Duration
 	// Falsify, if not nil, replaces the decision whether a worker is unresponsive, at each
 	// sample of its activity. Only tests set it, to show that no safety depends on that
 	// decision. It must not block.
 	Falsify func(worker string) (unresponsive bool)
 }
-
-// Boottime reads CLOCK_BOOTTIME, which keeps running while the machine is suspended. Go's own
-// monotonic clock does not.
-func Boottime() time.Duration { return boottime.Now() }
 
 // Settings are the election settings of one resource.
 type Settings struct {
@@ -143,7 +139,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Idle = DefaultIdle
 	}
 	if c.Now == nil {
-		c.Now = Boottime
+		c.Now = boottime.Now
 	}
 	return c, nil
 }

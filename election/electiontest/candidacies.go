@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -209,8 +210,8 @@ var candidacyCases = []testCase{
 		a.eventuallyLeads(soon)
 		candidacy := a.Candidacy.(*election.Candidacy)
 		trust := w.service.TTL - w.service.TTL/10
-		if until := candidacy.Term().TrustedUntil; until > election.Boottime()+trust {
-			w.Errorf("a lease is trusted for %v after it was awarded", until-election.Boottime())
+		if until := candidacy.Term().TrustedUntil; until > boottime.Now()+trust {
+			w.Errorf("a lease is trusted for %v after it was awarded", until-boottime.Now())
 		}
 		for seen, tries := 0, 0; seen < 3; tries++ {
 			if tries == 20 {
@@ -239,7 +240,7 @@ var candidacyCases = []testCase{
 		mend := p.provider.hang()
 		watch := stopwatch.Start(w.T)
 		eventually(w.T, "the leader stops", w.service.TTL+soon, func() bool { return !a.leads() })
-		if now, until := election.Boottime(), candidacy.Term().TrustedUntil; now < until || watch.Late(w.T, now-until, soon) {
+		if now, until := boottime.Now(), candidacy.Term().TrustedUntil; now < until || watch.Late(w.T, now-until, soon) {
 			w.Errorf("it stopped %v after the deadline", now-until)
 		}
 		if s := a.Status(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/fence"
@@ -128,7 +129,7 @@ func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy 
 		Settings: func(string, string) election.Settings { return set },
 		Observe:  p.observe,
 		Logger:   log,
-		Now:      func() time.Duration { return election.Boottime() + time.Duration(p.skipped.Load()) },
+		Now:      func() time.Duration { return boottime.Now() + time.Duration(p.skipped.Load()) },
 	})
 	if err != nil {
 		w.Fatal(err)

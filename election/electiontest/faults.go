@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/election/elector"
 )
 
@@ -141,7 +141,7 @@ func (f *faultyProvider) strike(ctx context.Context, c call, do func() error) er
 	delete(f.next, c)
 	f.calls[c]++
 	if x != nil {
-		x.met <- meeting{f.calls[c], election.Boottime()}
+		x.met <- meeting{f.calls[c], boottime.Now()}
 	}
 	f.mu.Unlock()
 	if err := f.pass(ctx); err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -80,7 +80,7 @@ func TestStandstillIsForgottenWithARenewal(t *testing.T) {
 	db := server.Database(t)
 	holder := provider(t, server, db, nil, nil)
 	var ahead atomic.Int64 // the provider reads the clock concurrently
-	candidate := provider(t, server, db, nil, func() time.Duration { return election.Boottime() + time.Duration(ahead.Load()) })
+	candidate := provider(t, server, db, nil, func() time.Duration { return boottime.Now() + time.Duration(ahead.Load()) })
 	lease := mustAcquire(t, holder, bid("a"))
 	if obs, err := watch(within(t, patience), candidate, elector.Observation{}); err != nil || obs.State != elector.Held {
 		t.Fatalf("the candidate sees %+v, %v", obs, err)

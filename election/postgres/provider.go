@@ -23,7 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -51,7 +51,7 @@ type Config struct {
 	// connections to listen, and does not close the pool.
 	Pool   *pgxpool.Pool
 	Logger *zap.Logger
-	// Now reads CLOCK_BOOTTIME. nil means election.Boottime.
+	// Now reads CLOCK_BOOTTIME. nil means boottime.Now.
 	Now func() time.Duration
 	// Recheck is how often a watched lease is read although nothing is due: how late a change
 	// is noticed whose notification was lost, or could not be sent. 0 means DefaultRecheck.
@@ -105,7 +105,7 @@ func New(cfg Config) (*Provider, error) {
 		p.log = zap.NewNop()
 	}
 	if p.now == nil {
-		p.now = election.Boottime
+		p.now = boottime.Now
 	}
 	p.mu.watched = map[string]*watched{}
 	p.mu.seen = map[string]lastRenewal{}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -58,18 +58,18 @@ func TestManyIdleLeasesCostFewStatements(t *testing.T) {
 	t.Cleanup(func() { _ = e.Close(context.Background()) })
 	all := lead(t, e, db, "worker", resources)
 	awaitLeads(t, all, patience)
-	settled, renewed := count.n.Load(), election.Boottime()
+	settled, renewed := count.n.Load(), boottime.Now()
 	for n := int64(-1); n != settled; time.Sleep(200 * time.Millisecond) { // what follows the grants has ended
 		n, settled = settled, count.n.Load()
 	}
-	before, began := count.n.Load(), election.Boottime()
+	before, began := count.n.Load(), boottime.Now()
 	time.Sleep(watched)
 	cost := count.n.Load() - before
 	// Each third of a TTL all are renewed, in one statement or, on a busy machine, in some. All are read every
 	// few seconds, and when they would expire.
-	rounds := int64((election.Boottime() - began) / (ttl / 3))
+	rounds := int64((boottime.Now() - began) / (ttl / 3))
 	if most := 8 * (rounds + 1); cost > most {
-		t.Errorf("%d statements for %d leases in %v; want at most %d", cost, resources, election.Boottime()-renewed, most)
+		t.Errorf("%d statements for %d leases in %v; want at most %d", cost, resources, boottime.Now()-renewed, most)
 	} else {
 		t.Logf("%d statements for %d leases that were renewed %d times", cost, resources, rounds)
 	}

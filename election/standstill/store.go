@@ -35,7 +35,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 )
@@ -108,7 +108,7 @@ var _ kv.Store = (*Store)(nil)
 // New returns a store, which closes the service. The ids of its lives begin with the proxy's name. It grants
 // no shorter TTL than leastTTL.
 func New(s Service, proxy string, leastTTL time.Duration) *Store {
-	return &Store{service: s, proxy: proxy, leastTTL: leastTTL, clock: newClock(election.Boottime), lives: map[string]*life{}}
+	return &Store{service: s, proxy: proxy, leastTTL: leastTTL, clock: newClock(boottime.Now), lives: map[string]*life{}}
 }
 
 // sighted notes what a record is now.

@@ -39,15 +39,15 @@ var ours = map[string][]string{
 	"election/kubernetes": {"election/elector", "election/kv", "election/standstill", "internal/faults", "internal/files"},
 	"election/zookeeper":  {"election/elector", "election/kv", "election/standstill", "internal/faults", "internal/files"},
 	"election/kv":         {"election/elector", "internal/faults"},
-	"election/postgres":   {"election", "election/elector", "fencing", "internal/faults", "internal/unpinged"},
+	"election/postgres":   {"election/boottime", "election/elector", "fencing", "internal/faults", "internal/unpinged"},
 	"election/raft":       {"election/elector", "election/kv", "election/raft/disk", "election/raft/state", "election/standstill", "internal/faults", "internal/files"},
 	"election/raft/disk":  {},
 	"election/raft/state": {},
 	"election/redis":      {"election/elector", "election/kv", "internal/faults", "internal/files"},
-	"election/standstill": {"election", "election/elector", "election/kv"},
+	"election/standstill": {"election/boottime", "election/elector", "election/kv"},
 	"election/token":      {"election/elector", "fencing"},
 	"election/electiontest": {
-		"election/elector", "election/kv", "fencing", "fencing/fence", "fencing/store", "migrations", "internal/faults", "internal/pgtest", "internal/consultest", "internal/stopwatch",
+		"election", "election/boottime", "election/elector", "election/kv", "fencing", "fencing/fence", "fencing/store", "migrations", "internal/faults", "internal/pgtest", "internal/consultest", "internal/stopwatch",
 	},
 	"upstream": {"fencing", "proxy/pgtls"},
 	"proxy": {
