@@ -114,15 +114,30 @@
 // A leader whose proxy cannot reach the database does not lead either, although the lease service
 // confirms its lease. So that lease is released, too; reach.go says when.
 //
-// # Goroutines
+// # The loop
 //
-// Each database has one goroutine that reads its orders while it has candidacies, and for a
-// second after that. One goroutine samples the workers of all candidacies, and wakes the loops
-// that have something to do. Each candidacy has one goroutine, its loop. The loop starts each
-// request to the lease service or the fence in a separate goroutine, and waits for all of them
-// before it ends. Each resource has one goroutine that watches its lease. That goroutine ends,
-// and the resource is forgotten, when there has been no candidacy for Config.Idle.
-// Elections owns all of them: Close waits for them.
+// A candidacy is read along its loop (loop.go). Each step
+//
+//	observes  observe.go   what the worker does, and what the resource looks like
+//	decides   decide.go    state.next says what is due; it is pure
+//	requests  request.go   from the lease service and the fence, each in a goroutine of its own
+//
+// and waits for the next event, which may be the result of a request (result.go).
+//
+// # Goroutines and locks
+//
+// Elections owns all goroutines: Close waits for them.
+//
+//   - One samples the workers of all candidacies, and wakes the loops that have something to do (liveness.go).
+//   - Each candidacy has one, its loop. It starts one for each request, and ends after them.
+//   - Each resource has one that watches its lease (watch.go). It ends, and the resource is
+//     forgotten, when there has been no candidacy for Config.Idle.
+//   - Each database has one that reads its orders while it has candidacies, and for a second after that (orders.go).
+//   - A note of what has become of a hand-over or a grant, and the opening of a database, has one of its own.
+//
+// There are two locks. Elections.mu guards which databases and resources there are, and resource.mu what is known of one
+// resource, with its candidacies: whoever has it sees all of them at one moment. Elections.mu comes first (internal/lockorder),
+// and neither is held during a request, or while a member is called, except for Member.Activity.
 //
 // # Admission
 //
@@ -145,8 +160,8 @@
 // else. While the proxy has connections, the lease is held as any other, and the candidacy looks
 // again at most 500 ms later. Its first attempt waits 500 ms for the answer, because the worker may
 // be faster than the end of the connections. So two processes with one id do not trade the lease: the
-// second one takes it when the proxy of the first is gone, and is refused until then. reclaim in
-// acquire.go has the details.
+// second one takes it when the proxy of the first is gone, and is refused until then. reclaim.go
+// has the details.
 //
 // # Tokens
 //
