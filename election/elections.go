@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/fencepost/fencepost/election/orders"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/lockorder"
@@ -44,7 +45,7 @@ type Elections struct {
 		// highestObserved are the highest observed epochs of resources that were forgotten.
 		highestObserved map[resourceKey]observedEpoch
 		usage           usage // only of resources that are not configured
-		orders          map[string]*seenOrders
+		orders          map[string]*orders.Log
 		lostOrders      map[resourceKey]fencing.Order // orders that a failover has lost, until another one is given
 	}
 }
@@ -65,7 +66,8 @@ type database struct {
 	// stopOrders ends the goroutine that reads the orders. It is nil while there is none: from
 	// the first candidacy on, one runs until closeIdle.
 	stopOrders context.CancelFunc
-	unused     *time.Timer // of closeIdle, since live was last 0; nil if it never was again
+	followed   chan struct{} // closed when the last such goroutine has ended; nil before the first
+	unused     *time.Timer   // of closeIdle, since live was last 0; nil if it never was again
 }
 
 // addUse counts one more use. Elections.mu is held.
@@ -96,7 +98,7 @@ func New(cfg Config) (*Elections, error) {
 	e.mu.databases = map[string]*database{}
 	e.mu.resources = map[resourceKey]*resource{}
 	e.mu.highestObserved = map[resourceKey]observedEpoch{}
-	e.mu.orders, e.mu.lostOrders = map[string]*seenOrders{}, map[resourceKey]fencing.Order{}
+	e.mu.orders, e.mu.lostOrders = map[string]*orders.Log{}, map[resourceKey]fencing.Order{}
 	e.mu.usage = usage{}
 	e.wg.Go(e.sample)
 	return e, nil
@@ -366,9 +368,12 @@ func (e *Elections) candidacyBegan(name string) {
 			}
 		}
 		ctx, cancel := context.WithCancel(e.ctx)
-		d.stopOrders = cancel
-		e.wg.Add(1)
-		go e.followOrders(ctx, name, d.Backend)
+		before, ended := d.followed, make(chan struct{})
+		d.stopOrders, d.followed = cancel, ended
+		e.wg.Go(func() {
+			defer close(ended)
+			e.followOrders(ctx, name, d.Backend, before)
+		})
 	}
 }
 

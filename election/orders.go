@@ -3,13 +3,12 @@ package election
 import (
 	"context"
 	"errors"
-	"math"
-	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/orders"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -30,38 +29,23 @@ type Orders func(ctx context.Context, after int64) (fencing.Ordered, error)
 // InForce returns the orders that keep workers from leading now, by resource.
 type InForce func(ctx context.Context) (map[string]fencing.InForce, error)
 
-// seenOrders is what this proxy has seen of the orders of a database. It outlasts the candidacies,
-// because a failover may end them all before it shows what it has lost.
-type seenOrders struct {
-	mu     sync.Mutex
-	last   int64 // the highest id
-	known  bool  // last is
-	recent []fencing.Order
-}
-
-// newest reports whether o is the newest order that was seen. After an asynchronous failover, another order may have its id.
-func (s *seenOrders) newest(o fencing.Order) bool {
-	n := len(s.recent)
-	return o.ID == s.last && (n == 0 || s.recent[n-1].ID != o.ID || s.recent[n-1].AskedAt.Equal(o.AskedAt))
-}
-
-// maxRecentOrders is how many orders a proxy remembers, to name those that are lost.
-const maxRecentOrders = 100
-
 // seenOrders returns what was seen of the orders of a database.
-func (e *Elections) seenOrders(name string) *seenOrders {
+func (e *Elections) seenOrders(name string) *orders.Log {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.orders[name] == nil {
-		e.mu.orders[name] = &seenOrders{}
+		e.mu.orders[name] = &orders.Log{}
 	}
 	return e.mu.orders[name]
 }
 
 // followOrders passes on to the resources of a database what operators order, and that their
-// tables are guarded, until ctx ends. It runs while the database has candidacies, and for closeIdleAfter after that.
-func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
-	defer e.wg.Done()
+// tables are guarded, until ctx ends. It runs while the database has candidacies, and for closeIdleAfter after that. It begins
+// when the one before, if any, has ended.
+func (e *Elections) followOrders(ctx context.Context, name string, b Backend, before <-chan struct{}) {
+	if before != nil {
+		<-before
+	}
 	tick := time.NewTicker(orderPoll)
 	defer tick.Stop()
 	first, failing := true, false
@@ -77,7 +61,7 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 		if !failing {
 			answered = e.cfg.Now() // of the rest of the last round, not all has to have been answered
 		}
-		st, ordered, err := e.readNewOrders(ctx, name, b.Orders, e.seenOrders(name), first)
+		st, ordered, err := e.readNewOrders(ctx, name, b.Orders, first)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -102,70 +86,36 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	}
 }
 
-// readNewOrders reads what the database says, with the orders that are new, and looks whether the newest one that was seen is
-// still there. It reports whether anything may have been ordered. first means that it has not been
-// called since the database had no candidacy.
-func (e *Elections) readNewOrders(ctx context.Context, name string, read Orders, seen *seenOrders, first bool) (st fencing.Ordered, ordered bool, err error) {
-	seen.mu.Lock()
-	defer seen.mu.Unlock()
-	after := int64(math.MaxInt64)
-	if seen.known {
-		after = max(seen.last-1, 0)
-	}
-	if st, err = readOrders(ctx, read, after); err != nil {
+// readNewOrders reads what the database says, with the orders that are new, and passes these on. It reports whether
+// anything may have been ordered. first means that it has not been called since the database had no candidacy.
+func (e *Elections) readNewOrders(ctx context.Context, name string, read Orders, first bool) (st fencing.Ordered, ordered bool, err error) {
+	seen := e.seenOrders(name)
+	news, err := seen.Read(func(after int64) (fencing.Ordered, error) {
+		ctx, cancel := context.WithTimeout(ctx, 5*orderPoll)
+		defer cancel()
+		return read(ctx, after)
+	})
+	if err != nil {
 		return st, false, err
 	}
-	gone := seen.last > 0 && !slices.ContainsFunc(st.Orders, seen.newest)
-	if gone {
-		if st.Orders, err = e.lostOrders(ctx, name, read, seen); err != nil {
-			return st, false, err
-		}
-	}
-	ordered = first || gone || !seen.known // any order may have been missed
-	if ordered {
+	e.lostOrders(name, seen, news)
+	if first || news.Missed { // any order may have been missed
 		e.orderedAll(name)
 	}
-	for _, o := range st.Orders {
-		if !gone && o.ID <= seen.last || gone && slices.ContainsFunc(seen.recent, same(o)) {
-			continue
-		}
-		ordered = true
+	for _, o := range news.New {
 		if first {
 			e.forgetLostOrder(resourceKey{name, o.Resource})
 		} else {
 			e.ordered(name, o)
 		}
-		seen.recent = append(seen.recent, o)
 	}
-	seen.recent = seen.recent[max(0, len(seen.recent)-maxRecentOrders):]
-	seen.last, seen.known = st.LastOrder, true
-	return st, ordered, nil
+	return news.Ordered, first || news.Missed || len(news.New) > 0, nil
 }
 
-// same returns whether an order is o. After a failover, another one may have its id.
-func same(o fencing.Order) func(fencing.Order) bool {
-	return func(other fencing.Order) bool { return other.ID == o.ID && other.AskedAt.Equal(o.AskedAt) }
-}
-
-// lostOrders reports the orders that were seen, and that the database does not have any more: a
-// failover has lost them, or an older state was restored. It returns the orders that the database has since the
-// oldest one that is remembered.
-func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, seen *seenOrders) (there []fencing.Order, err error) {
-	after := seen.last - 1
-	if len(seen.recent) > 0 {
-		after = seen.recent[0].ID - 1
-	}
-	st, err := readOrders(ctx, read, after)
-	if err != nil {
-		return nil, err
-	}
-	there = st.Orders
-	var kept []fencing.Order
-	for _, o := range seen.recent {
-		if slices.ContainsFunc(there, same(o)) {
-			kept = append(kept, o)
-			continue
-		}
+// lostOrders reports the orders that the database does not have any more: a failover has lost them, or an older state
+// was restored.
+func (e *Elections) lostOrders(name string, seen *orders.Log, news orders.News) {
+	for _, o := range news.Lost {
 		e.log.Warn("an operator's order is not in the database any more, after a failover or a restore: give it again if it still counts", orderFields(name, o)...)
 		e.mu.Lock()
 		if e.mu.orders[name] == seen { // otherwise the database was recreated meanwhile
@@ -173,12 +123,10 @@ func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, se
 		}
 		e.mu.Unlock()
 	}
-	if len(kept) == len(seen.recent) {
+	if news.LostUnknown != 0 {
 		e.log.Warn("the newest order of an operator is not in the database any more, after a failover or a restore: this proxy does not know what it was",
-			zap.String("database", name), zap.Int64("order", seen.last))
+			zap.String("database", name), zap.Int64("order", news.LostUnknown))
 	}
-	seen.recent = kept
-	return there, nil
 }
 
 // forgetLostOrder forgets a lost order, because an operator has given another one since.
@@ -211,12 +159,6 @@ func (e *Elections) lostOrder(key resourceKey) (o fencing.Order, lost bool) {
 func orderFields(database string, o fencing.Order) []zap.Field {
 	return []zap.Field{zap.String("database", database), zap.String("kind", o.Kind), zap.String("resource", o.Resource),
 		zap.String("worker", o.Worker), zap.String("asked_by", o.AskedBy), zap.String("reason", o.Reason), zap.Int64("order", o.ID)}
-}
-
-func readOrders(ctx context.Context, read Orders, after int64) (fencing.Ordered, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*orderPoll)
-	defer cancel()
-	return read(ctx, after)
 }
 
 // followFences makes the resources of a database read their records if its fences are not those that

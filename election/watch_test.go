@@ -1,12 +1,10 @@
 package election
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/fencing"
@@ -66,55 +64,4 @@ func TestTheWatchLooksAgainWhenALeaseWasGivenUp(t *testing.T) {
 	default:
 		t.Error("the watch was not woken")
 	}
-}
-
-// TestAnotherOrderOfTheSameId: a failover has lost the newest order, and the next one got its id.
-func TestAnotherOrderOfTheSameId(t *testing.T) {
-	t.Parallel()
-	core, lines := observer.New(zap.InfoLevel)
-	e := &Elections{log: zap.New(core)}
-	e.mu.resources, e.mu.lostOrders = map[resourceKey]*resource{}, map[resourceKey]fencing.Order{}
-	e.mu.orders = map[string]*seenOrders{}
-	seen := e.seenOrders("d")
-	at := time.Now()
-	orders := func(pause, resume time.Time) Orders {
-		return func(_ context.Context, after int64) (st fencing.Ordered, err error) {
-			st.LastOrder = 6
-			for _, o := range []fencing.Order{
-				{ID: 5, Kind: "pause", Resource: "r", AskedAt: pause}, {ID: 6, Kind: "resume", Resource: "r", AskedAt: resume},
-			} {
-				if o.ID > after {
-					st.Orders = append(st.Orders, o)
-				}
-			}
-			return st, nil
-		}
-	}
-	look := func(read Orders, want bool) {
-		t.Helper()
-		if _, ordered, err := e.readNewOrders(t.Context(), "d", read, seen, false); err != nil || ordered != want {
-			t.Errorf("ordered is %v, want %v: %v", ordered, want, err)
-		}
-	}
-	first := orders(at, at)
-	look(func(ctx context.Context, after int64) (fencing.Ordered, error) {
-		return fencing.Ordered{LastOrder: 4}, nil
-	}, true) // the first look
-	look(first, true)
-	look(first, false)
-	lines.TakeAll()
-	look(orders(at, at.Add(time.Second)), true)
-	if n := lines.FilterMessage("an operator's order is not in the database any more, after a failover or a restore: give it again if it still counts").Len(); n != 1 {
-		t.Errorf("%d orders are lost, want one: %v", n, lines.All())
-	}
-	if n := lines.FilterMessage("an operator gave an order").Len(); n != 1 {
-		t.Errorf("%d orders are new, want one: %v", n, lines.All())
-	}
-	look(orders(at, at.Add(time.Second)), false)
-	lines.TakeAll()
-	look(orders(at.Add(2*time.Second), at.Add(2*time.Second)), true)
-	if n := lines.FilterMessage("an operator gave an order").Len(); n != 2 {
-		t.Errorf("%d orders are new, want two: %v", n, lines.All())
-	}
-	look(orders(at.Add(2*time.Second), at.Add(2*time.Second)), false)
 }
