@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/fencepost/fencepost/election/orders"
+	"github.com/fencepost/fencepost/election/patience"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/lockorder"
@@ -34,7 +35,7 @@ type Elections struct {
 	wg     sync.WaitGroup // loops, watches, databases being opened
 	opens  singleflight.Group
 
-	extensions extensions
+	extensions patience.Extensions
 	catalogs   *fencing.Catalogs
 
 	mu struct {

@@ -1,9 +1,12 @@
 package election
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/fencepost/fencepost/election/patience"
 	"github.com/fencepost/fencepost/fencing"
+	"go.uber.org/zap"
 )
 
 const (
@@ -154,6 +157,45 @@ func (c *Candidacy) allowedSilence(now time.Duration) time.Duration {
 		asked = every + heartbeatLate
 	}
 	return c.extendedTimeout(asked, now)
+}
+
+// patienceKey identifies the candidacy's worker.
+func (c *Candidacy) patienceKey() patience.Worker {
+	w := patience.Worker{Database: c.r.key.database, Resource: c.r.key.name, User: c.user, Worker: c.worker}
+	if c.nameless {
+		w.Worker, w.Client = "", c.client
+	}
+	return w
+}
+
+// falseAlarmLocked is called when the fence has confirmed the candidacy's epoch under a
+// lease. If the lease had been released because the worker was unresponsive, that was a
+// false alarm: the worker is active again, and no one else was granted an epoch. A
+// worker that was superseded meanwhile was rightly replaced, and its timeout remains.
+func (c *Candidacy) falseAlarmLocked() {
+	if !c.liveness.released {
+		return
+	}
+	c.liveness.released = false
+	c.r.mu.falseAlarms++
+	now := c.r.e.cfg.Now()
+	l := c.r.e.extensions.Record(c.patienceKey(), c.liveness.expired, now)
+	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
+		zap.Int64("epoch", int64(c.epoch)), zap.Int("false_alarms", l.Alarms), zap.Duration("waited", c.liveness.expired),
+		zap.Duration("timeout", c.allowedSilence(now)))
+	c.event(Event{Kind: EventFalseAlarm})
+}
+
+// extendedTimeout returns the timeout in effect for a requested one.
+func (c *Candidacy) extendedTimeout(asked, now time.Duration) time.Duration {
+	if asked == 0 {
+		return 0
+	}
+	return c.extension(now).Timeout(asked, cmp.Or(c.set.MaxTimeoutFactor, DefaultMaxTimeoutFactor), c.set.MaxWorkerTimeout)
+}
+
+func (c *Candidacy) extension(now time.Duration) patience.Extension {
+	return c.r.e.extensions.Of(c.patienceKey(), now)
 }
 
 // signs returns what the campaigning members have done since the last sample.

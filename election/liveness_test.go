@@ -92,7 +92,7 @@ func TestAWorkerThatPromisesHeartbeatsIsMissedWithinSeconds(t *testing.T) {
 		candidacy := &Candidacy{r: &resource{e: e}}
 		candidacy.members = map[fencing.Member]*member{nil: {campaigns: true, heartbeat: c.every, timeout: c.timeout}}
 		for range c.alarms {
-			e.extensions.record(candidacy.workerKey(), candidacy.allowedSilence(0), 0)
+			e.extensions.Record(candidacy.patienceKey(), candidacy.allowedSilence(0), 0)
 		}
 		if got := candidacy.allowedSilence(0); got != c.want {
 			t.Errorf("%s: it may be silent for %v, want %v", name, got, c.want)

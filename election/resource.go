@@ -73,6 +73,14 @@ func newResource(e *Elections, key resourceKey, p elector.Provider, f Fence, ope
 	return r
 }
 
+// presenceID returns that of this proxy, "" if it has none.
+func (r *resource) presenceID() string {
+	if r.presence == nil {
+		return ""
+	}
+	return r.presence.PresenceID()
+}
+
 // settings returns the settings of a candidacy that begins now.
 func (r *resource) settings() Settings {
 	set := r.e.cfg.Settings(r.key.database, r.key.name)

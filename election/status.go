@@ -183,7 +183,7 @@ func (c *Candidacy) statusLocked() CandidacyStatus {
 	return CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
 		Members: len(c.members), Unresponsive: c.liveness.unresponsive, Retained: c.retained != 0, Observes: c.campaigners == 0, Campaigns: c.campaigns(),
-		WorkerTimeout: c.allowedSilence(now), FalseAlarms: c.extension(now).alarms,
+		WorkerTimeout: c.allowedSilence(now), FalseAlarms: c.extension(now).Alarms,
 		Silence: c.liveness.quiet, LongestSilence: c.liveness.longest, Heartbeat: c.heartbeat(),
 	}
 }

@@ -16,7 +16,7 @@ type (
 	Elections struct{}
 	// Resource is resource.mu of package election, which guards the resource's candidacies too.
 	Resource struct{}
-	// Patience is extensions.mu of package election.
+	// Patience is Extensions.mu of package election/patience.
 	Patience struct{}
 )
 
