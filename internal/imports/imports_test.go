@@ -257,6 +257,17 @@ func TestTheProtocolIsPure(t *testing.T) {
 	}
 }
 
+// TestTheElectionsDecidePurely checks that the file that decides what a candidacy does next can only do that.
+func TestTheElectionsDecidePurely(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(root, "election", "decide.go")
+	for _, library := range []string{"context", "go.uber.org/zap", "math/rand/v2", "sync"} {
+		if fileImports(t, file, library) {
+			t.Errorf("%s imports %s", file, library)
+		}
+	}
+}
+
 // depsOf lists the import paths that a pattern of packages depends on, including the
 // packages themselves but not the vendored packages of the standard library.
 func depsOf(t *testing.T, pattern string) []string {
