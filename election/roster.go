@@ -110,6 +110,9 @@ func (s *roster) leads() bool {
 	if s.holder == nil || s.holder.Status().CanWrite() {
 		return s.holder != nil
 	}
+	if s.holder.token == 0 { // no other one has its incarnation
+		return false
+	}
 	for other := range s.loops {
 		if other.incarnation == s.holder.incarnation && other.Status().CanWrite() {
 			s.holder = other

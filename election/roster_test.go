@@ -441,7 +441,7 @@ func TestTheResourceIsLedByAnyThatSharesTheToken(t *testing.T) {
 	for name, incarnation := range map[string]string{"by the same token": "token:1:5", "by another token": "token:1:4"} {
 		now := time.Minute
 		r, holds := resourceElsewhere("holds", &now)
-		holds.incarnation = "token:1:5"
+		holds.incarnation, holds.token = "token:1:5", 5
 		holds.current.Store(&fencing.Status{Role: fencing.Follower, Lapsed: true})
 		other := newCandidacy(r, nil, fencing.JoinRequest{Worker: "other"}, history{incarnation: incarnation})
 		other.current.Store(&fencing.Status{Role: fencing.Leader})

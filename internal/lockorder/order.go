@@ -21,12 +21,6 @@ type (
 )
 
 // Place is the place of a lock in the order.
-type Place interface{ place() int }
-
-func (Sending) place() int   { return 1 }
-func (Session) place() int   { return 2 }
-func (Crews) place() int     { return 3 }
-func (Crew) place() int      { return 4 }
-func (Elections) place() int { return 5 }
-func (Resource) place() int  { return 6 }
-func (Patience) place() int  { return 7 }
+type Place interface {
+	Sending | Session | Crews | Crew | Elections | Resource | Patience
+}
