@@ -30,7 +30,10 @@ type Candidacy struct {
 	done     chan struct{} // closed when the loop has ended
 	contexts
 
-	state // guarded by resource.mu, except for identity, which does not change
+	// What follows is guarded by resource.mu, except for identity, which does not change.
+	state
+	reports
+	due time.Duration // when the next step is
 }
 
 // contexts are those of a candidacy's requests.
@@ -45,22 +48,25 @@ type contexts struct {
 
 // state is what the loop decides by.
 type state struct {
-	identity
-	leadership           // what it has achieved
-	membership           // who needs it
-	liveness   liveness  // what its worker does
-	demand               // who waits for an attempt
-	held       holding   // the lease that it holds
-	leftovers  leftovers // what it may have at the lease service besides
-	requests   requests  // what it has asked and has not been answered
-	pace                 // when to try again
-	reclaim    own.Reclaim
-	bar
-	troubles
-	seen         view          // the resource, as of the last step
-	due          time.Duration // when the next step is due
-	unannounced  bool          // the members do not know the current status yet
+	identity               // who it is
+	leadership             // what it has achieved
+	membership             // who needs it
+	demand                 // who waits for an attempt
+	pace                   // when to try again
+	bar                    // the order that keeps it from leading
+	troubles               // what is wrong with the lease service and the fence
+	liveness   liveness    // what its worker does
+	held       holding     // the lease that it holds
+	leftovers  leftovers   // what it may have at the lease service besides
+	requests   requests    // what it has asked for and has not been answered
+	reclaim    own.Reclaim // the lease of another proxy that it may take
+	seen       view        // the resource, as of the last step
+}
+
+// reports are what the candidacy passes on.
+type reports struct {
 	changed      chan struct{} // closed and replaced with each new status
+	unannounced  bool          // the members do not know the current status yet
 	ignoreBefore time.Time     // announcements up to then do not count
 	failing      failures
 }
@@ -84,8 +90,9 @@ func newCandidacy(r *resource, fence Fence, req fencing.JoinRequest, past histor
 			user: req.User, worker: req.Worker, nameless: req.Nameless, client: req.Client, token: req.Token,
 			incarnation: cmp.Or(past.incarnation, own.Incarnation(r.presenceID(), req.User, req.Worker)), examined: past.highest,
 		},
-		membership: newMembership(), changed: make(chan struct{}), failing: failures{},
+		membership: newMembership(),
 	}
+	c.reports = reports{changed: make(chan struct{}), failing: failures{}}
 	c.before.Store(past.before)
 	c.log = r.log.With(zap.String("worker", c.worker), zap.String("incarnation", c.incarnation))
 	c.ctx, c.cancel = context.WithCancel(context.Background())
