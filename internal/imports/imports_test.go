@@ -76,7 +76,7 @@ var ours = map[string][]string{
 	"internal/config":              {"internal/routes", "election", "fencing"},
 	"internal/admin":               {"internal/audit/rejections", "internal/web", "election", "election/elector", "fencing", "proxy", "internal/faults", "upstream"},
 	"internal/audit/auditlog":      {"fencing", "fencing/sqltext"},
-	"internal/service/health":      {"election/elector", "fencing/store", "internal/faults"},
+	"internal/service/health":      {"election", "election/elector", "fencing/store", "internal/faults"},
 	"internal/doctor":              {"internal/config", "election/elector", "fencing", "fencing/evidence", "fencing/fence", "fencing/owner", "fencing/store", "internal/faults", "internal/lockwait", "migrations", "upstream"},
 	"internal/electors":            {"internal/config", "election/elector", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/raft", "election/redis", "election/zookeeper", "fencing/fence"},
 	"cmd/fencepost-lab/demo":       {"internal/admin", "cmd/fencepost-lab/scratch"},
