@@ -13,12 +13,19 @@
 //
 // A session begins with the startup: startup.go reads what the client requests, handshake.go
 // relays the authentication, and join.go joins the candidacy, and registers the backend if the
-// worker leads by then. Then two goroutines, the up
-// pump and the down pump, relay the bytes of one direction each (pump_up.go, pump_down.go).
+// worker leads by then. Then the up pump and the down pump relay the bytes of one direction
+// each (pump_up.go, pump_down.go).
 // Each gives the bytes that it has read to the session's core (protocol.Session), and carries out the
-// plan that it gets. While a pump would only wait, the event loop of package netloop relays
-// the bytes in its place. Each read is scanned in place and causes at most one write. The
-// session owns both goroutines and waits for them.
+// plan that it gets. Each read is scanned in place and causes at most one write.
+//
+// # Goroutines of a session
+//
+// The goroutine that accepted a connection runs its startup, and ends. From then on, the event loop of
+// package netloop relays the bytes (Serve of a pump). What may block it leaves to the pump: then it calls
+// Resume, and the pump goes on in a goroutine of its own, which ends at the next wait for bytes
+// (await). So each pump has one goroutine at most, and none while its session is idle. The last one
+// of the up pump waits for the end of the down pump, and ends the session (finish). The Server waits
+// for its sessions.
 //
 // phase.go describes the phases of a session, and ending.go how it ends. The comment on
 // session says which lock guards which field.

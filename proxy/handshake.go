@@ -29,35 +29,23 @@ const (
 // has an error, or because it has gone.
 var errOver = errors.New("session over")
 
-// session serves one client: it connects to Postgres, relays the authentication, joins the
-// candidacy, and runs the pumps. The startup must be over at until.
-func (s *Server) session(ctx context.Context, client link, start *startup, until time.Time) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	// The startup has a goroutine of its own, because its calls are deep: this one keeps its stack for as long as
-	// the session lasts.
-	begun := make(chan *session)
-	go func() { begun <- s.startSession(ctx, cancel, client, start, until) }()
-	if x := <-begun; x != nil {
-		defer x.close()
-		x.run(ctx)
-	}
-}
-
-// startSession runs the startup of a session. It returns nil if there is none, and has refused the client then, unless
-// that has gone.
-func (s *Server) startSession(ctx context.Context, cancel context.CancelFunc, client link, start *startup, until time.Time) *session {
+// startSession runs the startup of a session, which must be over at until: it connects to Postgres, relays the
+// authentication, and joins the candidacy. It returns nil if there is no session, and has refused the client then,
+// unless that has gone.
+func (s *Server) startSession(client link, start *startup, until time.Time) *session {
+	ctx, cancel := context.WithCancel(s.ctx)
 	guard := guardStartup(ctx, client, until)
 	defer guard.stop()
 	server, primary, err := s.dialPrimary(guard, socketBelow(client).Loop())
 	if err != nil {
 		s.refuseUnreachable(guard, client, start, err)
+		cancel()
 		return nil
 	}
 	s.failing.dial.Passed()
 	s.failing.descriptors.Passed()
 	x := newSession(s, client, server, start)
-	x.cancel, x.backend.server = cancel, primary
+	x.ctx, x.cancel, x.backend.server = ctx, cancel, primary
 	if s.register(x) {
 		s.turnAway(client, start, shuttingDown)
 		x.close()

@@ -25,7 +25,8 @@ var messageTooLong = &fencing.Refusal{
 	Hint: "Whether the last statements were run is not known. Make the text that is raised or set shorter.",
 }
 
-// downPump is the state of the down pump, which reads from the server.
+// downPump is the down pump, which reads from the server. It has a goroutine only while it has something to do
+// that may block.
 type downPump struct {
 	x       *session
 	in      buffer // what was read and is not finished
@@ -37,7 +38,7 @@ type downPump struct {
 	taken bool // the step is to be carried out, and sending is held
 	step  downStep
 
-	readErr error // of the last read by serve
+	readErr error // of the last read by Serve
 }
 
 // downStep is what the core made of the bytes in the buffer: out must be sent, and n is
@@ -50,45 +51,45 @@ type downStep struct {
 	unsent bool
 }
 
-// down relays the server's bytes until the server or the client has gone. early holds the
+// start relays the server's bytes until the server or the client has gone. early holds the
 // bytes that the startup has read ahead.
-func (x *session) down(ctx context.Context, early *bufio.Reader) {
-	d := &downPump{x: x}
+func (d *downPump) start(early *bufio.Reader) {
 	d.in.have = rest(early, d.in.room())
-	for {
-		if d.in.have > 0 && !d.process(ctx) {
-			return
+	d.run(nil)
+}
+
+// run goes on after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
+// its end.
+func (d *downPump) run(err error) {
+	for left := false; !left; left, err = d.await() {
+		if err == nil {
+			err = d.readErr
 		}
-		if d.in.full() && !d.grow() {
-			return
+		if err != nil {
+			d.x.serverEnded()
 		}
-		if err := d.read(); err != nil {
-			x.serverEnded()
+		if err != nil || !d.process() {
+			close(d.x.downGone)
 			return
-		}
-		if d.in.have == 0 { // serve has relayed everything, and could not wake the up pump
-			x.wakeUpPump()
 		}
 	}
 }
 
-// read waits for bytes from the server that this pump has to process. serve relays what it can meanwhile.
-func (d *downPump) read() error {
-	x := d.x
+// Resume implements netloop.Reader.
+func (d *downPump) Resume(err error) { go d.run(err) }
+
+// await has the event loop relay what comes from the server, until there is something that this pump has to process.
+// If left is true, it calls Resume then; otherwise that is so already.
+func (d *downPump) await() (left bool, err error) {
 	if d.in.shrink() {
 		d.scratch = nil
 	}
-	d.readErr = nil
-	if err := x.server.OnReadable(d.serve); err != nil {
-		return err
-	}
-	return d.readErr
+	return d.x.server.OnReadable(d)
 }
 
-// serve is called by the event loop when the server connection is readable. It reads and
-// relays without waiting. If it cannot finish, it reports false, and the pump continues from
-// the point that it has reached.
-func (d *downPump) serve() (stay bool) {
+// Serve implements netloop.Reader. It reads and relays without waiting. If it cannot finish, it reports false, and the
+// pump continues from the point that it has reached.
+func (d *downPump) Serve() (stay bool) {
 	x := d.x
 	n, err := x.server.TryRead(d.in.room())
 	if err == netloop.ErrAgain {
@@ -137,8 +138,18 @@ func (d *downPump) grow() bool {
 	return true
 }
 
-// process relays what is in the buffer. It reports false if the pump must end.
-func (d *downPump) process(ctx context.Context) bool {
+// process relays what is in the buffer, and makes room for the rest of a message. It reports false if the pump must end.
+func (d *downPump) process() bool {
+	if d.in.have == 0 { // Serve has relayed everything, and could not wake the up pump
+		d.x.wakeUpPump()
+		return true
+	}
+	return d.carryOut() && (!d.in.full() || d.grow())
+}
+
+// carryOut relays what is in the buffer. It reports false if the pump must end.
+func (d *downPump) carryOut() bool {
+	ctx := d.x.ctx
 	err := d.relay(ctx)
 	d.audit()
 	if err != nil {

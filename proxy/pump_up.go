@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"net"
 	"time"
@@ -15,7 +14,8 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// upPump is the state of the up pump, which reads from the client.
+// upPump is the up pump, which reads from the client. It has a goroutine only while it has something to do
+// that may block.
 type upPump struct {
 	x       *session
 	in      buffer // what was read and is not finished
@@ -26,7 +26,7 @@ type upPump struct {
 	taken bool // the step is to be carried out
 	step  upStep
 
-	readErr error     // of the last read by serve
+	readErr error     // of the last read by Serve
 	arrived time.Time // when the last read of what is in the buffer began, or ended if it waited; zero if that is not known
 	// waiting is when this pump first had to wait for something, be it for the rest of a message, since all that
 	// the client had sent was last read and processed.
@@ -76,68 +76,84 @@ type upStep struct {
 	unsent bool
 }
 
-// up relays the client's bytes until the client or the server has gone. early holds the bytes
-// that the startup has read ahead. orderly says that the client has sent Terminate.
-// held is what it has not taken.
-func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool, held []byte) {
-	u := &upPump{x: x, waiting: x.start.startupOnlyUntil}
+// start relays the client's bytes until the client or the server has gone. early holds the bytes that the
+// startup has read ahead.
+func (u *upPump) start(early *bufio.Reader) {
+	u.waiting = u.x.start.startupOnlyUntil
 	u.in.have = rest(early, u.in.room())
-	if u.clearWaiting(); u.in.have == 0 && u.read() != nil { // a superseded client gets no error before it has sent something
-		return false, u.unfinished()
+	if u.clearWaiting(); u.in.have > 0 {
+		u.run(nil)
+	} else if left, err := u.await(); !left { // a superseded client gets no error before it has sent something
+		u.run(err)
 	}
-	for {
-		done, orderly := u.process(ctx)
-		if done {
-			return orderly, u.unfinished()
+}
+
+// run goes on after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
+// the end of the session.
+func (u *upPump) run(err error) {
+	for left := false; !left; left, err = u.await() {
+		done, orderly := false, false
+		switch some, err := u.awake(err); {
+		case err != nil:
+			done = true
+		case some:
+			done, orderly = u.process()
 		}
-		if err := u.read(); err != nil {
-			return false, u.unfinished()
+		if done {
+			u.x.finish(orderly, u.unfinished())
+			return
 		}
 	}
 }
 
-// read waits for bytes from the client that this pump has to process. Meanwhile it answers
-// the down pump's question whether bytes of the client are pending, and ends a draining
-// session that has reached a safe point.
-func (u *upPump) read() error {
+// Resume implements netloop.Reader.
+func (u *upPump) Resume(err error) { go u.run(err) }
+
+// await has the event loop relay what comes from the client, until there is something that this pump has to process.
+// If left is true, it calls Resume then; otherwise that is so already. Before it waits, await answers the down pump's
+// question whether bytes of the client are pending, and ends a draining session that has reached a safe point.
+func (u *upPump) await() (left bool, err error) {
 	x := u.x
 	for {
 		x.mu.Lock()
 		switch phase := x.life.phase(); {
 		case phase == phaseEnding:
 			x.mu.Unlock()
-			return net.ErrClosed
+			return false, net.ErrClosed
 		case phase == phaseDraining && x.m.Is(protocol.AtRest):
 			x.mu.Unlock()
 			x.end(adminShutdown)
-			return net.ErrClosed
+			return false, net.ErrClosed
 		}
 		question := x.pumps.takeQuestion()
 		x.pumps.reading = question == nil
 		x.mu.Unlock()
-		if question != nil {
-			u.answer(question, u.in.have == 0 && x.client.Unread() == 0)
-			continue
+		if question == nil {
+			return x.client.OnReadable(u)
 		}
-
-		some, err := u.await()
-
-		x.mu.Lock()
-		x.pumps.reading = false
-		question = x.pumps.takeQuestion()
-		x.mu.Unlock()
-		if question != nil {
-			u.answer(question, !some && u.in.have == 0 && err != nil && x.client.Unread() == 0)
-		}
-		if some {
-			return nil
-		}
-		var timeout net.Error
-		if !errors.As(err, &timeout) || !timeout.Timeout() {
-			return err
-		}
-		_ = x.client.SetReadDeadline(time.Time{})
+		u.answer(question, u.in.have == 0 && x.client.Unread() == 0)
 	}
+}
+
+// awake follows a wait that has ended with err. It answers the question that has ended the wait, and reports whether
+// there is something to process. An error ends the pump.
+func (u *upPump) awake(err error) (some bool, _ error) {
+	x := u.x
+	if err == nil {
+		err, u.readErr = u.readErr, nil
+	}
+	x.mu.Lock()
+	x.pumps.reading = false
+	question := x.pumps.takeQuestion()
+	x.mu.Unlock()
+	if question != nil {
+		u.answer(question, err != nil && u.in.have == 0 && x.client.Unread() == 0)
+	}
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return false, x.client.SetReadDeadline(time.Time{})
+	}
+	return err == nil, err
 }
 
 // answer answers the down pump's question whether no bytes of the client are pending.
@@ -150,20 +166,9 @@ func (u *upPump) answer(question *announcement, quiet bool) {
 	}
 }
 
-// await waits for bytes from the client, and reports whether there are some to process. serve relays what it can
-// meanwhile.
-func (u *upPump) await() (some bool, err error) {
-	u.readErr = nil
-	if err := u.x.client.OnReadable(u.serve); err != nil {
-		return false, err
-	}
-	return u.readErr == nil, u.readErr
-}
-
-// serve is called by the event loop when the client's connection is readable. It reads and
-// relays without waiting. If it cannot finish, it reports false, and the pump continues from
-// the point that it has reached.
-func (u *upPump) serve() (stay bool) {
+// Serve implements netloop.Reader. It reads and relays without waiting. If it cannot finish, it reports false, and the
+// pump continues from the point that it has reached.
+func (u *upPump) Serve() (stay bool) {
 	began := time.Now()
 	n, err := u.x.client.TryRead(u.in.room())
 	if err == netloop.ErrAgain {
@@ -237,7 +242,7 @@ func (u *upPump) takeAndUnlock() bool {
 
 // process relays what is in the buffer, as far as it is complete. done says that the pump must
 // end, orderly that the client has sent Terminate.
-func (u *upPump) process(ctx context.Context) (done, orderly bool) {
+func (u *upPump) process() (done, orderly bool) {
 	x := u.x
 	for {
 		if !u.taken && !u.take() {
@@ -272,15 +277,15 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 				return u.endAfter(err)
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
-			x.choose(ctx, need.Join, u.startWaiting())
+			x.choose(x.ctx, need.Join, u.startWaiting())
 		case need.Kind == protocol.NeedJoin:
-			if lower := x.rejoin(ctx, need.Join.Token, u.startWaiting()); lower != nil {
+			if lower := x.rejoin(x.ctx, need.Join.Token, u.startWaiting()); lower != nil {
 				x.log().Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()
 				return u.serverGone()
 			}
-		case !x.meetNeed(ctx, need): // the session is being closed
+		case !x.meetNeed(x.ctx, need): // the session is being closed
 			return u.serverGone()
 		}
 	}

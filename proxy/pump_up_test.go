@@ -69,11 +69,11 @@ func TestWhatWasReadIsAsOldAsTheRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitUnread(t, u)
-	u.x.mu.Lock() // serve reads, and leaves the rest to the pump
+	u.x.mu.Lock() // Serve reads, and leaves the rest to the pump
 	defer u.x.mu.Unlock()
 	began := time.Now()
-	if u.serve() {
-		t.Fatal("serve has finished")
+	if u.Serve() {
+		t.Fatal("Serve has finished")
 	}
 	ended := time.Now()
 	time.Sleep(time.Millisecond) // what is measured
@@ -83,7 +83,7 @@ func TestWhatWasReadIsAsOldAsTheRead(t *testing.T) {
 	u.off = u.in.have
 	u.compact()
 	if at := u.startWaiting(); !at.After(ended) {
-		t.Errorf("what comes later counts as read at %v, and serve ended at %v", at, ended)
+		t.Errorf("what comes later counts as read at %v, and Serve ended at %v", at, ended)
 	}
 }
 

@@ -50,7 +50,7 @@ type Server struct {
 		draining bool
 		closed   bool
 	}
-	wg     sync.WaitGroup // of the connections
+	wg     sync.WaitGroup // of the connections, each until its session has ended
 	checks sync.WaitGroup // of endHanging and verifyRegistrations
 }
 
@@ -157,7 +157,6 @@ func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 
 // begin starts the goroutine that serves one connection.
 func (s *Server) begin(conn netloop.Conn) {
-	ctx := s.ctx
 	s.mu.Lock()
 	refused := s.mu.draining
 	if !refused {
@@ -171,18 +170,20 @@ func (s *Server) begin(conn netloop.Conn) {
 		return
 	}
 	go func() {
-		defer s.wg.Done()
-		defer s.end(conn)
 		switch {
 		case s.slots.Take():
-			defer s.slots.Give()
-			s.handle(ctx, conn)
+			if x := s.handle(conn); x != nil {
+				x.relay() // which goes on without this goroutine, and ends the connection
+				return
+			}
+			s.slots.Give()
 		case s.overflow.Take():
-			defer s.overflow.Give()
-			s.handleExcess(ctx, conn)
+			s.handleExcess(conn)
+			s.overflow.Give()
 		default:
 			s.turnAway(conn, nil, tooManyClients)
 		}
+		s.end(conn)
 	}()
 }
 
@@ -190,8 +191,9 @@ func (s *Server) begin(conn netloop.Conn) {
 func (s *Server) end(conn netloop.Conn) {
 	_ = conn.Close()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.mu.conns, conn)
+	s.mu.Unlock()
+	s.wg.Done()
 }
 
 var (
@@ -290,32 +292,36 @@ func (s *Server) unregister(x *session) {
 	s.countEndedLocked(x)
 }
 
-// handle serves one connection from its first byte to its last.
-func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
+// handle serves one connection from its first byte to its last, or to the point where its session has started, which
+// it returns.
+func (s *Server) handle(conn netloop.Conn) (x *session) {
 	accepted := time.Now()
 	client, start, cancel, err := s.readRequest(conn, s.cfg.StartupTimeout)
-	defer client.Close()
 	switch {
 	case err != nil:
 		s.turnAway(client, start, err)
 		linger(client)
 	case cancel != nil:
-		s.cancel(ctx, client, cancel)
+		s.cancel(s.ctx, client, cancel)
 	case s.cfg.Console.Is(start.database):
-		s.console(ctx, client, start, accepted.Add(s.cfg.StartupTimeout))
+		s.console(s.ctx, client, start, accepted.Add(s.cfg.StartupTimeout))
 	default:
-		s.session(ctx, client, start, accepted.Add(s.cfg.StartupTimeout))
+		x = s.startSession(client, start, accepted.Add(s.cfg.StartupTimeout))
 	}
+	if x == nil {
+		_ = client.Close()
+	}
+	return x
 }
 
 // handleExcess serves a connection beyond MaxConnections: it forwards a cancel request, and
 // refuses everything else.
-func (s *Server) handleExcess(ctx context.Context, conn netloop.Conn) {
+func (s *Server) handleExcess(conn netloop.Conn) {
 	client, start, cancel, err := s.readRequest(conn, min(overflowTimeout, s.cfg.StartupTimeout))
 	defer client.Close()
 	switch {
 	case cancel != nil:
-		s.cancel(ctx, client, cancel)
+		s.cancel(s.ctx, client, cancel)
 		return
 	case err == nil:
 		err = tooManyClients

@@ -15,10 +15,10 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// session is one client and its server connection. Two goroutines relay the bytes: the up
-// pump from the client to the server (the session's own goroutine), and the down pump from
-// the server to the client. While a pump would only wait, the event loop relays the bytes for
-// it. run owns both pumps.
+// session is one client and its server connection. Two pumps relay the bytes: the up pump from
+// the client to the server, and the down pump from the server to the client. While a pump would
+// only wait, the event loop relays the bytes for it, and it has no goroutine. So an idle session
+// has none. The up pump ends the session, when the down pump has ended.
 //
 // Three rules say who may use which field:
 //
@@ -34,8 +34,9 @@ type session struct {
 	start           *startup
 	client          link
 	server          link
-	cancel          context.CancelFunc // ends the context of the startup and of the pumps
-	stopTenureWatch func()             // ends endWithTenure; nil if that was not called
+	ctx             context.Context // of the startup and of the pumps
+	cancel          context.CancelFunc
+	stopTenureWatch func() // ends endWithTenure; nil if that was not called
 	// handshake is what is needed to read messages during the startup. It is nil after
 	// that.
 	handshake *handshake
@@ -44,7 +45,7 @@ type session struct {
 	member    membership
 	active    activity
 	greeted   atomic.Bool
-	downGone  chan struct{} // made by run, and closed when the down pump has ended
+	downGone  chan struct{} // made by relay, and closed when the down pump has ended
 
 	// sending is held from when the core takes bytes from the server until the result
 	// has been written to the client, so that nothing else is sent to the client before that
@@ -88,7 +89,7 @@ func (x *session) log() *zap.Logger {
 		zap.String("user", x.start.user), zap.Stringer("client", x.client.RemoteAddr()))
 }
 
-// close frees the session's resources, in whatever phase it is. Its context ends after that.
+// close frees the session's resources, in whatever phase it is.
 func (x *session) close() {
 	if x.stopTenureWatch != nil {
 		x.srv.cfg.Metrics.Sessions(-1)
@@ -103,18 +104,20 @@ func (x *session) close() {
 	if x.backend.keyPID != 0 {
 		x.srv.keys.remove(x.backend.keyPID)
 	}
+	x.cancel()
 }
 
-// run relays until one side ends.
-func (x *session) run(ctx context.Context) {
+// relay starts the pumps. It returns when the up pump only waits, or the session is over.
+func (x *session) relay() {
 	read := x.handshake
 	x.handshake, x.backend.parameters = nil, nil // which no one needs any more
 	x.downGone = make(chan struct{})
-	go func() {
-		defer close(x.downGone)
-		x.down(ctx, read.fromServer)
-	}()
-	orderly, held := x.up(ctx, read.fromClient)
+	go (&downPump{x: x}).start(read.fromServer)
+	(&upPump{x: x}).start(read.fromClient)
+}
+
+// finish ends the session. orderly says that the client has sent Terminate. held is what the up pump has not taken.
+func (x *session) finish(orderly bool, held []byte) {
 	x.stopReading(nil)
 	x.logConnection("client disconnected") // while it has its role
 	x.leave(orderly)
@@ -123,6 +126,9 @@ func (x *session) run(ctx context.Context) {
 	x.auditPostponed(held)
 	x.auditShadow()
 	linger(x.client)
+	x.close()
+	x.srv.slots.Give()
+	x.srv.end(socketBelow(x.client))
 }
 
 // endInput lets the server see the end of its input, as from the client itself: it answers what it was sent, and

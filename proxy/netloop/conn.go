@@ -13,9 +13,9 @@ import (
 // can leave the reading to the loop.
 //
 // A Write, its deadlines and Close may be used by any goroutine at any time. Only
-// one goroutine at a time may read, be it by Read, TryRead or OnReadable; and none
-// may call TryWrite during a Write. Deadlines hold for Read, Write and OnReadable.
-// Close ends those that wait: they return net.ErrClosed.
+// one at a time may read, be it a goroutine by Read or TryRead, or the loop for
+// a Reader; and none may call TryWrite during a Write. Deadlines hold for Read,
+// Write and OnReadable. Close ends those that wait: they get net.ErrClosed.
 type Conn interface {
 	net.Conn
 
@@ -31,16 +31,15 @@ type Conn interface {
 	// has to be sent, as may be under TLS: a Write, also of nothing, does that.
 	TryWrite(p []byte) (int, error)
 
-	// OnReadable calls serve now, and then whenever the connection may have become
-	// readable, until it returns false: then OnReadable returns nil. Otherwise it
-	// returns as Read would, when the deadline passes or the connection is closed.
-	// All that has arrived stays to be read then. Under TLS, it also returns nil when
+	// OnReadable has r serve the connection, now and whenever it may have become
+	// readable, until that is over: when Serve reports so, or, with an error as that
+	// of Read, when the deadline passes or the connection is closed. All that has
+	// arrived stays to be read then. Under TLS it is also over, without an error, when
 	// much has come at once, so that no other connection waits for that.
 	//
-	// serve must not block, and is not called by two goroutines at a time. It reads
-	// by TryRead once, and stays if that left room in its buffer: what comes later is
-	// told, and so is the end of input. It must not stay without having read.
-	OnReadable(serve func() (stay bool)) error
+	// If left is true, the loop goes on with it: the caller need not wait, and Resume
+	// is called once when it is over. Otherwise it is over already, with err.
+	OnReadable(r Reader) (left bool, err error)
 
 	// Unread returns how many bytes of the peer's have arrived and were not read. It
 	// is 0 only if there are none. What cannot be known counts as pending. Only the
@@ -61,6 +60,19 @@ type Conn interface {
 
 	// Loop is the loop that adopted the connection.
 	Loop() Loop
+}
+
+// Reader is who reads from a connection that it leaves to a loop. Its methods must not
+// block, and no two goroutines call them at a time.
+type Reader interface {
+	// Serve reads by TryRead once, and reports whether to go on. It goes on if that left
+	// room in its buffer: what comes later is told, and so is the end of input. It
+	// must not go on without having read.
+	Serve() (stay bool)
+
+	// Resume is told that the loop goes on no longer, and why, as OnReadable says. Nothing
+	// but Resume follows then, so that the Reader may read in a goroutine of its own.
+	Resume(err error)
 }
 
 // ErrAgain says that a connection has nothing to read now, or no room to write.
@@ -88,12 +100,4 @@ func opError(c net.Conn, op string, err error) error {
 		err = os.NewSyscallError(op, errno)
 	}
 	return &net.OpError{Op: op, Net: c.RemoteAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
-}
-
-// notify leaves a token for who waits, or will.
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -81,9 +81,12 @@ type collector struct {
 	err      error
 	stop     string // leaves when this was read
 	received chan string
+	over     chan error // what attend returns
 }
 
-func (c *collector) serve() bool {
+func (c *collector) Resume(err error) { c.over <- err }
+
+func (c *collector) Serve() bool {
 	n, err := c.s.TryRead(c.buf[:])
 	if err == ErrAgain {
 		return true
@@ -99,9 +102,13 @@ func (c *collector) serve() bool {
 }
 
 func attend(s Conn, c *collector) <-chan error {
-	done := make(chan error, 1)
-	go func() { done <- s.OnReadable(c.serve) }()
-	return done
+	c.over = make(chan error, 2) // with room for one too many
+	go func() {
+		if left, err := s.OnReadable(c); !left {
+			c.over <- err
+		}
+	}()
+	return c.over
 }
 
 func within(t *testing.T, done <-chan error) error {

@@ -5,38 +5,24 @@ import (
 	"time"
 )
 
-// deadline is a moment that can be waited for, and moved meanwhile.
+// deadline is a moment that can be moved before it has passed, and after.
 type deadline struct {
 	mu      sync.Mutex
-	past    bool          // the moment has passed
-	over    chan struct{} // closed when it has passed; nil until someone waits for that
+	past    bool // the moment has passed
 	timer   *time.Timer
 	setting int // counts the moves, so that a late timer ends nothing
 }
 
-// passed returns a channel that is closed when the moment has passed.
-func (d *deadline) passed() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.over == nil {
-		d.over = make(chan struct{})
-		if d.past {
-			close(d.over)
-		}
-	}
-	return d.over
-}
-
-// passLocked says that the moment has passed.
-func (d *deadline) passLocked() {
-	d.past = true
-	if d.over != nil {
-		close(d.over)
+// set moves the moment to t, and calls passed when it has passed, unless it is moved again before. The zero time
+// means never.
+func (d *deadline) set(t time.Time, passed func()) {
+	if d.move(t, passed) {
+		passed()
 	}
 }
 
-// set moves the moment to t; the zero time means never.
-func (d *deadline) set(t time.Time) {
+// move is set, but reports whether the moment has passed already.
+func (d *deadline) move(t time.Time, passed func()) (already bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.setting++
@@ -44,25 +30,29 @@ func (d *deadline) set(t time.Time) {
 		d.timer.Stop()
 		d.timer = nil
 	}
-	if d.past {
-		d.past, d.over = false, nil
-	}
-	if t.IsZero() {
-		return
-	}
 	wait := time.Until(t)
-	if wait <= 0 {
-		d.passLocked()
-		return
+	d.past = !t.IsZero() && wait <= 0
+	if t.IsZero() || d.past {
+		return d.past
 	}
 	setting := d.setting
 	d.timer = time.AfterFunc(wait, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.setting == setting {
-			d.passLocked()
+		if d.passes(setting) {
+			passed()
 		}
 	})
+	return false
+}
+
+// passes follows the timer of a move. It reports false if that was not the last one.
+func (d *deadline) passes(setting int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.setting != setting {
+		return false
+	}
+	d.past, d.timer = true, nil
+	return true
 }
 
 // hasPassed reports whether the moment has passed.

@@ -2,19 +2,20 @@
 // they can be read or written. It does not know what the bytes mean, and imports no other
 // package of Fencepost.
 //
-// A Conn is a net.Conn. Its reader may also call OnReadable and leave the waiting
-// to the loop, which then runs the reader's callback whenever there is something
-// to read. So a proxy moves a message by one read and one write, without a read
-// that finds nothing and without a switch of goroutines; and what may wait stays
-// plain blocking code, which continues where the callback stopped.
+// A Conn is a net.Conn. Whoever reads from it may also call OnReadable and leave the
+// waiting to the loop, which then has a Reader serve the connection whenever there is
+// something to read. So a proxy moves a message by one read and one write, without a
+// read that finds nothing and without a switch of goroutines; an idle connection has
+// no goroutine; and what may wait stays plain blocking code, which the Reader
+// continues in a goroutine of its own where the serving stopped.
 //
 // # Two implementations
 //
 // On Linux a Loop is an epoll descriptor and one goroutine for all of its
-// connections, which runs the callbacks one after the other. On other Unix
+// connections, which calls their Readers one after the other. On other Unix
 // systems, and with the build tag fencepost_plainnet, a Conn lies above a plain
 // net.Conn: a goroutine of its own waits in the runtime's poller and reads ahead,
-// and the callback is run by the goroutine that called OnReadable. The tests hold
+// and OnReadable does not return before the serving is over. The tests hold
 // both to the same contract.
 //
 // # Goroutines
@@ -24,11 +25,11 @@
 //
 // # What always holds
 //
-//   - Nothing blocks on a loop's goroutine: neither the package nor a callback. It
+//   - Nothing blocks on a loop's goroutine: neither the package nor a Reader. It
 //     would hold up every other connection of the loop.
-//   - A callback that stays is called again for whatever arrives after its read,
-//     the end of input included; and when OnReadable has returned, the callback is
-//     not called any more.
+//   - A Reader that stays is called again for whatever arrives after its read,
+//     the end of input included; and when its serving is over, that is told once,
+//     and nothing is called any more.
 //   - Unread is 0 only if all that has arrived was read. The fence rests on this:
 //     see "Announcing the epoch" in ARCHITECTURE.md.
 //   - A closed connection's events reach no other connection, even one that has got

@@ -27,10 +27,9 @@ type epollConn struct {
 		sync.RWMutex
 		fd int // -1 when closed
 	}
-	closed chan struct{}
 
 	reading, writing            sync.Mutex // one Read, one Write at a time
-	readable, writable          chan struct{}
+	readable, writable          signal
 	readDeadline, writeDeadline deadline
 
 	ended   atomic.Bool   // the peer has sent all it will
@@ -38,11 +37,7 @@ type epollConn struct {
 	wrote   atomic.Uint64 // bytes that were taken from us
 	got     atomic.Uint64 // bytes that were read
 
-	fastPath struct {
-		sync.Mutex
-		serve func() (stay bool)
-		left  chan struct{}
-	}
+	served served
 }
 
 // newEpollConn takes conn's descriptor over, and closes conn unless it fails.
@@ -59,11 +54,9 @@ func newEpollConn(l *epollLoop, conn stream) (*epollConn, error) {
 		return nil, os.NewSyscallError("fcntl", dupErr)
 	}
 	c := &epollConn{
-		loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr(), closed: make(chan struct{}), sentAll: make(chan struct{}),
-		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
+		loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr(), sentAll: make(chan struct{}),
 	}
 	c.use.fd = fd
-	c.fastPath.left = make(chan struct{}, 1)
 	// Otherwise the runtime's poller would watch the same file as this loop.
 	if err := conn.Close(); err != nil {
 		_ = unix.Close(fd)
@@ -106,11 +99,7 @@ func (c *epollConn) Read(p []byte) (int, error) {
 		if err != ErrAgain {
 			return n, err
 		}
-		select {
-		case <-c.readable:
-		case <-c.closed:
-		case <-c.readDeadline.passed():
-		}
+		c.readable.wait()
 	}
 }
 
@@ -130,11 +119,7 @@ func (c *epollConn) Write(p []byte) (done int, err error) {
 		if err == nil {
 			continue
 		}
-		select {
-		case <-c.writable:
-		case <-c.closed:
-		case <-c.writeDeadline.passed():
-		}
+		c.writable.wait()
 	}
 }
 
@@ -187,21 +172,32 @@ func (c *epollConn) failed(op string, err error) error { return opError(c, op, e
 
 // Close implements net.Conn.
 func (c *epollConn) Close() error {
-	c.use.Lock()
-	defer c.use.Unlock()
-	if c.use.fd < 0 {
-		return c.failed("close", net.ErrClosed)
+	err := c.release()
+	if err == net.ErrClosed {
+		return c.failed("close", err)
 	}
-	c.loop.remove(c.key)
-	err := unix.Close(c.use.fd)
-	c.use.fd = -1
-	close(c.closed)
-	c.readDeadline.set(time.Time{})
-	c.writeDeadline.set(time.Time{})
+	c.readDeadline.set(time.Time{}, nil)
+	c.writeDeadline.set(time.Time{}, nil)
+	c.readable.give()
+	c.writable.give()
+	c.end(net.ErrClosed)
 	if err != nil {
 		return c.failed("close", err)
 	}
 	return nil
+}
+
+// release closes the descriptor.
+func (c *epollConn) release() error {
+	c.use.Lock()
+	defer c.use.Unlock()
+	if c.use.fd < 0 {
+		return net.ErrClosed
+	}
+	c.loop.remove(c.key)
+	fd := c.use.fd
+	c.use.fd = -1
+	return unix.Close(fd)
 }
 
 // CloseWrite implements Conn.
@@ -234,17 +230,24 @@ func (c *epollConn) SetDeadline(t time.Time) error {
 }
 
 // SetReadDeadline implements net.Conn.
-func (c *epollConn) SetReadDeadline(t time.Time) error { return c.setDeadline(&c.readDeadline, t) }
+func (c *epollConn) SetReadDeadline(t time.Time) error {
+	return c.setDeadline(&c.readDeadline, t, func() {
+		c.readable.give()
+		c.end(os.ErrDeadlineExceeded)
+	})
+}
 
 // SetWriteDeadline implements net.Conn.
-func (c *epollConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(&c.writeDeadline, t) }
+func (c *epollConn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadline(&c.writeDeadline, t, c.writable.give)
+}
 
-func (c *epollConn) setDeadline(d *deadline, t time.Time) error {
+func (c *epollConn) setDeadline(d *deadline, t time.Time, passed func()) error {
 	c.use.RLock()
 	defer c.use.RUnlock()
 	if c.use.fd < 0 {
 		return c.failed("set deadline", net.ErrClosed)
 	}
-	d.set(t)
+	d.set(t, passed)
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // epollLoop notifies connections of what they can do. One goroutine waits for all of
-// them, and runs the callbacks of those whose readers wait in OnReadable, one
+// them, and calls the Readers of those that were left to it by OnReadable, one
 // after the other. close ends it.
 type epollLoop struct {
 	epoll, wake int           // descriptors

@@ -1,55 +1,80 @@
 package netloop
 
 import (
-	"net"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// OnReadable implements Conn. serve is called by this goroutine once, and then by
-// the loop's.
-func (c *epollConn) OnReadable(serve func() (stay bool)) error {
-	c.fastPath.Lock()
-	if c.readDeadline.hasPassed() {
-		c.fastPath.Unlock()
-		return c.failed("read", os.ErrDeadlineExceeded)
-	}
-	if !c.serves(serve) {
-		c.fastPath.Unlock()
-		return nil
-	}
-	c.fastPath.serve = serve
-	c.fastPath.Unlock()
-	err := error(nil)
-	select {
-	case <-c.fastPath.left:
-		return nil
-	case <-c.closed:
-		err = net.ErrClosed
-	case <-c.readDeadline.passed():
-		err = os.ErrDeadlineExceeded
-	}
-	c.fastPath.Lock()
-	defer c.fastPath.Unlock()
-	if c.fastPath.serve == nil { // serve ended it meanwhile
-		<-c.fastPath.left
-		return nil
-	}
-	c.fastPath.serve = nil
-	return c.failed("read", err)
+// served is who serves a connection.
+type served struct {
+	mu      sync.Mutex // not held while Serve runs
+	reader  Reader     // nil if no one does
+	running bool       // a goroutine calls Serve
+	again   bool       // it has to call it once more, because something has come meanwhile
+	ended   error      // it must not, for this reason
 }
 
-// serves calls serve, and once more when the peer has ended: after its last bytes
-// comes the end. c.fastPath is held.
-func (c *epollConn) serves(serve func() bool) (stay bool) {
-	return serve() && (!c.ended.Load() || serve())
+// OnReadable implements Conn. Serve is called by this goroutine first, and then by the loop's.
+func (c *epollConn) OnReadable(r Reader) (left bool, err error) {
+	s := &c.served
+	s.mu.Lock()
+	late := c.readDeadline.hasPassed() // what passes later calls end
+	if !late {
+		s.reader, s.running, s.again, s.ended = r, true, false, nil
+	}
+	s.mu.Unlock()
+	if late {
+		return false, c.failed("read", os.ErrDeadlineExceeded)
+	}
+	return c.serve(r)
+}
+
+// serve calls Serve until nothing more has come, and reports whether r goes on. The caller has set running.
+func (c *epollConn) serve(r Reader) (stays bool, err error) {
+	s := &c.served
+	for {
+		// Once more when the peer has ended: after its last bytes comes the end.
+		stays = r.Serve() && (!c.ended.Load() || r.Serve())
+		s.mu.Lock()
+		again := s.again
+		s.again = false
+		switch {
+		case !stays:
+			s.reader = nil
+		case s.ended != nil:
+			stays, err, s.reader = false, c.failed("read", s.ended), nil
+		case again:
+			s.mu.Unlock()
+			continue
+		}
+		s.running = false
+		s.mu.Unlock()
+		return stays, err
+	}
+}
+
+// end says that no one is served any more, for the given reason.
+func (c *epollConn) end(reason error) {
+	s := &c.served
+	s.mu.Lock()
+	r := s.reader
+	if s.running {
+		r, s.ended = nil, reason
+	} else {
+		s.reader = nil
+	}
+	s.mu.Unlock()
+	if r != nil {
+		r.Resume(c.failed("read", reason))
+	}
 }
 
 // ready is called by the loop with what may be possible now.
 func (c *epollConn) ready(events uint32) {
 	if events&^uint32(unix.EPOLLIN|unix.EPOLLRDHUP) != 0 {
-		notify(c.writable)
+		c.writable.give()
 	}
 	if events&^uint32(unix.EPOLLOUT) == 0 {
 		return
@@ -57,13 +82,18 @@ func (c *epollConn) ready(events uint32) {
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && c.ended.CompareAndSwap(false, true) {
 		close(c.sentAll)
 	}
-	c.fastPath.Lock()
-	defer c.fastPath.Unlock()
+	s := &c.served
+	s.mu.Lock()
+	r, running := s.reader, s.running
+	s.again = running
+	s.running = r != nil
+	s.mu.Unlock()
 	switch {
-	case c.fastPath.serve == nil:
-		notify(c.readable)
-	case !c.serves(c.fastPath.serve):
-		c.fastPath.serve = nil
-		c.fastPath.left <- struct{}{}
+	case r == nil:
+		c.readable.give()
+	case !running:
+		if stays, err := c.serve(r); !stays {
+			r.Resume(err)
+		}
 	}
 }

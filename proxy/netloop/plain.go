@@ -31,7 +31,7 @@ func (l plainLoop) Adopt(conn net.Conn) (Conn, error) {
 		return nil, fmt.Errorf("take connection over: %w", err)
 	}
 	c := &plainConn{
-		stream: s, raw: raw, filled: make(chan struct{}, 1), drained: make(chan struct{}, 1),
+		stream: s, raw: raw, drained: make(chan struct{}, 1),
 		closed: make(chan struct{}), ended: make(chan struct{}), done: make(chan struct{}),
 	}
 	go c.readAhead()
@@ -55,7 +55,7 @@ type plainConn struct {
 
 	reading, writing sync.Mutex // one Read, one Write at a time
 	readDeadline     deadline
-	filled           chan struct{} // a token: there is something to read
+	filled           signal        // there is something to read, or an end to waiting
 	drained          chan struct{} // a token: there is room to read ahead
 	closed           chan struct{}
 	ended            chan struct{} // closed at the end of input
@@ -115,7 +115,7 @@ func (c *plainConn) fillLocked(fd int) (enough bool) {
 			c.endLocked(io.EOF)
 		default:
 			c.ahead = c.ahead[:len(c.ahead)+n]
-			notify(c.filled)
+			c.filled.give()
 		}
 	}
 	return true
@@ -124,7 +124,7 @@ func (c *plainConn) fillLocked(fd int) (enough bool) {
 func (c *plainConn) endLocked(err error) {
 	c.err = err
 	close(c.ended)
-	notify(c.filled)
+	c.filled.give()
 }
 
 // TryRead implements Conn.
@@ -141,7 +141,10 @@ func (c *plainConn) TryRead(p []byte) (int, error) {
 		c.ahead = c.ahead[n:]
 		c.got.Add(uint64(n))
 		if len(c.ahead) == 0 {
-			notify(c.drained)
+			select {
+			case c.drained <- struct{}{}:
+			default:
+			}
 		}
 		return n, nil
 	case c.err != nil:
@@ -161,30 +164,21 @@ func (c *plainConn) Read(p []byte) (int, error) {
 		if n, err := c.TryRead(p); err != ErrAgain {
 			return n, err
 		}
-		c.awaitFilled()
+		c.filled.wait()
 	}
 }
 
-// awaitFilled returns when there may be something to read, or an end to waiting.
-func (c *plainConn) awaitFilled() {
-	select {
-	case <-c.filled:
-	case <-c.closed:
-	case <-c.readDeadline.passed():
-	}
-}
-
-// OnReadable implements Conn. serve is called by this goroutine.
-func (c *plainConn) OnReadable(serve func() (stay bool)) error {
+// OnReadable implements Conn. This goroutine calls Serve, and waits.
+func (c *plainConn) OnReadable(r Reader) (left bool, err error) {
 	for {
 		if c.readDeadline.hasPassed() {
-			return c.failed("read", os.ErrDeadlineExceeded)
+			return false, c.failed("read", os.ErrDeadlineExceeded)
 		}
-		if !serve() {
-			return nil
+		if !r.Serve() {
+			return false, nil
 		}
 		for !c.readable() && !c.readDeadline.hasPassed() {
-			c.awaitFilled()
+			c.filled.wait()
 		}
 	}
 }
@@ -248,9 +242,10 @@ func (c *plainConn) Close() error {
 		return c.failed("close", net.ErrClosed)
 	}
 	close(c.closed)
+	c.filled.give()
 	err := c.stream.Close()
 	<-c.done
-	c.readDeadline.set(time.Time{})
+	c.readDeadline.set(time.Time{}, nil)
 	return err
 }
 
@@ -278,7 +273,7 @@ func (c *plainConn) SetReadDeadline(t time.Time) error {
 	if c.isOver {
 		return c.failed("set deadline", net.ErrClosed)
 	}
-	c.readDeadline.set(t)
+	c.readDeadline.set(t, c.filled.give)
 	return nil
 }
 

@@ -31,10 +31,11 @@ type Conn struct {
 	in     *recordReader
 	out    *recordWriter
 	below  netloop.Conn
-	chunk  int    // the most that one record holds
-	server []byte // the certificate of the server's end, in DER
-	more   bool   // the last read filled its buffer: decoded bytes may be left
-	found  bool   // Unread found one, and keeps it
+	reader netloop.Reader // of OnReadable
+	chunk  int            // the most that one record holds
+	server []byte         // the certificate of the server's end, in DER
+	more   bool           // the last read filled its buffer: decoded bytes may be left
+	found  bool           // Unread found one, and keeps it
 	kept   [1]byte
 	late   error     // comes after what the last TryRead has returned. A tls.Conn does not return each error again
 	much   bool      // the last TryRead has left something because of maxRecords
@@ -129,11 +130,22 @@ func (c *Conn) TryRead(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// OnReadable implements netloop.Conn. It also returns nil when a TryRead has left something because of maxRecords: then its
-// caller continues, in place of the event loop.
-func (c *Conn) OnReadable(serve func() (stay bool)) error {
-	return c.below.OnReadable(func() bool { return serve() && !c.much && (c.late == nil || serve()) })
+// OnReadable implements netloop.Conn. It is also over when a TryRead has left something because of maxRecords.
+func (c *Conn) OnReadable(r netloop.Reader) (left bool, err error) {
+	c.reader = r
+	return c.below.OnReadable((*readerBelow)(c))
 }
+
+// readerBelow serves the connection below a Conn, for the Conn's reader.
+type readerBelow Conn
+
+// Serve implements netloop.Reader.
+func (c *readerBelow) Serve() (stay bool) {
+	return c.reader.Serve() && !c.much && (c.late == nil || c.reader.Serve())
+}
+
+// Resume implements netloop.Reader.
+func (c *readerBelow) Resume(err error) { c.reader.Resume(err) }
 
 // decoded reads what has been decoded, and nothing from the connection.
 func (c *Conn) decoded(b []byte) int {

@@ -124,21 +124,25 @@ func TestAFloodOfRecordsHoldsUpNoLoop(t *testing.T) {
 	s := &server{conn: ours, room: make([]byte, 1000), got: make(chan []byte, bytesSent)}
 	calls, got := 0, 0
 	_ = ours.SetReadDeadline(time.Now().Add(time.Minute))
+	c := checked{s, make(chan error), func(stay bool) bool {
+		calls++
+		if ours.in.ended > maxRecords {
+			t.Errorf("%d records were read at once", ours.in.ended)
+		}
+		if s.err != nil {
+			t.Error(s.err)
+		}
+		for len(s.got) > 0 {
+			got += len(<-s.got)
+		}
+		return stay && got < bytesSent
+	}}
 	for got < bytesSent {
-		if err := ours.OnReadable(func() bool {
-			calls++
-			stay := s.serve()
-			if ours.in.ended > maxRecords {
-				t.Errorf("%d records were read at once", ours.in.ended)
-			}
-			if s.err != nil {
-				t.Error(s.err)
-			}
-			for len(s.got) > 0 {
-				got += len(<-s.got)
-			}
-			return stay && got < bytesSent
-		}); err != nil || s.err != nil {
+		left, err := ours.OnReadable(c)
+		if left {
+			err = within(t, c.over)
+		}
+		if err != nil || s.err != nil {
 			t.Fatal(err, s.err)
 		}
 	}
@@ -149,6 +153,16 @@ func TestAFloodOfRecordsHoldsUpNoLoop(t *testing.T) {
 		t.Errorf("all was read in %d calls, want %d or more", calls, least)
 	}
 }
+
+// checked is a server whose calls are looked at.
+type checked struct {
+	*server
+	over  chan error
+	check func(stay bool) bool // returns what Serve returns
+}
+
+func (c checked) Serve() bool      { return c.check(c.server.Serve()) }
+func (c checked) Resume(err error) { go func() { c.over <- err }() }
 
 // TestAnErrorAfterTheLastBytesIsServed, also one that a tls.Conn returns only once.
 func TestAnErrorAfterTheLastBytesIsServed(t *testing.T) {

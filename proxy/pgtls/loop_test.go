@@ -17,9 +17,10 @@ type server struct {
 	room []byte
 	got  chan []byte // each piece that was read
 	err  error
+	done chan error // has one when the connection has ended
 }
 
-func (s *server) serve() (stay bool) {
+func (s *server) Serve() (stay bool) {
 	n, err := s.conn.TryRead(s.room)
 	if err == netloop.ErrAgain {
 		return true
@@ -33,17 +34,24 @@ func (s *server) serve() (stay bool) {
 
 // run serves until the connection ends.
 func (s *server) run() <-chan error {
-	done := make(chan error, 1)
-	go func() {
-		for s.err == nil {
-			if err := s.conn.OnReadable(s.serve); err != nil {
-				done <- err
-				return
-			}
+	s.done = make(chan error, 1)
+	go s.goOn(nil)
+	return s.done
+}
+
+func (s *server) Resume(err error) { go s.goOn(err) }
+
+func (s *server) goOn(err error) {
+	for err == nil && s.err == nil {
+		var left bool
+		if left, err = s.conn.OnReadable(s); left {
+			return
 		}
-		done <- s.err
-	}()
-	return done
+	}
+	if err == nil {
+		err = s.err
+	}
+	s.done <- err
 }
 
 func within[T any](t *testing.T, c <-chan T) T {
