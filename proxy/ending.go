@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -40,26 +41,35 @@ func (x *session) endStartup() bool {
 	return starting
 }
 
-// endWithTenure ends the session when the tenure of its server ends, until stop is called. A
-// superseded session has no server any more; its client gets the error at its next use.
-func (x *session) endWithTenure(tenure context.Context) (stop func()) {
-	done := make(chan struct{})
-	unset := context.AfterFunc(tenure, func() {
-		defer close(done)
-		if !x.endStartup() && !x.isSuperseded() {
-			x.endAtOnce(demotionOf(tenure))
-		}
-	})
-	return func() {
-		if !unset() {
-			<-done
+// endWithTenure ends the sessions with a server when its tenure ends, or returns when s is closed.
+func (s *Server) endWithTenure(tenure context.Context) {
+	select {
+	case <-tenure.Done():
+	case <-s.ctx.Done():
+		return
+	}
+	s.mu.Lock()
+	delete(s.mu.tenures, tenure)
+	sessions, _ := s.openLocked()
+	s.mu.Unlock()
+	var ended sync.WaitGroup
+	for _, x := range sessions {
+		if x.backend.server.Tenure == tenure {
+			ended.Go(func() { x.endWithServer(demotionOf(tenure)) })
 		}
 	}
+	ended.Wait()
 }
 
-// endIfMoved ends the session because its server is not the one to which its address leads.
+// endMoved ends the session because its server is not the one to which its address leads.
 func (x *session) endMoved(why *fencing.Refusal) {
 	x.active.moved.Store(why)
+	x.endWithServer(why)
+}
+
+// endWithServer ends the session because its server is of no use any more. A superseded session has none; its
+// client gets the error at its next use.
+func (x *session) endWithServer(why *fencing.Refusal) {
 	if !x.endStartup() && !x.isSuperseded() {
 		x.endAtOnce(why)
 	}
@@ -75,11 +85,39 @@ func demotionOf(tenure context.Context) *fencing.Refusal {
 	return demoted.Refusal()
 }
 
-// abort closes both connections. The pumps then end by themselves.
+// abort closes both connections, and ends the session's context. The pumps then end by themselves.
 func (x *session) abort() {
 	_ = x.client.Close()
 	_ = x.server.Close()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.contextLocked() // which is the ended one from now on
 	x.cancel()
+}
+
+// context returns the context of what the session waits for beside its connections. Few sessions wait for anything
+// after their startup, so it is made when it is needed.
+func (x *session) context() context.Context {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.contextLocked()
+}
+
+func (x *session) contextLocked() context.Context {
+	if x.ctx == nil {
+		x.ctx, x.cancel = context.WithCancel(x.srv.ctx)
+	}
+	return x.ctx
+}
+
+// dropContext ends the context of the startup, unless the session has been aborted.
+func (x *session) dropContext() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ctx.Err() == nil {
+		x.cancel()
+		x.ctx, x.cancel = nil, nil
+	}
 }
 
 // endAtOnce ends the session at once, as Postgres does in a fast shutdown. The client is sent
@@ -169,9 +207,9 @@ func (x *session) hangUp() {
 
 // relayFatal relays the server's FATAL error and ends the session. If the backend was ended
 // because another worker was granted an epoch, the client gets that reason instead.
-func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
+func (x *session) relayFatal(e *protocol.Event) {
 	_ = x.server.Close()
-	if fencing.Checking && x.member.candidacy() != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.checkSuperseded(ctx) {
+	if fencing.Checking && x.member.candidacy() != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.checkSuperseded(x.context()) {
 		x.member.state.Store(superseded)
 		x.serverEnded()
 		return

@@ -51,8 +51,6 @@ func (s *Server) startSession(client link, start *startup, until time.Time) *ses
 		x.close()
 		return nil
 	}
-	x.stopTenureWatch = x.endWithTenure(primary.Tenure)
-	s.cfg.Metrics.Sessions(1)
 	unwake := guard.wake(server, client)
 	err = x.begin(guard)
 	if !unwake() && err == nil {

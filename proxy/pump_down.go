@@ -149,8 +149,7 @@ func (d *downPump) process() bool {
 
 // carryOut relays what is in the buffer. It reports false if the pump must end.
 func (d *downPump) carryOut() bool {
-	ctx := d.x.ctx
-	err := d.relay(ctx)
+	err := d.relay()
 	d.audit()
 	if err != nil {
 		var refusal *fencing.Refusal
@@ -169,7 +168,7 @@ func (d *downPump) carryOut() bool {
 		}
 		return false
 	}
-	return d.after(ctx)
+	return d.after()
 }
 
 // take gives the core what is in the buffer, and records the step. The caller has locked
@@ -220,7 +219,7 @@ func (d *downPump) endStep() {
 }
 
 // relay carries out the step that serve has left, or takes one and carries it out.
-func (d *downPump) relay(ctx context.Context) error {
+func (d *downPump) relay() error {
 	x := d.x
 	if !d.taken {
 		x.sending.Lock()
@@ -233,10 +232,10 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventRefused:
 			e.Rejection.Time = time.Now()
 		case protocol.EventUnregister:
-			x.unregister(ctx, d.deleted[0])
+			x.unregister(x.context(), d.deleted[0])
 			d.deleted = d.deleted[1:]
 		case protocol.EventSuperseded:
-			x.learnSuperseded(ctx, x.candidacyFor(e.Resource))
+			x.learnSuperseded(x.candidacyFor(e.Resource))
 		case protocol.EventDiscarded:
 			x.candidacyFor(e.Resource).ConnectionSuperseded()
 		case protocol.EventAnnounce:
@@ -265,14 +264,14 @@ func (d *downPump) relay(ctx context.Context) error {
 // learnSuperseded makes sure that the candidacy knows that it is superseded, before the client
 // learns that: the client's next connection must not join it. If the session continues, its next
 // reply reports the role to the client.
-func (x *session) learnSuperseded(ctx context.Context, b *joinedCandidacy) {
+func (x *session) learnSuperseded(b *joinedCandidacy) {
 	if x.member.discards {
 		b.ConnectionSuperseded() // each time: the client may send again what was discarded
 	} else {
 		b.noteSuperseded()
 	}
 	if b.Status().Role != fencing.Superseded {
-		x.readRecord(ctx, b)
+		x.readRecord(x.context(), b)
 	}
 }
 
@@ -286,7 +285,7 @@ func (x *session) readRecord(ctx context.Context, b *joinedCandidacy) {
 
 // after ends the session if an event says so, once the replies before it are sent. It reports
 // false if it has ended the session.
-func (d *downPump) after(ctx context.Context) bool {
+func (d *downPump) after() bool {
 	x := d.x
 	for i := range d.events {
 		switch e := &d.events[i]; e.Kind {
@@ -295,7 +294,7 @@ func (d *downPump) after(ctx context.Context) bool {
 			x.hangUp()
 			return false
 		case protocol.EventEnded:
-			x.relayFatal(ctx, e)
+			x.relayFatal(e)
 			return false
 		}
 	}

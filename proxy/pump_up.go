@@ -277,15 +277,15 @@ func (u *upPump) process() (done, orderly bool) {
 				return u.endAfter(err)
 			}
 		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
-			x.choose(x.ctx, need.Join, u.startWaiting())
+			x.choose(x.context(), need.Join, u.startWaiting())
 		case need.Kind == protocol.NeedJoin:
-			if lower := x.rejoin(x.ctx, need.Join.Token, u.startWaiting()); lower != nil {
+			if lower := x.rejoin(x.context(), need.Join.Token, u.startWaiting()); lower != nil {
 				x.log().Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()
 				return u.serverGone()
 			}
-		case !x.meetNeed(x.ctx, need): // the session is being closed
+		case !x.meetNeed(x.context(), need): // the session is being closed
 			return u.serverGone()
 		}
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,7 +20,7 @@ func (x *session) EpochEnds(e fencing.Epoch) { x.epochEnds("", nil, e) }
 func (x *session) epochEnds(resource string, s *seat, e fencing.Epoch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	r, registered := x.registrations[resource]
+	r, registered := x.registrations.of(resource)
 	if x.m == nil || !registered || r.epoch > e || s != nil && !s.forSession.Load() {
 		return // what was chosen for one transaction is unregistered after it
 	}
@@ -87,9 +88,9 @@ func (s *Server) verifyRegistrations(ctx context.Context) {
 		}
 		var looks errgroup.Group
 		looks.SetLimit(askedAtOnce)
-		for _, all := range s.registeredSessions() {
+		for registry, all := range s.registeredSessions() {
 			looks.Go(func() error {
-				verify(ctx, all)
+				all.verify(ctx, registry)
 				return nil
 			})
 		}
@@ -97,27 +98,31 @@ func (s *Server) verifyRegistrations(ctx context.Context) {
 	}
 }
 
-// registeredSession is a session with an entry of it in the registry.
-type registeredSession struct {
-	*session
-	resource string
-	entry    int64
+// registeredSessions are the sessions with entries in one registry.
+type registeredSessions struct {
+	sessions []*session
+	entries  []int64 // one for each of sessions
 }
 
 // registryKey is what has a registry: a database of a server.
 type registryKey struct{ database, started string }
 
-func (s *Server) registeredSessions() map[registryKey][]registeredSession {
+func (s *Server) registeredSessions() map[registryKey]*registeredSessions {
 	s.mu.Lock()
 	sessions, _ := s.openLocked()
 	s.mu.Unlock()
-	all := make(map[registryKey][]registeredSession)
+	all := make(map[registryKey]*registeredSessions)
 	for _, x := range sessions {
 		x.mu.Lock()
-		for resource, r := range x.registrations {
+		for _, r := range x.registrations {
 			if x.m != nil {
 				key := registryKey{x.start.database, x.backend.started}
-				all[key] = append(all[key], registeredSession{x, resource, r.entry.ID})
+				of := all[key]
+				if of == nil {
+					of = &registeredSessions{}
+					all[key] = of
+				}
+				of.sessions, of.entries = append(of.sessions, x), append(of.entries, r.entry.ID)
 			}
 		}
 		x.mu.Unlock()
@@ -125,15 +130,11 @@ func (s *Server) registeredSessions() map[registryKey][]registeredSession {
 	return all
 }
 
-// verify ends those of the sessions, which are of one registry, that it does not have.
-func verify(ctx context.Context, all []registeredSession) {
+// verify ends those of the sessions whose entries the registry does not have.
+func (all *registeredSessions) verify(ctx context.Context, registry registryKey) {
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
-	entries := make([]int64, len(all))
-	for i, x := range all {
-		entries[i] = x.entry
-	}
-	missing, err := all[0].member.candidacy().Fence().Unregistered(ctx, all[0].backend.started, entries)
+	missing, err := all.sessions[0].member.candidacy().Fence().Unregistered(ctx, registry.started, all.entries)
 	if err != nil {
 		return // the database is followed elsewhere, and a grant does not depend on this
 	}
@@ -141,21 +142,24 @@ func verify(ctx context.Context, all []registeredSession) {
 	for _, entry := range missing {
 		lost[entry] = true
 	}
-	for _, x := range all {
-		if lost[x.entry] {
-			x.unregistered(ctx, x.resource, x.entry)
+	for i, x := range all.sessions {
+		if lost[all.entries[i]] {
+			x.unregistered(ctx, all.entries[i])
 		}
 	}
 }
 
 // unregistered ends a session whose entry is not in the registry. Mostly a grant has ended the backend, and the session
 // does not know that yet.
-func (x *session) unregistered(ctx context.Context, resource string, entry int64) {
+func (x *session) unregistered(ctx context.Context, entry int64) {
 	x.mu.Lock()
-	r, registered := x.registrations[resource]
-	same := registered && r.entry.ID == entry
+	i := slices.IndexFunc(x.registrations, func(r registration) bool { return r.entry.ID == entry })
+	resource := ""
+	if i >= 0 {
+		resource = x.registrations[i].resource
+	}
 	x.mu.Unlock()
-	if !same || x.isSuperseded() || x.candidacyFor(resource).CheckSuperseded(ctx) || ctx.Err() != nil {
+	if i < 0 || x.isSuperseded() || x.candidacyFor(resource).CheckSuperseded(ctx) || ctx.Err() != nil {
 		return // in the last case the database has not said who leads, and the next comparison asks again
 	}
 	x.log().Error("session ended: the registry has lost the entry of its backend", zap.Uint32("pid", x.backend.pid))

@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,24 +17,33 @@ const unregisterTimeout = 5 * time.Second
 
 // registration is an entry of a session's backend in the registry.
 type registration struct {
-	entry fencing.Registration
-	epoch fencing.Epoch // under which the backend is registered
+	resource string // "" for that of the startup
+	entry    fencing.Registration
+	epoch    fencing.Epoch // under which the backend is registered
 }
 
-// registrations are the entries of a session's backend by their resources, "" for that of the startup, without those
-// that are being deleted. A deletion names the number of its entry, so that nothing waits for it: it cannot hit a newer
+// registrations are the entries of a session's backend, one for a resource, without those that are being deleted. A deletion names the number of its entry, so that nothing waits for it: it cannot hit a newer
 // one, and an entry that it leaves is deleted by the next grant, which ends the backend.
-type registrations map[string]registration
+type registrations []registration
+
+// of returns the entry for a resource.
+func (r registrations) of(resource string) (registration, bool) {
+	i := slices.IndexFunc(r, func(one registration) bool { return one.resource == resource })
+	if i < 0 {
+		return registration{}, false
+	}
+	return r[i], true
+}
 
 // take takes out the entries for these resources, for unregister.
-func (r registrations) take(resources []string) registrations {
-	taken := make(registrations, len(resources))
-	for _, resource := range resources {
-		if one, ok := r[resource]; ok {
-			taken[resource] = one
-			delete(r, resource)
+func (r *registrations) take(resources []string) (taken registrations) {
+	*r = slices.DeleteFunc(*r, func(one registration) bool {
+		took := slices.Contains(resources, one.resource)
+		if took {
+			taken = append(taken, one)
 		}
-	}
+		return took
+	})
 	return taken
 }
 
@@ -79,10 +89,8 @@ func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedE
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.registrations == nil {
-		x.registrations = make(registrations, 1)
-	}
-	x.registrations[announced.Resource] = registration{entry, request.Held}
+	x.registrations.take([]string{announced.Resource})
+	x.registrations = append(x.registrations, registration{announced.Resource, entry, request.Held})
 	return nil
 }
 
@@ -106,8 +114,8 @@ func (x *session) takeRegistrations() registrations {
 func (x *session) unregister(ctx context.Context, deleted registrations) {
 	ctx, cancel := context.WithTimeout(ctx, unregisterTimeout)
 	defer cancel()
-	for resource, r := range deleted {
-		if err := x.candidacyFor(resource).Fence().UnregisterBackend(ctx, r.entry); err != nil {
+	for _, r := range deleted {
+		if err := x.candidacyFor(r.resource).Fence().UnregisterBackend(ctx, r.entry); err != nil {
 			x.log().Warn("registry entry not deleted", zap.Error(err))
 		}
 	}

@@ -3,7 +3,9 @@ package proxy
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,14 +46,15 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		conns    map[netloop.Conn]accepted // of clients; Close closes them
+		conns    map[netloop.Conn]accepted // of clients that have no session; Close closes them
 		sessions map[*session]struct{}
-		traffic  map[string]*traffic // of those that were greeted, by their databases
+		tenures  map[context.Context]struct{} // those of endWithTenure
+		traffic  map[string]*traffic          // of those that were greeted, by their databases
 		draining bool
 		closed   bool
 	}
 	wg     sync.WaitGroup // of the connections, each until its session has ended
-	checks sync.WaitGroup // of endHanging and verifyRegistrations
+	checks sync.WaitGroup // of endHanging, verifyRegistrations and endWithTenure
 }
 
 // accepted is what is known of a client that has no session.
@@ -96,6 +99,7 @@ func NewServer(cfg Config) (*Server, error) {
 	s.overflow.Limit(maxOverflow)
 	s.mu.conns = map[netloop.Conn]accepted{}
 	s.mu.sessions = map[*session]struct{}{}
+	s.mu.tenures = map[context.Context]struct{}{}
 	s.mu.traffic = map[string]*traffic{}
 	s.checks.Go(func() { s.endHanging(ctx) })
 	s.checks.Go(func() { s.verifyRegistrations(ctx) })
@@ -234,22 +238,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) Clients() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.mu.conns)
+	return len(s.mu.conns) + len(s.mu.sessions)
 }
 
 // openLocked returns the sessions, and the connections of clients that have none yet.
 func (s *Server) openLocked() (sessions []*session, others []netloop.Conn) {
-	begun := map[netloop.Conn]bool{}
-	for x := range s.mu.sessions {
-		sessions = append(sessions, x)
-		begun[socketBelow(x.client)] = true
-	}
-	for conn := range s.mu.conns {
-		if !begun[conn] {
-			others = append(others, conn)
-		}
-	}
-	return sessions, others
+	return slices.Collect(maps.Keys(s.mu.sessions)), slices.Collect(maps.Keys(s.mu.conns))
 }
 
 // Close ends all sessions. It returns when they have ended and the auditors have received
@@ -277,12 +271,22 @@ func (s *Server) Close() {
 	}
 }
 
-// register adds a session, so that Shutdown and Close end it.
+// register adds a session, so that Shutdown, Close and the end of its server's tenure end it.
 func (s *Server) register(x *session) (draining bool) {
+	s.cfg.Metrics.Sessions(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.mu.conns, socketBelow(x.client))
 	s.mu.sessions[x] = struct{}{}
-	return s.mu.draining
+	if s.mu.draining {
+		return true
+	}
+	tenure := x.backend.server.Tenure
+	if _, watched := s.mu.tenures[tenure]; !watched {
+		s.mu.tenures[tenure] = struct{}{}
+		s.checks.Go(func() { s.endWithTenure(tenure) })
+	}
+	return false
 }
 
 func (s *Server) unregister(x *session) {
@@ -290,6 +294,7 @@ func (s *Server) unregister(x *session) {
 	defer s.mu.Unlock()
 	delete(s.mu.sessions, x)
 	s.countEndedLocked(x)
+	s.cfg.Metrics.Sessions(-1)
 }
 
 // handle serves one connection from its first byte to its last, or to the point where its session has started, which

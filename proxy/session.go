@@ -29,14 +29,11 @@ import (
 //     without it. mu is never held while blocking.
 //   - sending is taken before mu (package lockorder).
 type session struct {
-	srv             *Server
-	id              string
-	start           *startup
-	client          link
-	server          link
-	ctx             context.Context // of the startup and of the pumps
-	cancel          context.CancelFunc
-	stopTenureWatch func() // ends endWithTenure; nil if that was not called
+	srv    *Server
+	id     string
+	start  *startup
+	client link
+	server link
 	// handshake is what is needed to read messages during the startup. It is nil after
 	// that.
 	handshake *handshake
@@ -53,7 +50,9 @@ type session struct {
 	sending lockorder.Mutex[lockorder.Sending]
 
 	mu            lockorder.Mutex[lockorder.Session]
-	m             *protocol.Session // nil until the session has joined
+	ctx           context.Context    // see context; nil while there is none
+	cancel        context.CancelFunc // of ctx
+	m             *protocol.Session  // nil until the session has joined
 	life          lifecycle
 	pumps         pumpSignals
 	since         time.Time // when the client last sent something, or its last reply ended, if that is later
@@ -91,10 +90,6 @@ func (x *session) log() *zap.Logger {
 
 // close frees the session's resources, in whatever phase it is.
 func (x *session) close() {
-	if x.stopTenureWatch != nil {
-		x.srv.cfg.Metrics.Sessions(-1)
-		x.stopTenureWatch()
-	}
 	x.srv.unregister(x)
 	_ = x.server.Close()
 	_ = x.client.Close()
@@ -104,13 +99,18 @@ func (x *session) close() {
 	if x.backend.keyPID != 0 {
 		x.srv.keys.remove(x.backend.keyPID)
 	}
-	x.cancel()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cancel != nil {
+		x.cancel()
+	}
 }
 
 // relay starts the pumps. It returns when the up pump only waits, or the session is over.
 func (x *session) relay() {
 	read := x.handshake
 	x.handshake, x.backend.parameters = nil, nil // which no one needs any more
+	x.dropContext()
 	x.downGone = make(chan struct{})
 	go (&downPump{x: x}).start(read.fromServer)
 	(&upPump{x: x}).start(read.fromClient)

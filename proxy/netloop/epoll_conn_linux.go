@@ -32,10 +32,9 @@ type epollConn struct {
 	readable, writable          signal
 	readDeadline, writeDeadline deadline
 
-	ended   atomic.Bool   // the peer has sent all it will
-	sentAll chan struct{} // closed when ended is set
-	wrote   atomic.Uint64 // bytes that were taken from us
-	got     atomic.Uint64 // bytes that were read
+	ended atomic.Bool   // the peer has sent all it will
+	wrote atomic.Uint64 // bytes that were taken from us
+	got   atomic.Uint64 // bytes that were read
 
 	served served
 }
@@ -53,9 +52,7 @@ func newEpollConn(l *epollLoop, conn stream) (*epollConn, error) {
 	if dupErr != nil {
 		return nil, os.NewSyscallError("fcntl", dupErr)
 	}
-	c := &epollConn{
-		loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr(), sentAll: make(chan struct{}),
-	}
+	c := &epollConn{loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr()}
 	c.use.fd = fd
 	// Otherwise the runtime's poller would watch the same file as this loop.
 	if err := conn.Close(); err != nil {
@@ -73,7 +70,17 @@ func newEpollConn(l *epollLoop, conn stream) (*epollConn, error) {
 func (c *epollConn) Loop() Loop { return c.loop }
 
 // PeerEnded implements Conn.
-func (c *epollConn) PeerEnded() <-chan struct{} { return c.sentAll }
+func (c *epollConn) PeerEnded() <-chan struct{} {
+	c.served.mu.Lock()
+	defer c.served.mu.Unlock()
+	if c.served.peerEnded == nil {
+		c.served.peerEnded = make(chan struct{})
+		if c.ended.Load() {
+			close(c.served.peerEnded)
+		}
+	}
+	return c.served.peerEnded
+}
 
 // Written implements Conn.
 func (c *epollConn) Written() uint64 { return c.wrote.Load() }

@@ -13,7 +13,9 @@ type served struct {
 	reader  Reader     // nil if no one does
 	running bool       // a goroutine calls Serve
 	again   bool       // it has to call it once more, because something has come meanwhile
-	ended   error      // it must not, for this reason
+	over    error      // it must not, for this reason
+
+	peerEnded chan struct{} // closed when the peer has ended; nil until someone asks for it
 }
 
 // OnReadable implements Conn. Serve is called by this goroutine first, and then by the loop's.
@@ -22,7 +24,7 @@ func (c *epollConn) OnReadable(r Reader) (left bool, err error) {
 	s.mu.Lock()
 	late := c.readDeadline.hasPassed() // what passes later calls end
 	if !late {
-		s.reader, s.running, s.again, s.ended = r, true, false, nil
+		s.reader, s.running, s.again, s.over = r, true, false, nil
 	}
 	s.mu.Unlock()
 	if late {
@@ -43,8 +45,8 @@ func (c *epollConn) serve(r Reader) (stays bool, err error) {
 		switch {
 		case !stays:
 			s.reader = nil
-		case s.ended != nil:
-			stays, err, s.reader = false, c.failed("read", s.ended), nil
+		case s.over != nil:
+			stays, err, s.reader = false, c.failed("read", s.over), nil
 		case again:
 			s.mu.Unlock()
 			continue
@@ -61,7 +63,7 @@ func (c *epollConn) end(reason error) {
 	s.mu.Lock()
 	r := s.reader
 	if s.running {
-		r, s.ended = nil, reason
+		r, s.over = nil, reason
 	} else {
 		s.reader = nil
 	}
@@ -79,11 +81,11 @@ func (c *epollConn) ready(events uint32) {
 	if events&^uint32(unix.EPOLLOUT) == 0 {
 		return
 	}
-	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && c.ended.CompareAndSwap(false, true) {
-		close(c.sentAll)
-	}
 	s := &c.served
 	s.mu.Lock()
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && c.ended.CompareAndSwap(false, true) && s.peerEnded != nil {
+		close(s.peerEnded)
+	}
 	r, running := s.reader, s.running
 	s.again = running
 	s.running = r != nil

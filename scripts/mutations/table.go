@@ -160,7 +160,7 @@ var table = []mutation{
 	{name: "a connection that is cut says nothing of the resources that it chose", file: "proxy/seat.go", in: ofSystem, tests: "^TestSafetyAPoolLearnsAgainOfAResourceThatItChose$",
 		old: "			s.joinedTo.Load().noteIfSuperseded()\n", text: ""},
 	{name: "a token is taken to be decided upon when it is set", file: theUpPump, in: ofSystem, tests: "^TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver$",
-		old: "x.rejoin(ctx, need.Join.Token, u.startWaiting())", text: "x.rejoin(ctx, need.Join.Token, time.Now())"},
+		old: "x.rejoin(x.context(), need.Join.Token, u.startWaiting())", text: "x.rejoin(x.context(), need.Join.Token, time.Now())"},
 	{name: "what has arrived in part is as old as the rest", file: theUpPump, in: ofSystem, tests: "^TestSafetyWhatHasArrivedInPartStartsOver$",
 		old: "		u.startWaiting()\n	}\n	u.clearWaiting()", text: "	}\n	u.clearWaiting()"},
 	{name: "what was read is as old as the wait that follows", file: theUpPump, in: ofThePumps, tests: "^TestWhatWasReadIsAsOldAsTheRead$",
