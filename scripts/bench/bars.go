@@ -31,7 +31,7 @@ const (
 	shared = "Clients, proxy and PostgreSQL share the processors, so what a proxy uses more than another is missing elsewhere."
 	relays = "Both relay the messages. Fencepost also counts which replies are due, and looks for two words in the texts of a leader."
 	pools  = "PgBouncer gives a client a connection to PostgreSQL that it has already. Fencepost opens one for each client, as a client without a proxy does, because a client authenticates with PostgreSQL itself."
-	memory = "The figure is what the process has in memory: buffers, the stacks of goroutines, the state of a session on both sides, and what Go's collector has not given back."
+	memory = "The figure is what the process has in memory: the state of a session and of both connections, and what Go's collector has not given back."
 )
 
 var bars = []bar{
