@@ -5,8 +5,8 @@
 // sentence that must hold for every service. RunElections adds the cases that are about
 // package election: what it makes of its faults does not depend on which service awards
 // the leases, so they run on one of them. RunStore is about the Store of a service that keeps
-// records (package kv). Outage, Members, Rights and Certificates are what happens to servers of a
-// test's own; each provider says how that is brought about with its service.
+// records (package kv). Outage, Full, Members, Rights, PasswordFile and Certificates are what happens to
+// servers of a test's own; each provider says how that is brought about with its service.
 //
 // Faults strike at the methods of the Provider (faultyProvider): a call fails before
 // anything is sent, its answer is lost or late, or it hangs until its context ends. Only

@@ -3,6 +3,8 @@ package electiontest
 import (
 	"cmp"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -57,6 +59,45 @@ func (r Rights) Run(t *testing.T) {
 	renewed("whose right was restored,")
 	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
 		t.Errorf("it releases with %v", err)
+	}
+}
+
+// PasswordFile is a service whose clients read the password of the user "full" from a file.
+type PasswordFile struct {
+	Setting string // that names the file
+	Open    func(file string) (Client, error)
+	Change  func(password string) // of the user, which is "secret" at first
+	Refused string                // in the remedy for who has the former password; "" if the service tells that only who logs in
+}
+
+// Run fails the test unless a client without the file is refused, and the holder of a lease goes on with the new password
+// when it is in the file.
+func (f PasswordFile) Run(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "password")
+	write := func(password string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.Open(file); err == nil || !strings.Contains(err.Error(), f.Setting) {
+		t.Errorf("without the file: %v", err)
+	}
+	write("secret")
+	client, err := f.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := client.Database("db")
+	lease := Acquire(t, p, Bid("a", longTTL))
+	f.Change("another")
+	if f.Refused != "" {
+		IsDenied(t, "with the former password: renew", p.Renew(within(t, patience), lease), f.Refused)
+	}
+	write("another")
+	if err := Renew(t, p, lease); err != nil {
+		t.Errorf("with the new password: %v", err)
 	}
 }
 

@@ -131,6 +131,31 @@ func (o Outage) Run(t *testing.T) (elector.Provider, *elector.Lease) {
 	return p, lease
 }
 
+// Full is a service that has no space left for a while.
+type Full struct {
+	Open       func(proxy string) Client
+	Fill, Mend func()
+	Remedy     string
+}
+
+// Run fails the test unless the holder of a lease keeps and frees it while the service is full, and the next one is told.
+func (f Full) Run(t *testing.T) {
+	t.Helper()
+	p, q := f.Open("one").Database("db"), f.Open("two").Database("db")
+	lease := Acquire(t, p, Bid("a", longTTL))
+	f.Fill()
+	if err := p.Renew(within(t, patience), lease); err != nil {
+		t.Errorf("the holder renews with %v", err)
+	}
+	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
+		t.Errorf("the holder releases with %v", err)
+	}
+	_, err := q.Acquire(within(t, patience), Bid("b", longTTL))
+	IsDenied(t, "the next worker's request", err, f.Remedy)
+	f.Mend()
+	Acquire(t, q, Bid("b", longTTL))
+}
+
 // Members are the servers of a service that has a leader among them.
 type Members struct {
 	Open     func(proxy string) Client

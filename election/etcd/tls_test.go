@@ -2,9 +2,6 @@ package etcd_test
 
 import (
 	"crypto/tls"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/election/electiontest"
@@ -35,25 +32,15 @@ func TestThePasswordIsReadAgain(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.Start(t)
 	admin := authenticate(t, cluster, "root", "secret")
-	cfg := etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "one", User: "full", PasswordFile: filepath.Join(t.TempDir(), "password")}
-	if _, err := etcd.New(cfg); err == nil || !strings.Contains(err.Error(), "election.etcd.password_file") {
-		t.Errorf("without the file: %v", err)
-	}
-	write(t, cfg.PasswordFile, []byte("secret\n"))
-	p := client(t, cfg).Database("db")
-	lease := acquire(t, p, bid("a", long))
-	if _, err := admin.UserChangePassword(within(t, patience), "full", "another"); err != nil {
-		t.Fatal(err)
-	}
-	write(t, cfg.PasswordFile, []byte("another\n"))
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("with the new password: %v", err)
-	}
-}
-
-func write(t *testing.T, path string, text []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	electiontest.PasswordFile{
+		Setting: "election.etcd.password_file",
+		Open: func(file string) (electiontest.Client, error) {
+			return open(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "one", User: "full", PasswordFile: file})
+		},
+		Change: func(password string) {
+			if _, err := admin.UserChangePassword(within(t, patience), "full", password); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}.Run(t)
 }

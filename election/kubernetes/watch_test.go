@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/election/standstill"
 )
@@ -107,44 +106,6 @@ func TestAWatchSaysWhyItDoesNotBegin(t *testing.T) {
 			t.Fatalf("it says %v", c.Healthy())
 		}
 	}
-}
-
-// All leases of a proxy need one connection, in addition to that of its one watch.
-func TestManyLeases(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	c, err := New(Config{Kubeconfig: f.kubeconfig("token: secret"), Proxy: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	p := c.Database("db")
-	const leases = 100
-	ended := make(chan error)
-	for i := range leases {
-		go func() {
-			b := bid(fmt.Sprint("w", i))
-			b.Resource = fmt.Sprint("r", i)
-			var lease *elector.Lease
-			err := until(func() (err error) { lease, err = p.Acquire(t.Context(), b); return err })
-			if err == nil {
-				err = p.Renew(t.Context(), lease)
-			}
-			for obs := (elector.Observation{}); err == nil && obs.Incarnation != b.Incarnation; {
-				err = until(func() (err error) { obs, err = p.Watch(t.Context(), b.Resource, obs); return err })
-			}
-			ended <- err
-		}()
-	}
-	for range leases {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
-	if f.mu.Lock(); len(f.objects) != leases+1 {
-		t.Errorf("there are %d objects", len(f.objects))
-	}
-	f.mu.Unlock()
 }
 
 // until repeats what fails, as a busy machine makes it.

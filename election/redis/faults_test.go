@@ -35,35 +35,6 @@ func TestRedisRestartsWhileALeaseIsHeld(t *testing.T) {
 	}
 }
 
-// Whatever makes Redis forget a lease, its holder learns that it is lost, and the next award is of
-// another instance.
-func TestRedisForgets(t *testing.T) {
-	t.Parallel()
-	for name, forget := range map[string]func(t *testing.T, server *redistest.Server){
-		"a restart without persistence": func(t *testing.T, server *redistest.Server) { server.Kill(); server.Restart(t) },
-		"FLUSHALL":                      func(t *testing.T, server *redistest.Server) { server.Do(t, "FLUSHALL") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Start(t, redistest.WithoutPersistence())
-			p := client(t, redis.Config{Address: server.Addr(), Proxy: "one"}).Database("db")
-			q := client(t, redis.Config{Address: server.Addr(), Proxy: "two"}).Database("db")
-			lease := acquire(t, p, bid("a", long))
-			forget(t, server)
-			next := acquire(t, q, bid("b", long))
-			if next.InstanceID == lease.InstanceID {
-				t.Errorf("award (%s, %d) came after (%s, %d)", next.InstanceID, next.Index, lease.InstanceID, lease.Index)
-			}
-			if err := renew(t, p, lease); !errors.Is(err, elector.ErrLost) {
-				t.Errorf("the old holder renews with %v", err)
-			}
-			if err := renew(t, q, next); err != nil {
-				t.Errorf("the new holder renews with %v", err)
-			}
-		})
-	}
-}
-
 // A replica that has not seen the newest awards takes the master's place, and the master continues for
 // those who still reach it. Both award the same index, in different instances.
 func TestALaggingFailoverBeginsAnInstance(t *testing.T) {
@@ -195,24 +166,16 @@ func TestARedisThatEvictsAwardsNothing(t *testing.T) {
 	acquire(t, p, bid("b", long))
 }
 
-// A Redis that is full can do without everything but what keeps and frees a lease.
 func TestARedisThatIsFull(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	p := client(t, redis.Config{Address: server.Addr(), Proxy: "one"}).Database("db")
-	q := client(t, redis.Config{Address: server.Addr(), Proxy: "two"}).Database("db")
-	lease := acquire(t, p, bid("a", long))
-	server.Do(t, "CONFIG", "SET", "maxmemory", "1")
-	if err := p.Renew(within(t, patience), lease); err != nil {
-		t.Errorf("the holder renews with %v", err)
-	}
-	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
-		t.Errorf("the holder releases with %v", err)
-	}
-	_, err := q.Acquire(within(t, patience), bid("b", long))
-	isDenied(t, "the next worker's request", err, "Raise maxmemory")
-	server.Do(t, "CONFIG", "SET", "maxmemory", "0")
-	acquire(t, q, bid("b", long))
+	electiontest.Full{
+		Open: func(proxy string) electiontest.Client {
+			return client(t, redis.Config{Address: server.Addr(), Proxy: proxy})
+		},
+		Fill: func() { server.Do(t, "CONFIG", "SET", "maxmemory", "1") },
+		Mend: func() { server.Do(t, "CONFIG", "SET", "maxmemory", "0") }, Remedy: "Raise maxmemory",
+	}.Run(t)
 }
 
 // Whoever empties the cache of scripts changes nothing.

@@ -2,9 +2,6 @@ package redis_test
 
 import (
 	"crypto/tls"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/election/electiontest"
@@ -40,20 +37,17 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 func TestThePasswordIsReadAgain(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	server.Do(t, "ACL", "SETUSER", "fencepost", "on", ">secret", "~*", "+@all")
-	cfg := redis.Config{Address: server.Addr(), Proxy: "one", User: "fencepost", PasswordFile: filepath.Join(t.TempDir(), "password")}
-	if _, err := redis.New(cfg); err == nil || !strings.Contains(err.Error(), "election.redis.password_file") {
-		t.Errorf("without the file: %v", err)
-	}
-	write(t, cfg.PasswordFile, "secret\n")
-	p := client(t, cfg).Database("db")
-	lease := acquire(t, p, bid("a", long))
-	server.Do(t, "ACL", "SETUSER", "fencepost", "resetpass", ">another")
-	server.Do(t, "CLIENT", "KILL", "USER", "fencepost")
-	write(t, cfg.PasswordFile, "another\n")
-	if err := renew(t, p, lease); err != nil {
-		t.Errorf("with the new password: %v", err)
-	}
+	server.Do(t, "ACL", "SETUSER", "full", "on", ">secret", "~*", "+@all")
+	electiontest.PasswordFile{
+		Setting: "election.redis.password_file",
+		Open: func(file string) (electiontest.Client, error) {
+			return open(t, redis.Config{Address: server.Addr(), Proxy: "one", User: "full", PasswordFile: file})
+		},
+		Change: func(password string) {
+			server.Do(t, "ACL", "SETUSER", "full", "resetpass", ">"+password)
+			server.Do(t, "CLIENT", "KILL", "USER", "full")
+		},
+	}.Run(t)
 }
 
 func TestCertificates(t *testing.T) {
@@ -68,11 +62,4 @@ func TestCertificates(t *testing.T) {
 			return open(t, redis.Config{Address: r.Addr(), TLS: !f.Plain, CAFile: f.CAFile, CertFile: f.CertFile, KeyFile: f.KeyFile, ServerName: f.ServerName, Proxy: proxy})
 		},
 	}.Run(t)
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -1,7 +1,6 @@
 package zookeeper_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -25,38 +24,6 @@ func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
 		Kill: func() { ensemble.Kill(0) }, Restart: func() { ensemble.Restart(t) }, Away: ttl,
 		Pause: func() { ensemble.Pause(t, 0) }, Continue: func() { ensemble.Continue(t, 0) },
 	}.Run(t)
-}
-
-// While a proxy is cut off its lease expires, and another worker gets it.
-func TestALeaseExpiresWhileCut(t *testing.T) {
-	t.Parallel()
-	ensemble, prefix := zookeepertest.Shared(t), pgtest.Shared(t).Database(t)
-	link := electiontest.NewLink(t, ensemble.Addr())
-	p := client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: prefix, Proxy: "one"}).Database("db")
-	q := client(t, zookeeper.Config{Servers: ensemble.Addrs(), Prefix: prefix, Proxy: "two"}).Database("db")
-	lease := acquire(t, p, bid("a", ttl))
-	link.Cut()
-	next := acquire(t, q, bid("b", long))
-	if err := p.Renew(within(t, time.Second), lease); err == nil || errors.Is(err, elector.ErrLost) {
-		t.Errorf("while it is cut off, the old holder renews with %v", err)
-	}
-	link.Mend()
-	if err := renew(t, p, lease); !errors.Is(err, elector.ErrLost) {
-		t.Errorf("when it is back, the old holder renews with %v", err)
-	}
-	if err := p.Release(within(t, patience), lease, elector.ReasonLeft, 0); err != nil {
-		t.Errorf("the old holder releases with %v", err)
-	}
-	if err := q.Renew(within(t, patience), next); err != nil {
-		t.Errorf("after that the new holder renews with %v", err)
-	}
-	if err := q.Release(within(t, patience), next, elector.ReasonLeft, 0); err != nil {
-		t.Fatal(err)
-	}
-	again := acquire(t, p, bid("a", long))
-	if err := renew(t, p, again); err != nil {
-		t.Errorf("afterwards it renews with %v", err)
-	}
 }
 
 const remedy = "(crwd) on /fencepost"

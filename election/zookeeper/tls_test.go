@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/go-zookeeper/zk"
@@ -21,7 +20,9 @@ func TestCertificates(t *testing.T) {
 	ca := pgtest.NewAuthority(t)
 	server := ca.Issue(t, pgtest.Subject{Name: "zookeeper", Hosts: []string{"127.0.0.1", "zookeeper.internal"}})
 	both := filepath.Join(t.TempDir(), "server.pem")
-	write(t, both, append(contents(t, server.CertFile), contents(t, server.KeyFile)...))
+	if err := os.WriteFile(both, append(contents(t, server.CertFile), contents(t, server.KeyFile)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	ensemble := zookeepertest.Start(t, zookeepertest.WithTLS(ca.File, both))
 	electiontest.Certificates{
 		Authority: ca, Host: "zookeeper.internal", Plain: "or it expects TLS", Remedy: remedy,
@@ -41,18 +42,15 @@ func TestCertificates(t *testing.T) {
 func TestThePasswordIsReadAgain(t *testing.T) {
 	t.Parallel()
 	ensemble := zookeepertest.Start(t)
-	cfg := zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "one", User: "full", PasswordFile: filepath.Join(t.TempDir(), "password")}
-	if _, err := zookeeper.New(cfg); err == nil || !strings.Contains(err.Error(), "election.zookeeper.password_file") {
-		t.Errorf("without the file: %v", err)
-	}
-	write(t, cfg.PasswordFile, []byte("secret\n"))
-	p := client(t, cfg).Database("db")
-	lease := acquire(t, p, bid("a", long))
-	as := admin{t, ensemble.Client(t, "full", "secret")}
-	as.allow("/fencepost", zk.DigestACL(zk.PermAll, "full", "another"))
-	electiontest.IsDenied(t, "with the old password: renew", p.Renew(within(t, patience), lease), remedy)
-	write(t, cfg.PasswordFile, []byte("another\n"))
-	eventually(t, "the new password is used", patience, func() bool { return p.Renew(within(t, patience), lease) == nil })
+	electiontest.PasswordFile{
+		Setting: "election.zookeeper.password_file", Refused: remedy,
+		Open: func(file string) (electiontest.Client, error) {
+			return open(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "one", User: "full", PasswordFile: file})
+		},
+		Change: func(password string) {
+			admin{t, ensemble.Client(t, "full", "secret")}.allow("/fencepost", zk.DigestACL(zk.PermAll, "full", password))
+		},
+	}.Run(t)
 }
 
 // allow sets the ACL of a znode and of all below it.
@@ -77,11 +75,4 @@ func contents(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return text
-}
-
-func write(t *testing.T, path string, text []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -10,7 +10,6 @@ type Option func(*options)
 
 type options struct {
 	args     []string
-	saves    bool
 	password string
 	tls      *tls.Config
 	clock    bool
@@ -25,9 +24,6 @@ func With(settings ...string) Option {
 		}
 	}
 }
-
-// WithoutPersistence starts a server that has forgotten everything when it starts again.
-func WithoutPersistence() Option { return func(o *options) { o.saves = false } }
 
 // WithReplicaOf starts a replica of another server.
 func WithReplicaOf(master *Server) Option {

@@ -225,7 +225,7 @@ func (s *Server) Stop() {
 
 // start starts a server.
 func start(opts ...Option) (*Server, error) {
-	o := options{saves: true}
+	var o options
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -262,16 +262,12 @@ func (s *Server) plan(o options) (err error) {
 		s.args = []string{file, "--sentinel", "--port", fmt.Sprint(s.port.Number), "--bind", "127.0.0.1", "--dir", s.data()}
 		return os.WriteFile(file, nil, 0o600)
 	}
-	saves := "no"
-	if o.saves {
-		saves = "yes"
-	}
 	serve := []string{"--port", fmt.Sprint(s.port.Number)}
 	if o.tls != nil {
 		serve = []string{"--port", "0", "--tls-port", fmt.Sprint(s.port.Number)}
 	}
 	// What is written survives a kill without fsync.
-	s.args = append(serve, "--bind", "127.0.0.1", "--dir", s.data(), "--save", "", "--appendonly", saves, "--appendfsync", "no",
+	s.args = append(serve, "--bind", "127.0.0.1", "--dir", s.data(), "--save", "", "--appendonly", "yes", "--appendfsync", "no",
 		"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 	if o.password != "" {
 		s.args = append(s.args, "--requirepass", o.password)
