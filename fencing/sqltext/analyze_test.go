@@ -103,10 +103,3 @@ func wellFormed(t *testing.T, sql string, full *Text) {
 		t.Errorf("%q: %d statements of a text that was not parsed", sql, len(full.Statements))
 	}
 }
-
-func BenchmarkAnalyze(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		Analyze("SELECT abalance FROM pgbench_accounts WHERE aid = 4711", DefaultSettings)
-	}
-}

@@ -82,14 +82,3 @@ func TestCacheHitDoesNotAllocate(t *testing.T) {
 		t.Errorf("a hit allocates %v times", n)
 	}
 }
-
-func BenchmarkCachedAnalyze(b *testing.B) {
-	c := NewCache(1 << 20)
-	sql := []byte("SELECT abalance FROM pgbench_accounts WHERE aid = $1")
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			c.AnalyzeBytes(sql, DefaultSettings)
-		}
-	})
-}

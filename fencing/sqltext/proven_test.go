@@ -151,38 +151,6 @@ func TestVerdictIsOfTheCatalogAsked(t *testing.T) {
 	}
 }
 
-func BenchmarkProven(b *testing.B) {
-	const sql = "SELECT c.name, count(*) FROM t c JOIN u o ON o.a = c.a WHERE c.b LIKE 'x%' GROUP BY 1 ORDER BY 2 DESC LIMIT 10"
-	f := smallFacts()
-	b.Run("asked again", func(b *testing.B) {
-		c, text := fencing.NewCatalog(f), Analyze(sql, DefaultSettings)
-		b.ReportAllocs()
-		for b.Loop() {
-			if ok, why := provenText(c, text); !ok {
-				b.Fatal(why)
-			}
-		}
-	})
-	b.Run("asked of two", func(b *testing.B) {
-		one, two, text := fencing.NewCatalog(f), fencing.NewCatalog(f), Analyze(sql, DefaultSettings)
-		for b.Loop() {
-			_, _ = provenText(one, text)
-			_, _ = provenText(two, text)
-		}
-	})
-	b.Run("analyzed", func(b *testing.B) {
-		for b.Loop() {
-			_ = Analyze(sql, DefaultSettings)
-		}
-	})
-	b.Run("from the cache", func(b *testing.B) {
-		cache, c, text := NewCache(1<<20), fencing.NewCatalog(f), []byte(sql)
-		for b.Loop() {
-			_, _ = provenText(c, cache.AnalyzeBytes(text, DefaultSettings))
-		}
-	})
-}
-
 // provenText is Proven for a text, which must be one statement.
 func provenText(c *fencing.Catalog, t *Text) (proven bool, why string) {
 	switch {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,89 +47,6 @@ func TestUsage(t *testing.T) {
 	}
 	if u, err = usageOf(os.Getpid()); err != nil || u.resident == 0 || u.peak < u.resident || u.switches == 0 {
 		t.Errorf("this process has used %+v, %v", u, err)
-	}
-}
-
-// TestWhoTakesPart: an application's own fence and a guarded table are there for writes only, and
-// what differs in reads is not compared by writes.
-func TestWhoTakesPart(t *testing.T) {
-	for _, c := range []struct {
-		load string
-		by   contender
-		want bool
-	}{
-		{"update", contender{own: true}, true}, {"select", contender{own: true}, false}, {"tpcb", contender{guarded: true}, false},
-		{"pipeline", contender{}, true},
-		{"select-tls", contender{}, false}, {"select-tls", contender{over: route{name: "tls"}}, true}, {"select", contender{over: route{name: "tls"}}, false},
-		{"rows", contender{own: true}, false},
-	} {
-		if got := loadNamed(c.load).suits(&c.by); got != c.want {
-			t.Errorf("%s, %+v: takes part is %v", c.load, c.by, got)
-		}
-	}
-	guarded := loadNamed("update").scriptFor(&contender{guarded: true})
-	if !strings.Contains(guarded, "UPDATE guarded") || strings.Contains(guarded, "counters") {
-		t.Errorf("the guarded table is written by %s", guarded)
-	}
-}
-
-// TestCells: a load is measured in the modes and with the numbers of clients that it has, or once.
-func TestCells(t *testing.T) {
-	p := &plan{modes: []string{"simple", "prepared"}, clients: []int{1, 8}, size: 10, connections: 20}
-	for load, want := range map[string]string{
-		"select":     "simple, 1 client; simple, 8 clients; prepared, 1 client; prepared, 8 clients",
-		"pipeline":   "prepared, 1 client; prepared, 8 clients",
-		"update-tls": "simple, 8 clients; prepared, 8 clients",
-		"copy-in":    "10 MB",
-		"rows":       "1000000 rows",
-		"idle":       "20 connections",
-	} {
-		var got []string
-		for _, c := range loadNamed(load).cells(p) {
-			got = append(got, c.setting())
-		}
-		if strings.Join(got, "; ") != want {
-			t.Errorf("%s is measured with %q, want %q", load, got, want)
-		}
-	}
-}
-
-// TestRoutes: only those are started that a load takes, and TLS or a socket is on both sides of a proxy.
-func TestRoutes(t *testing.T) {
-	p := &plan{loads: []string{"update-tls", "select-tls", "select-socket"}}
-	all := p.routes()
-	if len(all) != 2 || all[0].name != "tls" || all[1].name != "socket" {
-		t.Fatalf("the routes are %+v", all)
-	}
-	s := &servers{dir: "/bench", pgPort: "1"}
-	for _, c := range []struct {
-		text string
-		want []string
-	}{
-		{s.pgbouncerConfig(all[0], place{loopback, "2"}, "users", 9), []string{"\nclient_tls_sslmode = require\n", "\nserver_tls_sslmode = require\n", "host=127.0.0.1 port=1\n", "\nmax_client_conn = 9\n"}},
-		{s.pgbouncerConfig(all[1], place{"/bench", "2"}, "users", 9), []string{"host=/bench port=1\n", "\nunix_socket_dir = /bench\n"}},
-		{s.fencepostConfig(all[0], place{loopback, "2"}, "3", "r", 9), []string{"\ntls:\n  mode: require\n", "\n  tls:\n    mode: require\n", "listen: 127.0.0.1:2\n", "max_connections: 9\n"}},
-		{s.fencepostConfig(all[1], place{"/bench", "2"}, "3", "r", 9), []string{"listen: /bench/.s.PGSQL.2\n", "  address: /bench/.s.PGSQL.1\n"}},
-	} {
-		for _, want := range c.want {
-			if !strings.Contains(c.text, want) {
-				t.Errorf("the configuration lacks %q:\n%s", want, c.text)
-			}
-		}
-	}
-	if dsn := (&contender{over: all[0], at: place{loopback, "2"}, options: "-c a=b"}).dsn(); !strings.Contains(dsn, "sslmode=require") || !strings.Contains(dsn, "options='-c a=b'") {
-		t.Errorf("a client connects with %s", dsn)
-	}
-	if dsn := (&contender{at: place{loopback, "2"}}).dsn(); !strings.Contains(dsn, "sslmode=disable") || strings.Contains(dsn, "options") {
-		t.Errorf("a client connects with %s", dsn)
-	}
-}
-
-// TestRepeated: a COPY gets as many bytes as it asks for, in whole lines.
-func TestRepeated(t *testing.T) {
-	got, err := io.ReadAll(&repeated{block: []byte("one\ntwo\n"), left: 20})
-	if err != nil || string(got) != "one\ntwo\none\ntwo\none\n" {
-		t.Errorf("read %q, %v", got, err)
 	}
 }
 

@@ -67,14 +67,6 @@ func TestThePage(t *testing.T) {
 	}
 }
 
-// TestThePictureHasRatesOnly: what is less if it is better would look worse.
-func TestThePictureHasRatesOnly(t *testing.T) {
-	memory := single("idle", "9 connections", 9, map[string]sample{base: {rate: 10}, "fenced": {rate: 20}})
-	if picture := (&results{cells: []*cell{memory}}).picture(); strings.Contains(picture, "idle") {
-		t.Errorf("the picture has memory: %s", picture)
-	}
-}
-
 // TestReplace: a cell that is measured again replaces the one before and no other, and the order stays.
 func TestReplace(t *testing.T) {
 	one := func(load, mode string, clients int, v float64) *cell {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/tls"
-	"io"
 	"net"
 	"strings"
 	"testing"
@@ -49,56 +48,6 @@ func TestStub(t *testing.T) {
 			t.Error(err)
 		}
 		one.stop()
-	}
-}
-
-// TestTheStubRelaysOthers: who is not the role of the loads reaches Postgres with the startup packet and all that follows.
-func TestTheStubRelaysOthers(t *testing.T) {
-	postgres, err := net.Listen("tcp", loopback+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer postgres.Close()
-	_, port, err := net.SplitHostPort(postgres.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &servers{pgPort: port}
-	one, err := s.startStub(route{name: "stub", stub: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer one.stop()
-	client, err := net.Dial("tcp", one.at.address())
-	if err != nil {
-		t.Fatal(err)
-	}
-	const startup = "\x00\x00\x00\x14\x00\x03\x00\x00user\x00other\x00\x00"
-	if _, err := io.WriteString(client, startup); err != nil {
-		t.Fatal(err)
-	}
-	server, err := postgres.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(server, "answer"); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]byte, len("answer"))
-	if _, err := io.ReadFull(client, got); err != nil || string(got) != "answer" {
-		t.Errorf("the client got %q, %v", got, err)
-	}
-	if _, err := io.WriteString(client, "more"); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := io.ReadAll(server); err != nil || string(got) != startup+"more" {
-		t.Errorf("Postgres got %q, %v", got, err)
-	}
-	if err := server.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 
