@@ -79,34 +79,6 @@ func TestGenerationBumpWithTheEmbeddedElector(t *testing.T) {
 	}
 }
 
-func TestGenerationBumpWithConsul(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	agent := consultest.Start(t)
-	byConsul := func(c *config.Config) {
-		c.Election.Provider = "consul"
-		c.Election.Consul.Address = agent.Addr()
-	}
-	wantEpoch(t, lead(t, s, db, "a", byConsul), "1")
-	marker := func() string {
-		return string(agent.Request(t, "GET", "/v1/kv/fencepost/.generation?raw", nil))
-	}
-	before := marker()
-	env := map[string]string{"FENCEPOST_ELECTION_PROVIDER": "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS": agent.Addr()}
-	out := runCommand(t, env, "generation", "bump")
-	if out.code != exitOK || !strings.Contains(out.stdout, marker()) {
-		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
-	}
-	if before == "" || marker() == before {
-		t.Errorf("the instance id was %q and is %q", before, marker())
-	}
-	wantEpoch(t, lead(t, s, db, "b", byConsul), "2")
-	if n := generation(t, s, db); n != 2 {
-		t.Errorf("the award is of generation %d, want 2", n)
-	}
-}
-
 // belowFence returns what fencepost doctor says in the finding awards-below-fence, "" if it does not
 // have it.
 func belowFence(t *testing.T, s *pgtest.Server, db string, env map[string]string) string {

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -47,62 +44,6 @@ func TestWorkersNeedNoRight(t *testing.T) {
 			t.Errorf("%v: code %d, %s", old, out.code, out.stderr)
 		}
 	}
-}
-
-// TestAFalseAlarmIsShownAndIsTheWorkersOwn covers a worker without a name that comes
-// back after a silence, and then connects again.
-func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Shared(t)
-	db := s.Database(t)
-	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	const timeout = 250 * time.Millisecond
-	r := servicetest.Start(t, s, func(c *config.Config) { c.Lease.WorkerTimeout = config.Duration(timeout) })
-	worker := r.Connect(t, db, "fencepost.resource=billing")
-	servicetest.Eventually(t, "the lease to be released for silence", func() bool { v := r.View(t, db, "billing"); return !v.Here && v.Workers[0].Unresponsive })
-	if err := servicetest.Exec(t, worker, "INSERT INTO work VALUES (1)"); err != nil {
-		t.Fatalf("the write of a worker that came back: %v", err)
-	}
-	// On a slow machine it may become unresponsive and come back once more.
-	mustWait := func(some bool) {
-		t.Helper()
-		v := r.View(t, db, "billing")
-		if v.FalseAlarms < 1 || len(v.Workers) != 1 {
-			t.Fatalf("the resource shows %+v", v)
-		}
-		w := v.Workers[0]
-		want := min(timeout<<w.FalseAlarms, 4*timeout).Seconds()
-		if (w.FalseAlarms > 0) != some || w.WorkerTimeout == nil || *w.WorkerTimeout != want {
-			text, _ := json.Marshal(w)
-			t.Errorf("want a worker timeout of %v s: %s", want, text)
-		}
-	}
-	servicetest.Eventually(t, "the false alarm to be counted", func() bool { return r.View(t, db, "billing").FalseAlarms > 0 })
-	mustWait(true)
-	lines := r.Log.Lines(t, "false alarm: a worker whose lease was released for silence is active again; its timeout is extended")
-	if len(lines) == 0 || lines[0]["false_alarms"] != 1.0 || lines[0]["waited"] != timeout.String() {
-		t.Errorf("the log says %v", lines)
-	}
-	reconnect := func(user string) {
-		t.Helper()
-		if err := worker.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		servicetest.Eventually(t, "it to have left", func() bool { return len(r.View(t, db, "billing").Workers) == 0 })
-		var err error
-		ctx, cancel := context.WithTimeout(context.Background(), servicetest.Patience)
-		defer cancel()
-		if worker, err = pgx.Connect(ctx, strings.Replace(r.DSN(db, "fencepost.resource=billing"), "//"+pgtest.App+"@", "//"+user+"@", 1)); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = worker.Close(context.Background()) })
-	}
-	reconnect(pgtest.App)
-	mustWait(true)
-	other := db + "_other"
-	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE "+other+" LOGIN")
-	reconnect(other)
-	mustWait(false)
 }
 
 // TestConnectingWaitsForItsOwnGrant covers a worker that dies inside a statement and

@@ -1,18 +1,13 @@
 package connection
 
 import (
-	"context"
 	"crypto/md5"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -27,52 +22,6 @@ var methods = []string{pgtest.App, "cleartext_user", "md5_user", "scram_user"}
 // open lets every user in that Postgres lets in.
 func open(cfg *proxy.Config) {
 	cfg.Policy = nil // every user may connect, and read
-}
-
-func TestPgxAuthenticatesByEveryMethod(t *testing.T) {
-	t.Parallel()
-	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
-	db := p.PG.Database(t)
-	for _, user := range methods {
-		checkPasswords(t, p, db, user, "&fencepost.resource=r&fencepost.worker="+user)
-	}
-}
-
-// checkPasswords connects with the right and a wrong password.
-func checkPasswords(t *testing.T, p *fixture.Proxy, db, user, params string) {
-	t.Helper()
-	for _, password := range []string{pgtest.Password, "wrong"} {
-		through, err := connectError(t, p.Addr, db, user, password, params)
-		_, direct := connectError(t, p.PG.Addr(), db, user, password, "")
-		if (err == nil) != (direct == nil) {
-			t.Errorf("%s with %q: %v, directly %v", user, password, err, direct)
-			continue
-		}
-		if err == nil {
-			if through != user {
-				t.Errorf("%s is %s behind the proxy", user, through)
-			}
-			continue
-		}
-		var got, want *pgconn.PgError
-		if !errors.As(err, &got) || !errors.As(direct, &want) || *got != *want {
-			t.Errorf("%s with %q: %v, directly %v", user, password, err, direct)
-		}
-	}
-}
-
-// connectError connects by pgx and returns the session's user.
-func connectError(t *testing.T, address, db, user, password, params string) (current string, err error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=prefer%s", user, password, address, db, params))
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close(ctx)
-	err = conn.QueryRow(ctx, "select session_user").Scan(&current)
-	return current, err
 }
 
 // TestAuthenticationIsRelayedMessageByMessage compares what a client is asked

@@ -1,8 +1,6 @@
 package connection
 
 import (
-	"bytes"
-	"encoding/binary"
 	"io"
 	"sync"
 	"testing"
@@ -63,80 +61,6 @@ func TestCancelEndsTheStatementAndNotTheSession(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-}
-
-// Drivers show the process id of the key as the backend's, and tell their own
-// notifications by it.
-func TestKeyNamesTheBackend(t *testing.T) {
-	t.Parallel()
-	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
-	db := p.PG.Database(t)
-	c, key := keyed(t, p.Addr, "user", pgtest.Superuser, "database", db)
-	pid := binary.BigEndian.Uint32(key)
-	if got := fixture.FirstValue(t, c.Exec("select pg_backend_pid()")); atoi(t, got) != int(pid) {
-		t.Errorf("the key names process %d, the backend is %s", pid, got)
-	}
-	c.Exec("listen ch")
-	var told bool
-	for _, m := range c.Exec("notify ch") {
-		if m.Type == 'A' {
-			told = true
-			if from := binary.BigEndian.Uint32(m.Body); from != pid {
-				t.Errorf("the session's own notification is from %d, its key names %d", from, pid)
-			}
-		}
-	}
-	if !told {
-		t.Error("no notification came")
-	}
-}
-
-func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
-	t.Parallel()
-	pg := pgtest.Shared(t)
-	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	admin := pg.Connect(t, pgtest.Superuser, db)
-	gone, old := keyed(t, p.Addr, "user", pgtest.App, "database", db)
-	gone.Send(wiretest.Terminate())
-	gone.Rest()
-	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
-	pg.Exec(t, pgtest.Superuser, db, "create table t (id int)", "grant select on t to public")
-	unlock := locked(t, admin, "t")
-	watch := pg.Connect(t, pgtest.Superuser, db)
-	c.Send(Q("select count(*) from t"))
-	fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
-	wrong := append([]byte(nil), key...)
-	wrong[7] ^= 1
-	for name, k := range map[string][]byte{
-		"a wrong secret": wrong, "a secret too long": append(append([]byte(nil), key...), 0), "a secret of no bytes": key[:4],
-		"a key of nobody": make([]byte, 8), "the key of a session that ended": old,
-	} {
-		if name == "a secret of no bytes" { // no cancel request at all: refused
-			conn := wiretest.Dial(t, p.Addr)
-			conn.Send(packet(codeCancel, k...))
-			conn.Rest()
-			continue
-		}
-		cancelWith(t, p.Addr, k)
-	}
-	unlock()
-	if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
-		t.Errorf("a cancel with a wrong key ended the statement: %v", all)
-	}
-	if bytes.Equal(old[4:], key[4:]) {
-		t.Error("two sessions have one secret")
-	}
-}
-
-func atoi(t *testing.T, s string) (n int) {
-	t.Helper()
-	for _, c := range s {
-		if c < '0' || c > '9' {
-			t.Fatalf("%q is no number", s)
-		}
-		n = 10*n + int(c-'0')
-	}
-	return n
 }
 
 // TestLateCancelNeverHitsTheNextSession: a cancel that races the end of its

@@ -12,9 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/fence"
-	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
@@ -69,62 +66,6 @@ func TestCertificateOfPostgresIsVerified(t *testing.T) {
 				t.Errorf("the connection with Postgres is under TLS: %s", got)
 			}
 		})
-	}
-}
-
-// TestServerThatForcesTLS: workers, their cancel requests and the control connections all get through to
-// a server that takes connections under TLS and with a certificate only. A client is told if there is none, and
-// Fencepost can require TLS of its clients in the same words.
-func TestServerThatForcesTLS(t *testing.T) {
-	t.Parallel()
-	_, ca, pair := pgtest.SharedTLS(t, 0)
-	pg := pgtest.Start(t, pgtest.WithTLS(pair, ca), pgtest.WithForcedTLS("verify-ca"))
-	own := ca.Issue(t, pgtest.Subject{Name: "fencepost"})
-	s := newSides(t, sidesConfig{
-		pg: pg, ca: ca,
-		upstream: func(u *pgtls.UpstreamConfig) { u.CertFile, u.KeyFile = own.CertFile, own.KeyFile },
-		client:   func(c *pgtls.ClientsConfig) { c.Require = true },
-	})
-	control, err := pgtls.NewUpstream(pgtls.UpstreamConfig{
-		Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost", CertFile: own.CertFile, KeyFile: own.KeyFile,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Elector.UseStore(s.db, fixture.OpenStore(t, fence.Config{
-		Config: store.Config{Address: pg.Addr(), Database: s.db, User: pgtest.Control, TLS: control.Config()}, Grace: 100 * time.Millisecond,
-	}))
-	c := s.leads(t, "w")
-	fixture.MustExec(t, c, "create table t as select 1 as id")
-	fixture.MustPass(t, c, Run("insert into t values (2)"), Sync())
-	if got := fixture.FirstValue(t, c.Exec(upstreamTLS)); got != "t" {
-		t.Errorf("the worker's connection is under TLS: %s", got)
-	}
-	var plain int
-	err = pg.Connect(t, pgtest.Superuser, s.db).QueryRow(t.Context(),
-		"select count(*) from pg_stat_ssl join pg_stat_activity using (pid) where datname = current_database() and usename <> 'postgres' and not ssl").Scan(&plain)
-	if err != nil || plain != 0 {
-		t.Errorf("%d connections without TLS, %v", plain, err)
-	}
-
-	startup := wiretest.Startup("user", pgtest.App, "database", s.db)
-	clear, direct := wiretest.Dial(t, s.Addr), wiretest.Dial(t, pg.Addr())
-	clear.Send(startup)
-	direct.Send(startup)
-	got, want := fixture.FatalError(t, clear.Rest()), fixture.FatalError(t, direct.Rest())
-	if got['C'] != want['C'] || got['M'] != want['M'] || got['C'] != "28000" || !strings.Contains(got['H'], "sslmode=require") {
-		t.Errorf("without TLS: %v, Postgres says %v", got, want)
-	}
-
-	missing := newSides(t, sidesConfig{pg: pg, ca: ca, proxy: func(c *proxy.Config) { // so that the fence is not opened, without a certificate
-		c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy {
-			return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
-		}
-	}})
-	without := missing.secure(t, false)
-	without.Send(wiretest.Startup("user", pgtest.App, "database", missing.db))
-	if f := fixture.FatalError(t, without.Rest()); f['M'] != "connection requires a valid client certificate" {
-		t.Errorf("without a certificate: %v", f)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	osexec "os/exec"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -108,57 +107,6 @@ func login(t *testing.T, address, role, db string) string {
 	c := wiretest.Dial(t, address)
 	c.Send(wiretest.Startup("user", role, "database", db), wiretest.Terminate())
 	return wiretest.ErrorOf(c.Rest())
-}
-
-// TestPeerAuthenticationIsAboutFencepost: what docs/network.md warns of. Postgres takes a
-// client that connected to Fencepost over TCP for Fencepost's own user.
-func TestPeerAuthenticationIsAboutFencepost(t *testing.T) {
-	t.Parallel()
-	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pg := pgtest.Start(t)
-	db := pg.Database(t)
-	admin := pg.Connect(t, pgtest.Superuser, db) // over TCP, which stays as it is
-	for _, sql := range []string{
-		fmt.Sprintf("do $$ begin create role %[1]s login; exception when duplicate_object then null; end $$", pgx.Identifier{me.Username}.Sanitize()),
-		fmt.Sprintf("grant connect on database %s to public", pgx.Identifier{db}.Sanitize()),
-	} {
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	prependRule(t, pg, admin, "local all all peer")
-	upstream := filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port()))
-	fixture.Eventually(t, "Postgres to use peer authentication", func() bool { return login(t, upstream, pgtest.App, db) == "28000" })
-	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream = fixture.At(t, upstream, nil) })
-	if own, other := login(t, p.Addr, me.Username, db), login(t, p.Addr, pgtest.App, db); own != "" || other != "28000" {
-		t.Errorf("over TCP and by peer authentication: %s gets %q and %s gets %q; want a session and 28000", me.Username, own, pgtest.App, other)
-	}
-	p = fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = fixture.At(t, upstream, nil), me.Username })
-	if got := login(t, p.Addr, me.Username, db); got != "28000" {
-		t.Errorf("the control role gets %q, want 28000", got)
-	}
-}
-
-// TestAllLocalClientsAreOneAddress: with IdentityClientAddress they are one worker.
-func TestAllLocalClientsAreOneAddress(t *testing.T) {
-	t.Parallel()
-	pg := pgtest.Shared(t)
-	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
-		cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy {
-			return proxy.SessionPolicy{Identity: proxy.IdentityClientAddress}
-		}
-	})
-	db, path := pg.Database(t), alsoAt(t, p)
-	params := []string{"user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.campaign", "off"}
-	for _, address := range []string{path, path, p.Addr} {
-		wiretest.Connect(t, address, params...)
-	}
-	if local, tcp := p.Elector.Members(db, "r", "client:local"), p.Elector.Members(db, "r", "client:127.0.0.1"); local != 2 || tcp != 1 {
-		t.Errorf("%d connections are worker client:local, and %d are client:127.0.0.1; want 2 and 1", local, tcp)
-	}
 }
 
 // TestNoTLSOnAUnixSocket: it is neither offered nor required there, as with Postgres.

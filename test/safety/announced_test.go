@@ -166,7 +166,7 @@ func TestWaitingAndLonelyWorkersAreNeverRefused(t *testing.T) {
 }
 
 // TestWaitingWorkersLearnWhyTheirBackendEnded: an administrator has ended it, and nothing
-// is wrong with the fence.
+// is wrong with the fence. They are told at once, and not when their turn comes.
 func TestWaitingWorkersLearnWhyTheirBackendEnded(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
@@ -183,7 +183,6 @@ func TestWaitingWorkersLearnWhyTheirBackendEnded(t *testing.T) {
 			}
 			return ended > 0
 		})
-		s.Grant("w")
 		if f := fixture.FatalError(t, waiter.Rest()); f['C'] != "57P01" {
 			t.Errorf("the worker is told %v, want 57P01", f)
 		}

@@ -16,31 +16,6 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
-// TestConsulIsMeddledWith checks that whatever an operator does to a lease, one of the
-// workers eventually writes, under an epoch that has not fallen.
-func TestConsulIsMeddledWith(t *testing.T) {
-	t.Parallel()
-	for name, do := range map[string]func(h *cluster){
-		"the key is deleted":     func(h *cluster) { h.consul.Request(h.t, http.MethodDelete, h.key(), nil) },
-		"the key is overwritten": func(h *cluster) { h.consul.Request(h.t, http.MethodPut, h.key(), []byte("mine")) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, "consul", with("LEASE_TTL=20s", "STARTUP_WAIT=300ms")) // none has to expire
-			one, two := h.proxy(), h.proxy()
-			a, b := h.join(one, "a", "campaign", "wait"), h.join(two, "b")
-			a.must("INSERT INTO work VALUES ('a')")
-			before := h.pair().ModifyIndex
-			do(h)
-			process.Eventually(t, process.Patience, "the lease to be held again", func() bool {
-				p := h.pair()
-				return p != nil && p.Session != "" && p.ModifyIndex > before
-			})
-			h.oneWrites(a, b)
-		})
-	}
-}
-
 // TestTheRecordIsFollowedWithoutConsul: what an operator orders while Consul is away is shown by every proxy,
 // also by those that do not lead.
 func TestTheRecordIsFollowedWithoutConsul(t *testing.T) {
@@ -64,36 +39,6 @@ func TestTheRecordIsFollowedWithoutConsul(t *testing.T) {
 			epoch, _ := h.metric(p, "fencepost_epoch")
 			s := h.shown(p)
 			return s.Epoch == 2 && epoch == 2 && s.GrantedTo == ""
-		})
-	}
-}
-
-// oneWrites checks that either a, which led, or b can eventually write. If it is b, a
-// has been superseded.
-func (h *cluster) oneWrites(a, b *client) {
-	h.t.Helper()
-	var first, second error
-	granted := ""
-	process.Eventually(h.t, process.Patience, "a or b to write, with no grant meanwhile", func() bool {
-		granted = h.granted()
-		first = a.exec("INSERT INTO work VALUES ('a again')")
-		second = b.exec("INSERT INTO work VALUES ('b')")
-		return (first == nil || second == nil) && granted == h.granted()
-	})
-	switch {
-	case first == nil && second == nil:
-		h.t.Error("both wrote")
-	case first == nil && (granted != "a" || stateOf(second) != fencing.StateNotLeader):
-		h.t.Errorf("a still leads; granted %q, b got: %v", granted, second)
-	case second == nil && granted != "a b":
-		h.t.Errorf("b leads; granted %q, a got: %v", granted, first)
-	case second == nil: // a's proxy may not have read the grant yet
-		process.Eventually(h.t, process.Patience, "a to be superseded, or its connection to have ended", func() bool {
-			err := a.exec("INSERT INTO work VALUES ('a again')")
-			if err == nil {
-				h.t.Fatal("b leads, and a has written")
-			}
-			return stateOf(err) == "" || stateOf(err) == fencing.StateSuperseded
 		})
 	}
 }

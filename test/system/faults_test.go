@@ -3,6 +3,7 @@ package system
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -27,6 +28,17 @@ func readyz(t *testing.T, p *process.Server) (r readiness) {
 		t.Fatalf("%v in %s", err, body)
 	}
 	return r
+}
+
+// awaitOK waits until a path of the admin address answers 200. A server that gets no processor for seconds makes its
+// proxy unready for as long.
+func awaitOK(t testing.TB, p *process.Server, path string) {
+	t.Helper()
+	var code int
+	var body string
+	if !process.Holds(process.Patience, func() bool { code, body = p.Get(t, path); return code == http.StatusOK }) {
+		t.Errorf("%s: %d %s", path, code, body)
+	}
 }
 
 // awaitFault waits until /readyz shows a fault of this kind with a remedy that contains the

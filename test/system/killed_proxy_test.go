@@ -7,25 +7,6 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// TestAKilledProxyCostsItsWorkerNoTTL: the worker's next connection takes its own lease away from the
-// proxy that is gone.
-func TestAKilledProxyCostsItsWorkerNoTTL(t *testing.T) {
-	t.Parallel()
-	for _, provider := range providers {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			h := newCluster(t, provider, with(long))
-			one, two := h.proxy(), h.proxy()
-			h.join(one, "a", "campaign", "wait").must("INSERT INTO work VALUES ('first')")
-			one.Kill(t)
-			h.join(two, "a", "campaign", "wait").must("INSERT INTO work VALUES ('second')")
-			if got := h.granted(); got != "a a" {
-				t.Errorf("granted to %q", got)
-			}
-		})
-	}
-}
-
 // TestAWorkerThatMovesDoesNotWaitForTheLinger: it leaves one proxy in order, which keeps its lease for it, and
 // comes back through another.
 func TestAWorkerThatMovesDoesNotWaitForTheLinger(t *testing.T) {

@@ -54,32 +54,3 @@ func TestServeOnUnixSockets(t *testing.T) {
 		t.Errorf("the socket after the end: %v, want none", err)
 	}
 }
-
-// TestASocketOfAKilledProxyIsReplaced, and that of a living one is not.
-func TestASocketOfAKilledProxyIsReplaced(t *testing.T) {
-	t.Parallel()
-	path := socketIn(t)
-	h := newCluster(t, "postgres", with("LISTEN="+path))
-	killed := h.proxy()
-	if code, out := h.command("serve"); code != 1 || !strings.Contains(out, "setting listen") || !strings.Contains(out, "another process listens at "+path) {
-		t.Errorf("serve at the socket of a living proxy: code %d: %s", code, out)
-	}
-	h.join(killed, "a").must("SELECT 1")
-	killed.Kill(t)
-	if _, err := os.Lstat(path); err != nil {
-		t.Fatalf("the socket of the killed proxy: %v", err)
-	}
-	next := h.proxy()
-	if !strings.HasSuffix(next.ID, ":"+path) {
-		t.Errorf("the proxy calls itself %s, want the socket's path in it", next.ID)
-	}
-	h.join(next, "b").must("SELECT 1")
-	file := filepath.Join(filepath.Dir(path), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	h.settings = append(h.settings, "FENCEPOST_LISTEN=127.0.0.1:0,"+file)
-	if code, out := h.command("serve"); code != 1 || !strings.Contains(out, "exists and is no socket") {
-		t.Errorf("serve at a plain file: code %d: %s", code, out)
-	}
-}

@@ -1,14 +1,10 @@
 package system
 
 import (
-	"context"
 	"encoding/json"
-	"net"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
@@ -43,36 +39,6 @@ func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
 		end(leader)
 		mustLead(t, follower, "the follower")
 		follower.must("INSERT INTO work VALUES ('follower')")
-	}
-}
-
-// TestASilenceIsFollowedOnlyOnDemand checks that a frozen leader's lease is acquired
-// when another worker wants to write, and that the epoch is announced to that worker
-// before it may write.
-func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "postgres", with(long))
-	one, two := h.proxy(), h.proxy()
-	leader := h.worker("leader")
-	leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
-	leader.must("simple", "INSERT INTO work VALUES ('leader')")
-	awake := h.join(one, "leader", "campaign", "wait") // while the leader is silent, any worker that comes may acquire the lease
-	follower := h.join(two, "follower")
-	leader.Freeze(t)
-	awake.leave()
-	process.Eventually(t, process.Patience, "the leader's lease to be free", func() bool { return released(one, "leader") })
-	process.Always(t, time.Second, "nobody took the lease", func() bool { return h.granted() == "leader" })
-	var err error
-	process.Eventually(t, process.Patience, "the follower's write to be a demand", func() bool {
-		err = follower.exec("INSERT INTO work VALUES ('unknowing')")
-		return stateOf(err) != fencing.StateNotLeader
-	})
-	if stateOf(err) != fencing.StateStartOver {
-		t.Errorf("the follower's write: %v; want ZF003", err)
-	}
-	follower.must("INSERT INTO work VALUES ('follower')")
-	if got := strings.Join(h.works(), " "); got != "leader follower" || h.granted() != "leader follower" {
-		t.Errorf("the table contains %q, granted %q", got, h.granted())
 	}
 }
 
@@ -136,35 +102,4 @@ func (h *cluster) judged(p *process.Server, resource string) judgment {
 		h.t.Fatalf("%v in %s", err, body)
 	}
 	return shown.Workers[0]
-}
-
-// TestOneWorkerIdFromTwoAddressesIsRefused checks that this happens at startup.
-func TestOneWorkerIdFromTwoAddressesIsRefused(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "postgres")
-	p := h.proxy()
-	first := h.join(p, "twin")
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	config, err := pgx.ParseConfig(h.dsn(p, "twin"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.DialFunc = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err == nil {
-		_ = conn.Close(ctx)
-	}
-	f := failureOf(err)
-	if f == nil || f.Severity != "FATAL" || f.Code != fencing.StateUnfenceable || !strings.Contains(f.Message, "127.0.0.1") || !strings.Contains(f.Hint, "fencepost.worker") {
-		t.Errorf("the same worker from 127.0.0.2: %+v; want FATAL ZF005 that names the address", f)
-	}
-	first.must("INSERT INTO work VALUES ('first')")
-	h.join(p, "twin").must("INSERT INTO work VALUES ('second connection')")
-	config.RuntimeParams["fencepost.worker"] = "other"
-	other, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		t.Fatalf("another worker from 127.0.0.2: %v", err)
-	}
-	_ = other.Close(ctx)
 }

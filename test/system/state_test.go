@@ -235,35 +235,6 @@ func TestATakeoverCountsFromTheLeadersLastSign(t *testing.T) {
 	}
 }
 
-// TestRealFreezesDoNotSlowTheNextTakeover freezes the same worker again and again. It is
-// replaced each time, and its timeout remains what it was.
-func TestRealFreezesDoNotSlowTheNextTakeover(t *testing.T) {
-	t.Parallel()
-	const timeout = 500 * time.Millisecond
-	h := newCluster(t, "postgres", with(long))
-	p := h.proxy()
-	for round := range 2 {
-		leader := h.worker("leader")
-		leader.must("connect", h.dsn(p, "leader", "campaign", "wait", "worker_timeout", timeout.String()))
-		for _, w := range h.shown(p).Workers {
-			if w.Worker == "leader" && (w.Timeout == nil || *w.Timeout != timeout.Seconds()) {
-				t.Errorf("round %d: the timeout is %v s", round, *w.Timeout)
-			}
-		}
-		leader.Freeze(t)
-		next := h.join(p, fmt.Sprint("next-", round), "campaign", "wait")
-		leader.Thaw(t)
-		if r := leader.do("simple", "INSERT INTO work VALUES ('late')"); r.Failure == nil || r.Failure.Code != "ZF001" {
-			t.Errorf("round %d: the write of the frozen leader: %v", round, r.Failure)
-		}
-		leader.Kill(t)
-		next.leave()
-	}
-	if lines := p.Lines("false alarm: a worker whose lease was released for silence is active again; its timeout is extended"); len(lines) > 0 {
-		t.Errorf("false alarms: %v", lines)
-	}
-}
-
 // TestAGrantThatFailsIsShown lets the database refuse every grant, as one whose disk is full does.
 func TestAGrantThatFailsIsShown(t *testing.T) {
 	t.Parallel()
