@@ -51,31 +51,6 @@ func runCommandWith(t *testing.T, stdin string, env map[string]string, args ...s
 	return output{code, stdout.String(), stderr.String()}
 }
 
-// TestAllFaultsOfAConfigurationAreTold: each has its place, and none a name of Go.
-func TestAllFaultsOfAConfigurationAreTold(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "fencepost.yml")
-	if err := os.WriteFile(path, []byte("lisen: 1.2.3.4:5\nlease:\n  ttl: soon\n  grace: [1]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for command, code := range map[string]int{"serve": exitConfig, "generation bump": exitUsage} {
-		out := runCommand(t, map[string]string{"FENCEPOST_LEASE_TLL": "1s"}, append(strings.Fields(command), "--config", path)...)
-		for _, want := range []string{
-			"FENCEPOST_LEASE_TLL is not a setting: did you mean FENCEPOST_LEASE_TTL?",
-			path + `:1: unknown setting "lisen": did you mean "listen"?`,
-			path + `:3: lease.ttl: invalid duration "soon"`,
-			path + ":4: lease.grace must be a single value",
-		} {
-			if out.code != code || !strings.Contains(out.stderr, want) {
-				t.Errorf("%s: code %d; does not contain %q:\n%s", command, out.code, want, out.stderr)
-			}
-		}
-	}
-	if out := runCommand(t, map[string]string{"FENCEPOST_LEASE_TLL": "1s"}, "version"); out.code != exitOK {
-		t.Errorf("a command without a configuration checks the environment: %s", out.stderr)
-	}
-}
-
 func TestExitCodesAndUsage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/service/servicetest"

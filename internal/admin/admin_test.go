@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -150,20 +149,5 @@ func TestAResourceThatWasNeverGranted(t *testing.T) {
 	}
 	if got := views[1].Since; got == nil || !got.Equal(granted) {
 		t.Errorf("the other one was granted at %v, want %v", got, granted)
-	}
-}
-
-func TestResourceListSurvivesJSON(t *testing.T) {
-	t.Parallel()
-	text, err := json.Marshal(ResourceList{Proxy: "p", Resources: resourceViews(someResources(), NewMetrics())})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var back ResourceList
-	if err := json.Unmarshal(text, &back); err != nil {
-		t.Fatal(err)
-	}
-	if len(back.Resources) != 2 || back.Resources[0].Workers[0].Role != "leader" || back.Resources[1].LeaseLeft != nil {
-		t.Errorf("got %+v", back)
 	}
 }

@@ -53,25 +53,6 @@ func write(t *testing.T, w io.Writer, line string) {
 	}
 }
 
-func TestLinesKeepTheirOrder(t *testing.T) {
-	t.Parallel()
-	w := newStalled()
-	close(w.goOn)
-	q := New(w, lost, unbroken(t))
-	want := ""
-	for i := range 1000 {
-		line := fmt.Sprintf("line %d\n", i)
-		want += line
-		write(t, []io.Writer{q.Lossy(), q.Complete()}[i%2], line)
-	}
-	if err := q.Close(patience); err != nil {
-		t.Fatal(err)
-	}
-	if got := w.String(); got != want {
-		t.Errorf("%d bytes were written, want %d", len(got), len(want))
-	}
-}
-
 // TestNoOneWaitsForAStalledWriter but those whose lines must not be lost.
 func TestNoOneWaitsForAStalledWriter(t *testing.T) {
 	t.Parallel()

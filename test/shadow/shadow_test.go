@@ -56,32 +56,6 @@ func expect(t *testing.T, c *fixture.Cluster, want ...string) {
 	}
 }
 
-// TestAStaleWriteIsRecordedAndRuns: a superseded worker's transactions are recorded once each, in
-// both protocols.
-func TestAStaleWriteIsRecordedAndRuns(t *testing.T) {
-	t.Parallel()
-	c := shadowed(t, pgtest.Shared(t))
-	conn := c.Leader("w")
-	fixture.MustPass(t, conn, Q(insert))
-	fixture.MustPass(t, conn, Batch(Run(insert)))
-	expect(t, c)
-	supersede(t, c)
-	fixture.MustPass(t, conn, Q(insert))
-	fixture.MustPass(t, conn, Batch(Run("delete from t where v = $1", "x")))
-	fixture.MustPass(t, conn, Q("begin"))
-	fixture.MustPass(t, conn, Q(insert))
-	fixture.MustPass(t, conn, Q("update t set v = 'stale'"))
-	fixture.MustPass(t, conn, Q("commit"))
-	fixture.MustPass(t, conn, Q("begin; "+insert+"; commit; begin; truncate c; commit"))
-	expect(t, c, "stale write would be rejected ZF001 "+insert, "stale write would be rejected ZF001 delete from t where v = $1",
-		"stale write would be rejected ZF001 "+insert,
-		"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit",
-		"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit")
-	if n := c.Rows("stale"); n != 5 {
-		t.Errorf("%d rows, want 5: all writes run", n)
-	}
-}
-
 // TestAShadowClaimsNothing, also where tables are guarded: nothing is added to what the client sends, so
 // the trigger refuses the leader as it refuses everybody who claims no epoch.
 func TestAShadowClaimsNothing(t *testing.T) {
