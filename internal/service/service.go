@@ -100,6 +100,9 @@ func New(cfg config.Config, o Options) (_ *Server, err error) {
 			if s.proxy != nil {
 				s.proxy.Close()
 			}
+			if s.elections != nil {
+				_ = s.elections.Close(context.Background()) // it has no lease to release
+			}
 		}
 	}()
 	if s.id, err = proxyID(cfg, s.listeners); err != nil {
@@ -261,7 +264,7 @@ func (s *Server) openDatabase(ctx context.Context, database string) (election.Ba
 	db, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *fence.Config) {
 		c.Blocked = func(resource string, by []string) { s.metrics.Blocked(database, resource, by) }
 		c.Awaited = func(resource string, backends []fencing.Awaited) { s.metrics.Awaited(database, resource, backends) }
-		c.Draining = func(resource string, e fencing.Epoch) { s.elections.Draining(database, resource, e) }
+		c.Draining = func(d fencing.Drain) { s.elections.Draining(database, d) }
 		c.PresenceID = rand.Text()[:16] // 80 bits
 	})
 	s.health.Examined(database, err)
@@ -295,7 +298,7 @@ func (s *Server) openDatabase(ctx context.Context, database string) (election.Ba
 		return election.Backend{}, err
 	}
 	if leases, ok := backend.Provider.(listener); ok { // one connection listens for both
-		backend.FollowDrains = func(ctx context.Context, told func(string, fencing.Epoch)) error {
+		backend.FollowDrains = func(ctx context.Context, told func(fencing.Drain)) error {
 			leases.FollowNotifications(ctx, func(payload string) {
 				if err := db.Drain(ctx, payload, told); err != nil && ctx.Err() == nil {
 					s.log.Warn("cannot follow the grants of other proxies", zap.String("database", database), zap.Error(err))

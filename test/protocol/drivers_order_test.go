@@ -5,7 +5,6 @@ import (
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
@@ -20,7 +19,7 @@ func TestALeaderMayEndBatchesByQueries(t *testing.T) {
 			"autosave":               {Cat(Parse("", "begin"), Bind("", ""), Exec("", 0), Q("savepoint a")), Q("commit")},
 			"a portal is closed":     {Cat(Shut('P', "p"), Q("select 1"))},
 			"a statement is closed":  {Cat(Shut('S', "s"), Flush()), Q("select 1")},
-			"several":                {Cat(Run("select 1"), Q("select 2"), Run("select 3"), Q("select 4"), Sync())},
+			"several":                {Cat(Shut('S', "s"), Q("select 2"), Shut('P', "p"), Q("select 4"), Sync())}, // an Execute would upset PostgreSQL 18, directly too
 			"one that is not parsed": {Cat(Run("selec"), Q("select 1"), Q("select 2"), Sync())},
 		} {
 			for _, m := range messages {
@@ -37,8 +36,6 @@ func TestALeaderMayEndBatchesByQueries(t *testing.T) {
 			}
 		}
 		s.Supersede()
-		if code := wiretest.ErrorOf(c.Rest()); code != "ZF001" {
-			t.Errorf("the session ends with %q; want ZF001", code)
-		}
+		fixture.MustEnd(t, c, "ZF001", Q("select 1"))
 	})
 }
