@@ -210,9 +210,9 @@ type Backend struct {
 	InForce InForce
 	// Handovers, if not nil, is asked after each order, and records who campaigns.
 	Handovers Handovers
-	// FollowDrains, if not nil, calls notify for each grant of any proxy that waits for backends which are registered under
-	// the epoch or an older one. It returns when ctx has ended or the connection is lost.
-	FollowDrains func(ctx context.Context, notify func(resource string, e fencing.Epoch)) error
+	// FollowDrains, if not nil, calls notify for each grant of any proxy that waits for registered backends. It returns when
+	// ctx has ended or the connection is lost.
+	FollowDrains func(ctx context.Context, notify func(fencing.Drain)) error
 	// Presence, if not nil, lets a worker take its own lease away from a proxy that is gone.
 	Presence Presence
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a

@@ -18,9 +18,9 @@ func (e *Elections) followDrains(ctx context.Context, name string, b Backend) {
 	}
 	lost := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot follow the grants of other proxies", 0)
 	for {
-		err := b.FollowDrains(ctx, func(resource string, epoch fencing.Epoch) {
+		err := b.FollowDrains(ctx, func(d fencing.Drain) {
 			lost.Passed()
-			e.Draining(name, resource, epoch)
+			e.Draining(name, d)
 		})
 		if ctx.Err() != nil {
 			return
@@ -34,16 +34,16 @@ func (e *Elections) followDrains(ctx context.Context, name string, b Backend) {
 	}
 }
 
-// Draining says that a grant waits for the backends that are registered under e or an older epoch.
-func (e *Elections) Draining(database, resource string, epoch fencing.Epoch) {
+// Draining says that a grant in a database waits for registered backends.
+func (e *Elections) Draining(database string, d fencing.Drain) {
 	e.mu.Lock()
-	r := e.mu.resources[resourceKey{database, resource}]
+	r := e.mu.resources[resourceKey{database, d.Resource}]
 	e.mu.Unlock()
 	if r == nil {
 		return
 	}
-	for _, m := range r.membersUpTo(epoch) {
-		m.EpochEnds(epoch)
+	for _, m := range r.membersUpTo(d.Epoch) {
+		m.EpochEnds(d)
 	}
 }
 

@@ -15,7 +15,9 @@ type notified struct {
 	name string
 }
 
-func (m *notified) EpochEnds(e fencing.Epoch) { *m.ends = append(*m.ends, fmt.Sprint(m.name, " ", e)) }
+func (m *notified) EpochEnds(d fencing.Drain) {
+	*m.ends = append(*m.ends, fmt.Sprint(m.name, " ", d.Epoch))
+}
 
 // TestDrainingNotifiesWhoHasThatEpoch, or an older one: the members of a candidacy that has none, or a newer one, are not notified.
 func TestDrainingNotifiesWhoHasThatEpoch(t *testing.T) {
@@ -32,7 +34,7 @@ func TestDrainingNotifiesWhoHasThatEpoch(t *testing.T) {
 	e := &Elections{}
 	e.mu.resources = map[resourceKey]*resource{{"db", "r"}: r}
 	for _, resource := range []string{"r", "another"} {
-		e.Draining("db", resource, 4)
+		e.Draining("db", fencing.Drain{Resource: resource, Epoch: 4})
 	}
 	slices.Sort(ends)
 	if want := []string{"of 3 4", "of 4 4"}; !slices.Equal(ends, want) {

@@ -12,7 +12,7 @@ type idle struct{ n int }
 
 func (*idle) Activity() (uint64, bool) { return 0, false }
 func (*idle) StatusChanged()           {}
-func (*idle) EpochEnds(fencing.Epoch)  {}
+func (*idle) EpochEnds(fencing.Drain)  {}
 
 func membersOf(all ...member) membership {
 	s := newMembership()

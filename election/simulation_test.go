@@ -52,7 +52,7 @@ type conn struct {
 
 func (c *conn) Activity() (uint64, bool) { return c.reads.Load(), false }
 func (c *conn) StatusChanged()           {}
-func (c *conn) EpochEnds(fencing.Epoch)  {}
+func (c *conn) EpochEnds(fencing.Drain)  {}
 
 func TestSimulatedCandidacies(t *testing.T) {
 	t.Parallel()

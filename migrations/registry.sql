@@ -184,7 +184,8 @@ END $$;
 -- locked the row, so none can be added. drain says by an INFO that it has begun, with the epoch that ends, so that
 -- the proxies end the sessions that are at rest, and by another one which backends it ends itself; an INFO reaches the client at once,
 -- whatever its settings are. A backend that is idle 250 ms later is ended, or as long later as the control role's setting
--- fencepost.drain_idle says, and one that works has until grace after since. Then they have patience to disappear.
+-- fencepost.drain_idle says, and one that works has until grace after since. Then they have patience to disappear. One that sends
+-- an error which its client does not read ends only when its connection is closed: its proxy is notified to do that.
 --
 -- As long as there is a backend that the control role may not end, drain ends none: an attempt that fails in the end
 -- would cost the leader its sessions, and each further attempt would again.
@@ -203,6 +204,7 @@ DECLARE
     ended integer[] := '{}';
     note  record;
     fault text;
+    sends text; -- why one is there still after it was ended, if that is known
 BEGIN
     LOOP
         PERFORM pg_stat_clear_snapshot(); -- what pg_stat_get_activity returns is cached per transaction
@@ -227,10 +229,13 @@ BEGIN
             BEGIN
                 -- The lookup and the signal are one statement, because a process id may be reused at any time.
                 FOR note IN
-                    SELECT a.pid, pg_get_userbyid(a.usesysid)::text AS usename, a.application_name, a.state, pg_terminate_backend(a.pid)
+                    SELECT a.pid, pg_get_userbyid(a.usesysid)::text AS usename, a.application_name, a.state, pg_terminate_backend(a.pid),
+                        a.wait_event = 'ClientWrite' AS sends, a.client_addr, a.client_port
                     FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.datid = here AND a.backend_start = r.backend_start
                     WHERE r.fence = fence AND (clock_timestamp() > since + grace OR a.state = 'idle' AND clock_timestamp() > began + idle)
                 LOOP
+                    sends := CASE WHEN note.sends THEN format(', because it sends something that its client (%s) does not read',
+                        coalesce(host(note.client_addr) || ' port ' || note.client_port, 'on a Unix socket')) END;
                     CONTINUE WHEN note.pid = ANY (ended);
                     ended := ended || note.pid;
                     RAISE INFO USING MESSAGE = 'fencepost has terminated a registered backend', DETAIL = format('{"pid":%s,"user":%s,"application":%s,"state":%s}',
@@ -243,7 +248,7 @@ BEGIN
         IF clock_timestamp() > since + grace + patience OR fault IS NOT NULL AND clock_timestamp() > since + grace THEN
             RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = format('backend %s of role %s (application %s) is in the way of a grant: %s',
                 note.pid, fencepost.quoted(note.usename), fencepost.quoted(note.application_name),
-                coalesce(fault, format('it is still there %s after it was ended', patience)));
+                coalesce(fault, format('it is still there %s after it was ended%s', patience, sends)));
         END IF;
         PERFORM pg_sleep(CASE WHEN clock_timestamp() > began + interval '100 milliseconds' THEN 0.01 ELSE 0.002 END);
     END LOOP;

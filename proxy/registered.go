@@ -13,15 +13,22 @@ import (
 )
 
 // EpochEnds implements fencing.Member. The backend of a registered session is ended, or unregistered, once the session
-// is at rest, so that the grant need not end it.
-func (x *session) EpochEnds(e fencing.Epoch) { x.epochEnds("", nil, e) }
+// is at rest, so that the grant need not end it. If the grant has ended it, and it is there still because it sends what the client
+// does not read, it ends when the connection to it is closed.
+func (x *session) EpochEnds(d fencing.Drain) { x.epochEnds("", nil, d) }
 
 // epochEnds is EpochEnds of a seat, which is nil for the candidacy of the startup.
-func (x *session) epochEnds(resource string, s *seat, e fencing.Epoch) {
+func (x *session) epochEnds(resource string, s *seat, d fencing.Drain) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	r, registered := x.registrations.of(resource)
-	if x.m == nil || !registered || r.epoch > e || s != nil && !s.forSession.Load() {
+	switch {
+	case x.m == nil, !registered, r.epoch > d.Epoch:
+		return
+	case slices.Contains(d.Ended, int32(x.backend.pid)):
+		_ = x.server.Close()
+		return
+	case s != nil && !s.forSession.Load():
 		return // what was chosen for one transaction is unregistered after it
 	}
 	x.member.retiringSeat.Store(s)

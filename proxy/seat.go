@@ -39,7 +39,7 @@ func (s *seat) StatusChanged() {
 }
 
 // EpochEnds implements fencing.Member.
-func (s *seat) EpochEnds(e fencing.Epoch) { s.x.epochEnds(s.resource, s, e) }
+func (s *seat) EpochEnds(d fencing.Drain) { s.x.epochEnds(s.resource, s, d) }
 
 // endIfSuperseded ends the session if the seat's candidacy is superseded.
 func (s *seat) endIfSuperseded() {

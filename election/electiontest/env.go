@@ -289,7 +289,7 @@ type conn struct {
 
 func (c *conn) Activity() (uint64, bool) { return c.reads.Load(), c.owed.Load() }
 func (c *conn) StatusChanged()           { c.changes.Add(1) }
-func (c *conn) EpochEnds(fencing.Epoch)  {}
+func (c *conn) EpochEnds(fencing.Drain)  {}
 
 // hush makes the connection inactive, speak makes it active for a moment, and wake
 // permanently.

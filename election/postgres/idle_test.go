@@ -34,7 +34,7 @@ type worker struct{}
 
 func (*worker) Activity() (uint64, bool) { return 0, true }
 func (*worker) StatusChanged()           {}
-func (*worker) EpochEnds(fencing.Epoch)  {}
+func (*worker) EpochEnds(fencing.Drain)  {}
 
 // elections returns a proxy's elections as the program has them, without the proxy. The leases have the
 // default settings with this TTL. wrap may replace the lease service.

@@ -52,9 +52,9 @@ type Config struct {
 	// Awaited, if not nil, is called about once a second while a grant or an order waits for backends that it ends, with
 	// these, and with none when it has returned. It must not block.
 	Awaited func(resource string, backends []fencing.Awaited)
-	// Draining, if not nil, is called when a grant that this Database has asked for waits for backends that are registered
-	// under the epoch or an older one. It must not block.
-	Draining func(resource string, e fencing.Epoch)
+	// Draining, if not nil, is called when a grant that this Database has asked for waits for registered backends. It must
+	// not block.
+	Draining func(fencing.Drain)
 	Logger   *zap.Logger
 }
 
@@ -72,7 +72,7 @@ func (c Config) withDefaults() Config {
 		c.Awaited = func(string, []fencing.Awaited) {}
 	}
 	if c.Draining == nil {
-		c.Draining = func(string, fencing.Epoch) {}
+		c.Draining = func(fencing.Drain) {}
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()

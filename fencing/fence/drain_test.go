@@ -128,7 +128,7 @@ func TestOnlyAGrantEndsSessions(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	var following sync.WaitGroup
 	following.Go(func() {
-		_ = h.Fences.FollowDrains(ctx, func(name string, e fencing.Epoch) { told <- fmt.Sprint(name, " ", e) })
+		_ = h.Fences.FollowDrains(ctx, func(d fencing.Drain) { told <- fmt.Sprint(d.Resource, " ", d.Epoch) })
 	})
 	defer following.Wait()
 	defer stop()
@@ -136,7 +136,7 @@ func TestOnlyAGrantEndsSessions(t *testing.T) {
 		return fencetest.Ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT fencepost.lease_listen()' AND datname = current_database()") == 1
 	})
 	for _, payload := range []string{fmt.Sprintf(`{"resource":"%s","epoch":99}`, fencetest.Resource), "x"} {
-		if err := h.Fences.Drain(h.Ctx(), payload, func(name string, e fencing.Epoch) { t.Errorf("told of %q %d", name, e) }); err != nil {
+		if err := h.Fences.Drain(h.Ctx(), payload, func(d fencing.Drain) { t.Errorf("told of %+v", d) }); err != nil {
 			t.Error(err)
 		}
 	}

@@ -13,18 +13,13 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
-// drain is the payload of the notification by which the proxies of a database let each other know that a grant waits for
-// registered backends. Its channel is that of changed leases.
-type drain struct {
-	Resource string        `json:"resource"`
-	Epoch    fencing.Epoch `json:"epoch"` // that ends
-}
-
-// notifyDrain notifies this proxy and all others that a grant waits for the backends that are registered
-// under an epoch or an older one. Nothing depends on that: the grant ends what is still there.
-func (f *Fence) notifyDrain(ctx context.Context, e fencing.Epoch) {
-	f.db.cfg.Draining(f.resource, e)
-	payload, err := json.Marshal(drain{f.resource, e})
+// notifyDrain notifies this proxy and all others, by the channel of changed leases, that a grant waits for the backends that
+// are registered under an epoch or an older one, and has terminated some of them. No write depends on that: the grant ends
+// what is still there.
+func (f *Fence) notifyDrain(ctx context.Context, e fencing.Epoch, ended []int32) {
+	d := fencing.Drain{Resource: f.resource, Epoch: e, Ended: ended}
+	f.db.cfg.Draining(d)
+	payload, err := json.Marshal(d)
 	if err == nil {
 		asked, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
@@ -43,8 +38,8 @@ const closeWait = time.Second
 const drainsSQL = `SELECT EXISTS (SELECT FROM fencepost.fence f CROSS JOIN LATERAL fencepost.state(f.id) s WHERE f.resource = $1 AND NOT s.settled)`
 
 // FollowDrains calls notify for each grant of the database that waits for registered backends, until ctx
-// ends or the connection is lost. The backends are those that are registered under the epoch or an older one.
-func (d *Database) FollowDrains(ctx context.Context, notify func(resource string, e fencing.Epoch)) error {
+// ends or the connection is lost.
+func (d *Database) FollowDrains(ctx context.Context, notify func(fencing.Drain)) error {
 	pooled, err := d.Pool().Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("follow the grants of database %q: %w", d.cfg.Database, d.Explain(err))
@@ -71,8 +66,8 @@ func (d *Database) FollowDrains(ctx context.Context, notify func(resource string
 
 // Drain calls notify if a notification says that a grant waits for registered backends. It makes sure that there is such
 // a grant: whoever knows the channel may send a notification, which must not end anyone's sessions.
-func (d *Database) Drain(ctx context.Context, payload string, notify func(resource string, e fencing.Epoch)) error {
-	var told drain
+func (d *Database) Drain(ctx context.Context, payload string, notify func(fencing.Drain)) error {
+	var told fencing.Drain
 	if json.Unmarshal([]byte(payload), &told) != nil { // it says that a lease has changed
 		return nil
 	}
@@ -83,7 +78,7 @@ func (d *Database) Drain(ctx context.Context, payload string, notify func(resour
 		return fmt.Errorf("follow the grants of database %q: %w", d.cfg.Database, d.Explain(err))
 	}
 	if drains {
-		notify(told.Resource, told.Epoch)
+		notify(told)
 	}
 	return nil
 }

@@ -234,9 +234,9 @@ func TestSafetyAGrantEndsAnIdleBackendAtOnce(t *testing.T) {
 	var told atomic.Int64
 	h := fencetest.New(t, pgtest.Shared(t), func(c *fence.Config) {
 		c.Grace = 10 * time.Minute
-		c.Draining = func(name string, e fencing.Epoch) {
-			if name == fencetest.Resource {
-				told.Store(int64(e))
+		c.Draining = func(d fencing.Drain) {
+			if d.Resource == fencetest.Resource {
+				told.Store(int64(d.Epoch))
 			}
 		}
 	})

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 const (
@@ -53,9 +55,11 @@ type watch struct {
 	stop     func()          // aborts the grant's connection
 	running  context.Context // ends when the grant has returned
 	progress *drainProgress
-	drained  time.Time // when the grant began to wait for registered backends
-	ends     []int32   // the backends that kept the grant from its locks at the last poll, and that it ends
-	reading  string    // since when the backend waited for its client at the last look; "" if it did not
+	drained  time.Time     // when the grant began to wait for registered backends
+	ending   fencing.Epoch // under which, or an older one, these are registered
+	told     int           // how many of the backends that it has terminated the proxies were told
+	ends     []int32       // the backends that kept the grant from its locks at the last poll, and that it ends
+	reading  string        // since when the backend waited for its client at the last look; "" if it did not
 	log      *zap.Logger
 }
 
@@ -82,8 +86,8 @@ func (w *watch) run(ctx context.Context) error {
 			w.cancel(ctx)
 			return err
 		case e := <-w.progress.began:
-			w.drained = time.Now()
-			w.fence.notifyDrain(ctx, e)
+			w.drained, w.ending = time.Now(), e
+			w.fence.notifyDrain(ctx, e, nil)
 		case <-tick.C:
 			if err := w.poll(ctx, time.Since(began) >= pollLate); err != nil {
 				w.cancel(ctx)
@@ -128,7 +132,12 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	defer cancel()
 	defer context.AfterFunc(w.running, cancel)()
 	holders, err := w.fence.db.polls.ask(asking, int32(w.pid))
-	if late := w.progress.endedFor(w.fence.db.cfg.Patience / 2); err == nil && len(late) > 0 {
+	late := w.progress.endedFor(w.fence.db.cfg.Patience / 2)
+	if len(late) > w.told {
+		w.told = len(late)
+		w.fence.notifyDrain(asking, w.ending, late)
+	}
+	if err == nil && len(late) > 0 {
 		var kept []holder
 		kept, err = w.fence.db.holders(asking, lingerSQL, w.fence.id, late)
 		holders = append(holders, kept...)
