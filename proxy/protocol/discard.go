@@ -28,9 +28,9 @@ func (s *Session) superseded() bool {
 	return st.Role == fencing.Superseded && fencing.Discardable(st)
 }
 
-// discards reports whether a statement is discarded now.
+// discards reports whether a statement is discarded now. Before 16, decide has refused a write that comes here.
 func (s *Session) discards(st *sqltext.Statement) bool {
-	return st.Command != sqltext.NoCommand && s.txn != 'E' && s.config.Version.KeepsReadOnly() && s.superseded()
+	return st.Command != sqltext.NoCommand && s.txn != 'E' && s.superseded()
 }
 
 // discardQuery sends what parses and describes a Query. Like the Query, it leaves no unnamed statement

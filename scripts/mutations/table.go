@@ -127,8 +127,6 @@ var table = []mutation{
 		old: "	case *pgquery.IntoClause:", text: "	case *pgquery.IntoClause:\n		if true {\n			break\n		}"},
 
 	// What is discarded.
-	{name: "before 16 a write is discarded", file: theDiscards, in: ofTheCore, tests: "^TestSafetyDiscardedWritesWriteNothing$/^15$",
-		old: "s.config.Version.KeepsReadOnly() && s.superseded()", text: "s.superseded()"},
 	{name: "a discarded Execute is sent", file: theBatches, in: ofTheCore, tests: "^TestDiscardedWritesAreAnsweredAsByPostgres$",
 		old: "	if m.discards {", text: "	if m.discards && s.needsNames {"},
 	{name: "a discarded write is not recorded", file: theDiscards, in: ofTheCore, tests: "^TestDiscardedWritesAreAnsweredAsByPostgres$",
