@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
@@ -110,4 +111,26 @@ func TestAQueryAfterABatchThatFailsIsSkipped(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestARelayThatHasLostCountSkipsNothing: a COPY fails before it reads the Query behind it, which it may have read, and that
+// fails too. What is sent before its ReadyForQuery runs, and is looked at.
+func TestARelayThatHasLostCountSkipsNothing(t *testing.T) {
+	t.Parallel()
+	status := leader(9)
+	config := protocol.Config{Mode: protocol.ModeFenced, Version: 18, Cache: sqltext.NewCache(1 << 20), Worker: "w"}
+	config.Candidacy = protocol.Candidacy{Resource: "r", Incarnation: "i", Status: func() *fencing.Status { return status }}
+	config.Announced, config.Registered = 9, true
+	c := core{t, protocol.New(config)}
+	if out, _, _, err := c.client(Q("select 1")); string(out) != string(Q("select 1")) || err != nil {
+		t.Fatalf("the session is not relayed: %q, %v", out, err)
+	}
+	c.server(wiretest.Msg('I'), ready('I'))
+	c.client(Q("copy t from stdin"))
+	c.client(Q("do 'slow'"))
+	c.client(Parse("", "select 1"))
+	c.server(wiretest.Msg('G', []byte{0, 0, 0}), failure("P0001", "of the COPY"), ready('I'), failure("P0001", "of the DO"))
+	if out, _, _, err := c.client(Q("begin; prepare transaction 'x'")); len(out) > 0 || err == nil {
+		t.Errorf("sent %q, %v", out, err)
+	}
 }

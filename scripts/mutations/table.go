@@ -77,6 +77,8 @@ var table = []mutation{
 	// A leak.
 	{name: "an error before the last Sync makes a batch a skipped one", file: "proxy/protocol/relay.go", tests: "^TestNothingIsPreparedAfterAFailedBatch$",
 		old: "return r.inBatch && r.failed && !r.lost && r.due.len() == 0", text: "return r.inBatch && r.failed && !r.lost"},
+	{name: "a relay that has lost count takes messages for skipped ones", file: "proxy/protocol/relay.go", in: ofTheCore, tests: "^TestARelayThatHasLostCountSkipsNothing$",
+		old: "return r.inBatch && r.failed && !r.lost && r.due.len() == 0", text: "return r.inBatch && r.failed && r.due.len() == 0"},
 	{name: "a text is read by settings that may have changed", file: "proxy/protocol/relaying.go", tests: "^TestNothingIsPreparedUnseen$",
 		old: "if sqltext.DependsOnSettings(sql) && sqltext.PreparesTransaction(sql) {", text: "if false {"},
 
