@@ -36,7 +36,7 @@ func (s *Session) leftToGuards() bool {
 // startRelay begins the relay, between two exchanges.
 func (s *Session) startRelay() {
 	r := &s.relay
-	s.relay = relay{on: true, status: s.txn, due: r.due, text: r.text[:0], stmt: r.stmt[:0], named: r.named[:0]}
+	s.relay = relay{on: true, pending: pending{status: s.txn, queue: r.queue}, text: r.text[:0], stmt: r.stmt[:0], named: r.named[:0]}
 	s.relay.reason = s.relayReason()
 	s.exchange, s.relayEntry = exchange{}, relayEntry{}
 	clear(s.names)
@@ -48,7 +48,7 @@ func (s *Session) stopRelay() {
 	r.on = false
 	if r.inBatch {
 		s.exchange = s.newExchange(batchExchange)
-		s.exchange.resumed, s.exchange.skip, s.exchange.failed = true, r.failed, r.failed
+		s.exchange.resumed, s.exchange.skip, s.exchange.failed = true, r.skipping, r.skipping
 	}
 	s.settings.unsure = s.txn == 'T' || r.inBatch
 	if s.txn == 'T' && !r.inBatch && s.isRegisteredFor(s.currentChoice()) { // the block began as a leader's
@@ -95,7 +95,7 @@ func (s *Session) relayMessage(in []byte, n int, p *gate.Plan) (taken int, need 
 		s.inHand.messageLen = wire.HeaderLen
 		return 0, NeedMore
 	}
-	if (r.own != nil || r.due.len() >= maxRelayed) && f.Type != 'X' {
+	if (r.own != nil || r.queue.len() >= maxRelayed) && f.Type != 'X' {
 		return 0, NeedRoom
 	}
 	avail := min(f.Size, len(in)-n)
@@ -387,15 +387,15 @@ func (s *Session) relayRefusal(f wire.Frame, name, sql []byte, known bool, refus
 func (s *Session) awaitRelayed(p *gate.Plan) NeedKind {
 	r := &s.relay
 	switch {
-	case r.lost, r.copying, r.extra != noExtra && r.due.len() == 0:
+	case r.isUncertain():
 		s.err = errLost
 		return NeedNothing
 	case r.quiet():
 		r.awaitsReplies = false
 		return NeedNothing
-	case r.inBatch && r.flushed < r.batch:
+	case r.queue.last() == kindStep:
 		p.Own(flush)
-		r.flushed = r.batch
+		r.sent('H', 0)
 	}
 	r.awaitsReplies = true
 	return NeedRoom
@@ -466,7 +466,7 @@ func (s *Session) relayReply(in []byte, n int, p *gate.Segments) (taken int, err
 			tag, _, _ := wire.CString(in[n+wire.HeaderLen : n+avail])
 			s.settings.followTag(unsafeString(tag))
 		}
-		r.serverSent(f.Type)
+		r.answered(f.Type)
 	}
 	if !drop {
 		p.Forward(n, n+avail)
@@ -494,7 +494,8 @@ func (s *Session) followReply(f wire.Frame, msg []byte, p *gate.Segments) (drop 
 			s.emit(end)
 			return true, nil
 		}
-		r.serverSent('E')
+		r.answered('E')
+		r.failed = true
 		p.Insert(out)
 		return out != nil, nil
 	case 'S':
@@ -513,6 +514,7 @@ func (s *Session) relayReady(status byte, p *gate.Segments) {
 	r := &s.relay
 	failed := r.failed
 	r.ready(status)
+	r.failed = false
 	s.txn = status
 	s.countTransaction(status)
 	if s.config.Shadow != nil && r.quiet() && !r.inBatch {
@@ -570,7 +572,7 @@ func (s *Session) relayOwnReply(in []byte, n int, f wire.Frame, p *gate.Segments
 				out = s.refuse(s.inHand.refusal, "ERROR", Attempt{})
 			}
 			p.Insert(out)
-			r.failed, r.own = true, nil
+			r.skipping, r.failed, r.own = true, true, nil
 		} else if r.own.repliesDue = -1; r.status == 'T' {
 			s.blockError = bytes.Clone(msg)
 		}
@@ -666,7 +668,7 @@ func (s *Session) relayIs(c Condition) bool {
 	r := &s.relay
 	switch c {
 	case Ready:
-		return r.own == nil && (r.quiet() || r.lost || r.copying || r.extra != noExtra && r.due.len() == 0 || r.due.len() > 0 && r.due.len() <= maxRelayed/2 && !r.awaitsReplies)
+		return r.own == nil && (r.quiet() || r.isUncertain() || r.queue.len() <= maxRelayed/2 && !r.awaitsReplies)
 	case Quiet:
 		return r.own == nil && r.quiet() && !s.partial && !s.muted
 	case AtRest:

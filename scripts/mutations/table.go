@@ -75,10 +75,10 @@ var table = []mutation{
 	{name: "a relay looks for PREPARE TRANSACTION only behind Fencepost's name", file: "fencing/sqltext/concerns.go", in: "./fencing/sqltext", tests: "^TestConcernsFencepost$",
 		old: "if !lone && startsFold(rest, prepare) {", text: "if !lone && false {"},
 	// A leak.
-	{name: "an error before the last Sync makes a batch a skipped one", file: "proxy/protocol/relay.go", tests: "^TestNothingIsPreparedAfterAFailedBatch$",
-		old: "return r.inBatch && r.failed && !r.lost && r.due.len() == 0", text: "return r.inBatch && r.failed && !r.lost"},
-	{name: "a relay that has lost count takes messages for skipped ones", file: "proxy/protocol/relay.go", in: ofTheCore, tests: "^TestARelayThatHasLostCountSkipsNothing$",
-		old: "return r.inBatch && r.failed && !r.lost && r.due.len() == 0", text: "return r.inBatch && r.failed && r.due.len() == 0"},
+	{name: "an error before the last Sync makes a batch a skipped one", file: "proxy/protocol/pending.go", tests: "^TestNothingIsPreparedAfterAFailedBatch$",
+		old: "for p.queue.len() > 0 && p.queue.first() != kindSync {", text: "for p.queue.len() > 0 {"},
+	{name: "a relay that has lost count takes messages for skipped ones", file: "proxy/protocol/pending.go", in: ofTheCore, tests: "^TestARelayThatHasLostCountSkipsNothing$",
+		old: "return p.skipping && p.maybe == 0 && !p.lost", text: "return p.skipping && p.maybe == 0"},
 	{name: "a text is read by settings that may have changed", file: "proxy/protocol/relaying.go", tests: "^TestNothingIsPreparedUnseen$",
 		old: "if sqltext.DependsOnSettings(sql) && sqltext.PreparesTransaction(sql) {", text: "if false {"},
 
