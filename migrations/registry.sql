@@ -192,11 +192,16 @@ END $$;
 --
 -- A restored dump contains the registrations of the original database, whose backends may still run on the same
 -- server. So a backend of another database is not the registered one.
+--
+-- If the rows of table fence were deleted by hand, a resource gets another row with another number. So drain ends those
+-- that are registered under a number without a row, too.
 CREATE OR REPLACE FUNCTION fencepost.drain(fence integer, since timestamptz, grace interval, patience interval) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     here  oid := fencepost.here();
+    fences integer[] := fence || coalesce((SELECT array_agg(DISTINCT r.fence) FROM fencepost.running r
+        WHERE NOT EXISTS (SELECT FROM fencepost.fence f WHERE f.id = r.fence)), '{}');
     super boolean := has_table_privilege('pg_authid'::regclass, 'UPDATE'); -- which no right gives to others, see polls.go
     signals boolean := pg_has_role('pg_signal_backend', 'USAGE');
     began timestamptz; -- when the proxies were told
@@ -208,14 +213,14 @@ DECLARE
 BEGIN
     LOOP
         PERFORM pg_stat_clear_snapshot(); -- what pg_stat_get_activity returns is cached per transaction
-        DELETE FROM fencepost.running r WHERE r.fence = fence AND NOT EXISTS (
+        DELETE FROM fencepost.running r WHERE r.fence = ANY (fences) AND NOT EXISTS (
             SELECT FROM pg_stat_get_activity(NULL) a WHERE a.pid = r.pid AND a.datid = here AND coalesce(a.backend_start = r.backend_start, true));
         -- One that cannot be ended comes first.
         SELECT r.pid, pg_get_userbyid(a.usesysid)::text AS usename, a.application_name, a.backend_start IS NULL AS hidden,
                 coalesce(has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE'), false) AND NOT super AS above,
                 NOT signals AND coalesce(NOT pg_has_role(a.usesysid, 'USAGE'), true) AS strange INTO note
             FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.datid = here
-            WHERE r.fence = fence ORDER BY hidden DESC, above DESC, strange DESC, r.pid LIMIT 1;
+            WHERE r.fence = ANY (fences) ORDER BY hidden DESC, above DESC, strange DESC, r.pid LIMIT 1;
         EXIT WHEN NOT FOUND;
         fault := CASE WHEN note.hidden THEN 'whether it is still there cannot be seen: the control role lacks pg_read_all_stats'
             WHEN note.above THEN 'the control role may not end it, because the role is a superuser'
@@ -232,7 +237,7 @@ BEGIN
                     SELECT a.pid, pg_get_userbyid(a.usesysid)::text AS usename, a.application_name, a.state, pg_terminate_backend(a.pid),
                         a.wait_event = 'ClientWrite' AS sends, a.client_addr, a.client_port
                     FROM fencepost.running r JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.datid = here AND a.backend_start = r.backend_start
-                    WHERE r.fence = fence AND (clock_timestamp() > since + grace OR a.state = 'idle' AND clock_timestamp() > began + idle)
+                    WHERE r.fence = ANY (fences) AND (clock_timestamp() > since + grace OR a.state = 'idle' AND clock_timestamp() > began + idle)
                 LOOP
                     sends := CASE WHEN note.sends THEN format(', because it sends something that its client (%s) does not read',
                         coalesce(host(note.client_addr) || ' port ' || note.client_port, 'on a Unix socket')) END;

@@ -86,7 +86,7 @@ func (d *Database) Drain(ctx context.Context, payload string, notify func(fencin
 // Unregistered implements fencing.Fence.
 func (f *Fence) Unregistered(ctx context.Context, started string, entries []int64) ([]int64, error) {
 	rows, _ := f.db.Pool().Query(ctx, `SELECT e FROM unnest($1::bigint[]) e WHERE encode(timestamptz_send(pg_postmaster_start_time()), 'hex') = $2
-		AND NOT EXISTS (SELECT FROM fencepost.running r WHERE r.note = e)`, entries, started)
+		AND NOT EXISTS (SELECT FROM fencepost.running r JOIN fencepost.fence f ON f.id = r.fence WHERE r.note = e)`, entries, started)
 	missing, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	switch code := store.CodeOf(err); {
 	case err == nil:

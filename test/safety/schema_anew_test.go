@@ -1,6 +1,7 @@
 package safety
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -38,6 +39,40 @@ func TestSafetyARecreatedSchemaFencesOldSessions(t *testing.T) {
 			// The new registry does not have the old session, which ends at the next comparison.
 			if f := fixture.FatalError(t, leader.Rest()); f['C'] != "ZF004" {
 				t.Errorf("the session of the old schema ends with %v, want ZF004", f)
+			}
+		})
+	}
+}
+
+// TestSafetyFenceRowsDeletedByHand: the resource's row is made again under another number, and the registry has the old
+// leader's backend under a number without a row. A grant ends that backend, and where there is none, its proxy does.
+func TestSafetyFenceRowsDeletedByHand(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"DELETE FROM fencepost.grants; DELETE FROM fencepost.fence", "TRUNCATE fencepost.fence CASCADE"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			leader := s.Leader("w")
+			fixture.MustPass(t, leader, Q("begin"))
+			fixture.MustPass(t, leader, Q(mine))
+			s.Exec(how)
+			if epoch := grantAnew(t, s); epoch != 1 {
+				t.Fatalf("the first epoch of the new row is %d", epoch)
+			}
+			if n := pgtest.Ask[int](t, s.PG, s.DB, "select count(*)::int from pg_stat_activity where usename = '"+pgtest.App+"' and datname = current_database()"); n != 0 {
+				t.Errorf("%d backends are left after the grant", n)
+			}
+			if f := fixture.FatalError(t, leader.Rest()); !strings.HasPrefix(f['C'], "ZF0") {
+				t.Errorf("the session of the old row ends with %v", f)
+			}
+		})
+		t.Run("no grant, "+how, func(t *testing.T) {
+			t.Parallel()
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			leader := s.Leader("w")
+			s.Exec(how)
+			if f := fixture.FatalError(t, leader.Rest()); f['C'] != "ZF004" {
+				t.Errorf("the session without a row ends with %v, want ZF004", f)
 			}
 		})
 	}
