@@ -138,8 +138,15 @@ func (c *Candidacy) award(l *elector.Lease, held, highest fencing.Epoch) fencing
 
 // CheckSuperseded implements fencing.Candidacy.
 func (c *Candidacy) CheckSuperseded(ctx context.Context) bool {
-	_, err := c.r.refresh(ctx)
+	rec, err := c.r.refresh(ctx)
 	c.noted("read the record", err)
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	// One that has ended does not follow the record.
+	if _, runs := c.r.mu.loops[c]; !runs && err == nil && c.epoch > 0 && rec.Epoch > c.epoch && rec.Incarnation != c.incarnation {
+		c.becomeSuperseded(rec)
+		c.publishLocked(c.r.e.cfg.Now())
+	}
 	return c.Status().Role == fencing.Superseded
 }
 

@@ -144,7 +144,7 @@ func (s *consulStore) Beat(ctx context.Context, key, life string) error {
 	case err != nil:
 		return s.failed("read "+key, err)
 	case entryOf(pair, nil).Life != life:
-		return fmt.Errorf("%w: its record was deleted, or somebody else has written or unlocked it", elector.ErrLost)
+		return fmt.Errorf("%w: its session has expired or was ended, or somebody has deleted, written or unlocked its record", elector.ErrLost)
 	}
 	return s.renew(ctx, life)
 }

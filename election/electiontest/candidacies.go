@@ -291,6 +291,10 @@ var candidacyCases = []testCase{
 		if !again.SupersededBefore() || again.Incarnation() == a.Incarnation() {
 			w.Error("the new candidacy has the old one's incarnation")
 		}
+		// A backend of its may be left, which the grant has ended.
+		if st := b.Status; !b.CheckSuperseded(within(w.T, patience)) || st().Holder.Epoch <= st().Epoch {
+			w.Errorf("a candidacy that has ended does not say that another one was granted an epoch: %+v", *st())
+		}
 		w.isAnnounced(again)
 		if !a.superseded() || a.Status().Epoch != old {
 			w.Errorf("the old candidacy came back: %+v", *a.Status())

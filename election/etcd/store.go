@@ -126,7 +126,7 @@ func (s *etcdStore) Beat(ctx context.Context, key, life string) error {
 	err = repeat(ctx, func(ctx context.Context) error {
 		entry, err := s.Read(ctx, key)
 		if err == nil && entry.Life != life {
-			err = fmt.Errorf("%w: its record was deleted, or somebody else has written it", elector.ErrLost)
+			err = fmt.Errorf("%w: its lease has expired, or somebody has deleted or written its record", elector.ErrLost)
 		}
 		return err
 	})

@@ -94,7 +94,7 @@ return {'written', version}
 // beatScript extends a life that holds the lease.
 const beatScript = common + `
 local name, life = ARGV[1], ARGV[2]
-if holder(field(name)) ~= life then return {'lost', 'its record was deleted, or somebody else has written it'} end
+if holder(field(name)) ~= life then return {'lost', 'its lease has expired, or somebody has deleted or written its record'} end
 local ttl = alive(life)
 if not ttl then return {'lost', 'its key has expired, or was deleted or overwritten'} end
 redis.call('pexpire', lives .. life, ttl)
