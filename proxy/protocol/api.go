@@ -238,6 +238,9 @@ type Session struct {
 	// The exchange.
 
 	txn        byte // of the last ReadyForQuery
+	// endsBySync means that the block, if there is one, may be the implicit one of a batch that a Query has ended in place of
+	// a Sync: PostgreSQL 18 leaves it open after the Query, and a Sync commits it.
+	endsBySync bool
 	ended      uint64
 	exchange   exchange
 	relayEntry relayEntry

@@ -251,6 +251,7 @@ func (s *Session) beginQuery(p *gate.Plan) NeedKind {
 	}
 	s.exchange = s.newExchange(queryExchange)
 	if batch.kind == batchExchange {
+		s.endsBySync = true
 		s.exchange.denied, s.exchange.settled = cmp.Or(s.exchange.denied, batch.denied), s.exchange.settled || batch.settled
 	}
 	return NeedNothing

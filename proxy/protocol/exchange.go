@@ -161,6 +161,8 @@ func (s *Session) due() (o own) {
 	switch {
 	case s.txn == 'E': // nothing runs there
 		return o
+	case s.txn == 'T' && s.endsBySync && !s.settings.unsure: // its Sync would end the block
+		return o
 	case s.blockNeed() == NeedRoom:
 		return s.blockSetup()
 	case s.canBecomeRelay() && !s.defaultRestored():
@@ -227,6 +229,10 @@ func (s *Session) ownDone(status byte) {
 	}
 	s.relayEntry.failures = 0
 	s.ownWorked(&o, status != 'I')
+	if status == 'I' && s.endsBySync {
+		s.endsBySync, s.settings.unsure = false, false
+		s.transactionEnded()
+	}
 }
 
 // ownFailed follows an error in something of Fencepost's own.

@@ -296,7 +296,7 @@ func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, body []
 			if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 				return 0, need, true
 			}
-			if r.inBatch && !joinsForBlock(st) {
+			if (r.inBatch || s.endsBySync) && !joinsForBlock(st) {
 				return s.relayRefusal(f, nil, nil, true, insideRefusal(st), p)
 			}
 			s.inHand.settled = true // the settled session deals with it
@@ -346,7 +346,7 @@ func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, handl
 		return 0, need, true
 	}
 	r := &s.relay
-	if r.status == 'E' {
+	if r.status == 'E' || s.endsBySync && !r.inBatch {
 		return 0, NeedNothing, false
 	}
 	if s.relayEntry.failures >= maxFailures {
@@ -404,6 +404,7 @@ func (s *Session) awaitRelayed(p *gate.Plan) NeedKind {
 // followRelayed follows a message that is relayed. body is what has arrived of it.
 func (s *Session) followRelayed(typ byte, body []byte) {
 	r := &s.relay
+	s.endsBySync = s.endsBySync || typ == 'Q' && r.inBatch
 	r.clientSent(typ, body)
 	switch typ {
 	case 'P':
@@ -534,6 +535,7 @@ func (s *Session) relayReady(status byte, p *gate.Segments) {
 		r.shows, r.sets = false, false
 	}
 	if status == 'I' {
+		s.endsBySync = false
 		if s.settings.shown.inBlock {
 			s.settings.shown = shown{}
 		}

@@ -115,7 +115,7 @@ func (s *Session) followMessage(typ byte, msg []byte, p *gate.Segments) (drop bo
 		return s.failure(msg, p)
 	case x.kind == noExchange:
 		return false, fmt.Errorf("%w: %q while nothing is owed", ErrUnexpectedReply, typ)
-	case typ == 'Z' && (len(body) != 1 || !strings.Contains("ITE", string(body)) || x.kind == ownExchange && !x.failed && body[0] != s.txn):
+	case typ == 'Z' && (len(body) != 1 || !strings.Contains("ITE", string(body)) || x.kind == ownExchange && !x.failed && body[0] != s.txn && !(s.endsBySync && body[0] == 'I')):
 		return false, fmt.Errorf("%w: ReadyForQuery %q", ErrUnexpectedReply, body)
 	case typ == 'Z' && x.kind == ownExchange:
 		s.ownDone(body[0])
@@ -209,7 +209,7 @@ func (s *Session) ready(status byte, p *gate.Segments) (drop bool) {
 	}
 	switch {
 	case status == 'I':
-		c.unsure, c.own.before = false, c.own.client
+		c.unsure, c.own.before, s.endsBySync = false, c.own.client, false
 		if c.shown.inBlock {
 			c.shown = shown{}
 		}
