@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,56 +18,10 @@ type Metrics interface {
 	// Sessions is called with +1 when a session begins, and with -1 when it ends.
 	Sessions(delta int)
 	// Refused is called for each connection that is refused before it is ready for its
-	// first statement. The reason is one of RefusalReasons.
+	// first statement. The reason is one of refusals.Reasons.
 	Refused(reason string)
 	// Shadowed is called for each connection of a resource in shadow.
 	Shadowed(database, resource string)
-}
-
-// The reasons for which a connection is refused.
-const (
-	refusedLimit          = "limit"          // of connections or resources, here or in Postgres
-	refusedAuthentication = "authentication" // by Postgres, for its certificate, or because the user may not campaign
-	refusedResource       = "resource"       // the resource or the worker id is not for this client
-	refusedFence          = "fence"          // it cannot be used, or the worker was superseded
-	refusedStartup        = "startup"        // the client's startup is invalid, or too slow
-	refusedUpstream       = "upstream"       // Postgres cannot be reached, or refuses for another reason
-	refusedShutdown       = "shutdown"       // of this proxy
-)
-
-// RefusalReasons are all reasons for which a connection is refused.
-func RefusalReasons() []string {
-	return []string{refusedLimit, refusedAuthentication, refusedResource, refusedFence, refusedStartup, refusedUpstream, refusedShutdown}
-}
-
-// reasonOfRefusal returns why a connection is refused.
-func reasonOfRefusal(r *fencing.Refusal) string {
-	switch r {
-	case shuttingDown:
-		return refusedShutdown
-	case tooManyWait:
-		return refusedLimit
-	}
-	return reasonOf(r.SQLState, false)
-}
-
-// reasonOf returns the reason that a SQLSTATE stands for. byServer says that Postgres, and
-// not Fencepost, refused the connection.
-func reasonOf(sqlstate string, byServer bool) string {
-	switch {
-	case sqlstate == "53300", sqlstate == "53400", sqlstate == noDescriptors.SQLState:
-		return refusedLimit
-	case strings.HasPrefix(sqlstate, "28"):
-		return refusedAuthentication
-	case byServer, strings.HasPrefix(sqlstate, "57P"): // it cannot be reached, or is not the primary any more
-		return refusedUpstream
-	case sqlstate == "42501", sqlstate == "42704", sqlstate == fencing.StateUnfenceable, sqlstate == fencing.StateNotLeader:
-		return refusedResource
-	case strings.HasPrefix(sqlstate, "ZF"):
-		return refusedFence
-	default:
-		return refusedStartup
-	}
 }
 
 // Config is what a Server needs. Zero durations and limits mean the defaults

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/console"
+	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
 // console serves a client that has asked for the console. It must have logged in by until.
@@ -18,7 +19,7 @@ func (s *Server) console(ctx context.Context, client link, start *startup, until
 	})
 	err := s.allowReadsUntil(client, until)
 	if err == nil {
-		err = s.explainTimeout(x.Login(), shuttingDown, protocolError("the answer to the authentication request did not arrive in time"))
+		err = s.explainTimeout(x.Login(), refusals.ShuttingDown, refusals.Protocol("the answer to the authentication request did not arrive in time"))
 	}
 	if err == nil {
 		err = s.allowReadsUntil(client, time.Time{})
@@ -44,18 +45,18 @@ func (s *Server) console(ctx context.Context, client link, start *startup, until
 	}
 	logs("client connected")
 	err = x.Serve(ctx, asked)
-	refuse(client, s.explainTimeout(err, adminShutdown, nil))
+	refusals.Send(client, s.explainTimeout(err, refusals.AdminShutdown, nil))
 	linger(client)
 	logs("client disconnected", zap.Duration("duration", time.Since(start.began)), zap.NamedError("error", err))
 }
 
 // allowReadsUntil sets the read deadline of a client that has no session; zero means none. It returns
-// shuttingDown if the proxy drains, which ends such reads.
+// refusals.ShuttingDown if the proxy drains, which ends such reads.
 func (s *Server) allowReadsUntil(client link, then time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.draining {
-		return shuttingDown
+		return refusals.ShuttingDown
 	}
 	return client.SetReadDeadline(then)
 }

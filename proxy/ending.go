@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/upstream"
 )
 
@@ -128,7 +129,7 @@ func (x *session) endAtOnce(why *fencing.Refusal) {
 		notify := x.m != nil && x.life.markNotified() && !x.m.Is(protocol.InsideReply)
 		x.mu.Unlock()
 		if notify {
-			refuse(x.client, why)
+			refusals.Send(x.client, why)
 		}
 		x.sending.Unlock()
 	}
@@ -162,7 +163,7 @@ func (x *session) end(reason error) {
 	first := x.life.markNotified() && !(x.m != nil && x.m.Is(protocol.InsideReply))
 	x.mu.Unlock()
 	if first {
-		refuse(x.client, reason)
+		refusals.Send(x.client, reason)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/appname"
 	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -47,7 +48,7 @@ func (s *Server) startSession(client link, start *startup, until time.Time) *ses
 	x := newSession(s, client, server, start)
 	x.ctx, x.cancel, x.backend.server = ctx, cancel, primary
 	if s.register(x) {
-		s.turnAway(client, start, shuttingDown)
+		s.turnAway(client, start, refusals.ShuttingDown)
 		x.close()
 		return nil
 	}
@@ -73,11 +74,11 @@ func (s *Server) refuseUnreachable(guard context.Context, client link, start *st
 		return
 	}
 	failing := s.failing.dial
-	if noDescriptor(err) {
+	if refusals.NoDescriptor(err) {
 		failing = s.failing.descriptors
 	}
 	failing.Failed(zap.Error(err))
-	s.turnAway(client, start, unreachableRefusal(err))
+	s.turnAway(client, start, refusals.Unreachable(err))
 }
 
 // refuse ends a session during its startup, and sends the client the reason unless err is errOver.
@@ -90,8 +91,8 @@ func (x *session) refuse(err error) {
 	x.member.joinedTo.Load().noteIfSuperseded()
 	x.end(err)
 	linger(x.client)
-	x.srv.refused(err, x.start, x.client.RemoteAddr())
-	if errors.Is(err, serverLate) {
+	x.srv.refused.Refused(err, x.start.refused(x.client.RemoteAddr()))
+	if errors.Is(err, refusals.ServerLate) {
 		x.srv.failing.answer.Failed()
 		return
 	}
@@ -161,7 +162,7 @@ func (x *session) authenticate() error {
 		case typ == 'E':
 			return x.refusedByServer(msg)
 		case ask == authGSS, ask == authSSPI:
-			return gssRefusal
+			return refusals.GSS
 		}
 		if _, err := x.handshake.toClient.Write(msg); err != nil {
 			return errOver
@@ -212,14 +213,14 @@ func (x *session) relayAnswer(stripped bool) error {
 	}
 	f, _, err := wire.PeekFrame(head)
 	if err != nil || f.Type != 'p' || f.Size > maxAuthMessage+wire.HeaderLen {
-		return protocolError("expected password response, got message type %d", head[0])
+		return refusals.Protocol("expected password response, got message type %d", head[0])
 	}
 	msg := make([]byte, f.Size)
 	if _, err := io.ReadFull(x.handshake.fromClient, msg); err != nil {
 		return noAnswer(err)
 	}
 	if stripped && pgtls.MissesBinding(msg[wire.HeaderLen:]) {
-		return unboundRefusal
+		return refusals.Unbound
 	}
 	if _, err := x.server.Write(msg); err != nil {
 		return errOver
@@ -272,7 +273,7 @@ func (x *session) refusedByServer(msg []byte) error {
 	if e.Code == "08P01" && x.start.own.resource != "" && strings.Contains(e.Message, placeholders[0]) {
 		return fencing.PoolerRefusal
 	}
-	x.srv.refusedByPostgres(e, x.start, x.client.RemoteAddr())
+	x.srv.refused.RefusedByPostgres(e, x.start.refused(x.client.RemoteAddr()))
 	_, _ = x.handshake.toClient.Write(msg) // the connection ends either way
 	_ = x.handshake.toClient.Flush()
 	return errOver
@@ -285,7 +286,7 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 	x.mu.Lock()
 	if !x.life.advance(phaseServing) {
 		x.mu.Unlock()
-		return shuttingDown
+		return refusals.ShuttingDown
 	}
 	out := x.m.AppendGreeting(nil)
 	x.announceOwn(announced)

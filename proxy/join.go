@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/shadow"
 )
 
@@ -97,7 +98,7 @@ func (x *session) beginReading(ctx context.Context) error {
 	if !c.Version.KeepsReadOnly() {
 		var err error
 		if c.Catalog, err = x.openCatalog(ctx); err != nil {
-			return startupRefusal(err)
+			return refusals.Startup(err)
 		}
 	}
 	if err := x.makeReadOnly(&c); err != nil {
@@ -112,7 +113,7 @@ func (x *session) enter(ctx *startupGuard, req fencing.JoinRequest, policy Sessi
 	x.member.discards, x.member.tables, x.member.announcePerConnection = policy.OnStale == DiscardStale, policy.Fence == FenceTables, policy.AnnouncePerConnection
 	cand, err := x.joinCandidacy(ctx, req)
 	if err != nil {
-		return policy.Route.explain(startupRefusal(err))
+		return policy.Route.explain(refusals.Startup(err))
 	}
 	x.StatusChanged() // an earlier call has done nothing
 	if x.member.tables && !x.hasGuards(ctx) {
@@ -176,7 +177,7 @@ func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy
 	case err != nil && ctx.Err() != nil:
 		return errOver
 	case err != nil:
-		x.auditStartup(policy.Route.explain(startupRefusal(err)))
+		x.auditStartup(policy.Route.explain(refusals.Startup(err)))
 		return nil
 	}
 	if policy.Fence == FenceTables && !x.hasGuards(ctx) {
@@ -395,9 +396,9 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	case errors.Is(context.Cause(ctx), errServerGone):
 		return nil // the next use of the server connection fails with the reason
 	case err != nil && errors.Is(context.Cause(ctx), errNewerWait):
-		return tooManyWait
+		return refusals.TooManyWait
 	case err != nil:
-		return startupRefusal(err)
+		return refusals.Startup(err)
 	}
 	return nil
 }
@@ -430,7 +431,7 @@ func (x *session) sendStartupNotice(notice *fencing.Refusal) error {
 	}
 	defer while(&x.active.writing)()
 	late := time.AfterFunc(x.srv.cfg.StartupTimeout, func() { _ = x.client.SetWriteDeadline(aLongTimeAgo) })
-	_, _ = x.handshake.toClient.Write(appendNotice(nil, notice)) // the guard notices that the client has gone
+	_, _ = x.handshake.toClient.Write(refusals.AppendNotice(nil, notice)) // the guard notices that the client has gone
 	_ = x.handshake.toClient.Flush()
 	if !late.Stop() {
 		return errOver

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
 // membership is a session's part in the candidacy of its worker. A session without a
@@ -242,7 +243,7 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 	m.state.CompareAndSwap(outside, joined)
 	x.StatusChanged() // an earlier call has done nothing
 	if err != nil {
-		r := startupRefusal(err)
+		r := refusals.Startup(err)
 		if r.SQLState == fencing.StateSuperseded {
 			m.joinedTo.Load().noteIfSuperseded()
 			return r

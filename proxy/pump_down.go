@@ -12,18 +12,13 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // maxServerMessage bounds a message of the server that the core can only take as a whole,
 // such as an error.
 const maxServerMessage = 16 << 20
-
-// messageTooLong ends a session whose server has sent such a message.
-var messageTooLong = &fencing.Refusal{
-	SQLState: "54000", Message: "Postgres has sent an error, a notice or a setting of more than 16 MB, so Fencepost ends the session",
-	Hint: "Whether the last statements were run is not known. Make the text that is raised or set shorter.",
-}
 
 // downPump is the down pump, which reads from the server. It has a goroutine only while it has something to do
 // that may block.
@@ -131,7 +126,7 @@ func (d *downPump) Serve() (stay bool) {
 func (d *downPump) grow() bool {
 	if len(d.in.memory) >= maxServerMessage {
 		d.x.log().Error("session closed", zap.String("side", "server"), zap.Error(wire.ErrLength))
-		d.x.endAtOnce(messageTooLong)
+		d.x.endAtOnce(refusals.MessageTooLong)
 		return false
 	}
 	d.in.grow(2 * len(d.in.memory))
@@ -160,9 +155,9 @@ func (d *downPump) carryOut() bool {
 		case errors.As(err, &refusal):
 			d.x.endAtOnce(refusal)
 		case errors.Is(err, protocol.ErrUnexpectedReply):
-			d.x.endAtOnce(unexpectedReplyRefusal)
+			d.x.endAtOnce(refusals.UnexpectedReply)
 		case errors.Is(err, protocol.ErrBug):
-			d.x.endAtOnce(bugRefusal)
+			d.x.endAtOnce(refusals.Bug)
 		default:
 			d.x.abort()
 		}

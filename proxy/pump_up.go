@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
 // upPump is the up pump, which reads from the client. It has a goroutine only while it has something to do
@@ -122,7 +123,7 @@ func (u *upPump) await() (left bool, err error) {
 			return false, net.ErrClosed
 		case phase == phaseDraining && x.m.Is(protocol.AtRest):
 			x.mu.Unlock()
-			x.end(adminShutdown)
+			x.end(refusals.AdminShutdown)
 			return false, net.ErrClosed
 		}
 		question := x.pumps.takeQuestion()
@@ -261,9 +262,9 @@ func (u *upPump) process() (done, orderly bool) {
 		switch {
 		case err != nil:
 			x.log().Info("session closed", zap.String("side", "client"), zap.Error(err))
-			reason := protocolError("%s", err)
+			reason := refusals.Protocol("%s", err)
 			if errors.Is(err, protocol.ErrBug) {
-				reason = bugRefusal
+				reason = refusals.Bug
 			}
 			x.stopReading(reason)
 			return true, false

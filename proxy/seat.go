@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
 // seat is a session's part in the candidacy of a resource that its client has named in addition to
@@ -211,7 +212,7 @@ func (x *session) joinSeat(ctx context.Context, s *seat) *fencing.Refusal {
 	req.Resource, req.Token = s.resource, 0
 	cand, err := x.srv.cfg.Candidates.Join(ctx, req, s)
 	if err != nil {
-		return startupRefusal(err)
+		return refusals.Startup(err)
 	}
 	s.joinedTo.Store(&joinedCandidacy{Candidacy: cand})
 	x.mu.Lock()

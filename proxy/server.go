@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/proxyheader"
+	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/slots"
 )
 
@@ -41,7 +42,7 @@ type Server struct {
 	slots    slots.Slots // one is taken by each client, at most MaxConnections
 	overflow slots.Slots // the same for clients beyond MaxConnections
 	failing  failures
-	refusals *refusals
+	refused  *refusals.Log
 	waiting  waiting
 
 	mu struct {
@@ -93,7 +94,7 @@ func NewServer(cfg Config) (*Server, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors),
-		analyst: newAnalyst(), failing: newFailures(cfg.Logger), refusals: newRefusals(cfg.Logger),
+		analyst: newAnalyst(), failing: newFailures(cfg.Logger), refused: refusals.NewLog(cfg.Logger, cfg.Metrics.Refused),
 	}
 	s.slots.Limit(cfg.MaxConnections)
 	s.overflow.Limit(maxOverflow)
@@ -150,8 +151,8 @@ func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 	}
 	adopted, err := s.loops.Pick().Adopt(conn)
 	if err != nil {
-		if noDescriptor(err) {
-			s.turnAway(conn, nil, noDescriptors)
+		if refusals.NoDescriptor(err) {
+			s.turnAway(conn, nil, refusals.NoDescriptors)
 		}
 		_ = conn.Close()
 		return nil, err
@@ -169,7 +170,7 @@ func (s *Server) begin(conn netloop.Conn) {
 	}
 	s.mu.Unlock()
 	if refused {
-		s.turnAway(conn, nil, shuttingDown)
+		s.turnAway(conn, nil, refusals.ShuttingDown)
 		_ = conn.Close()
 		return
 	}
@@ -185,7 +186,7 @@ func (s *Server) begin(conn netloop.Conn) {
 			s.handleExcess(conn)
 			s.overflow.Give()
 		default:
-			s.turnAway(conn, nil, tooManyClients)
+			s.turnAway(conn, nil, refusals.TooManyClients)
 		}
 		s.end(conn)
 	}()
@@ -199,16 +200,6 @@ func (s *Server) end(conn netloop.Conn) {
 	s.mu.Unlock()
 	s.wg.Done()
 }
-
-var (
-	shuttingDown   = &fencing.Refusal{SQLState: stateNotNow, Message: "the database system is shutting down", Verbatim: true}
-	tooManyClients = &fencing.Refusal{
-		SQLState: "53300", Message: "sorry, too many clients already",
-		Hint:     "Raise limits.max_connections in Fencepost's configuration.",
-		Verbatim: true,
-	}
-	adminShutdown = &fencing.Refusal{SQLState: "57P01", Message: "terminating connection due to administrator command", Verbatim: true}
-)
 
 // Shutdown ends each session at its next safe point, where no reply is pending and no
 // transaction is open. It returns when all sessions have ended, or with ctx's error. Call it
@@ -260,7 +251,7 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.stop()
 	for _, x := range sessions {
-		x.endAtOnce(adminShutdown)
+		x.endAtOnce(refusals.AdminShutdown)
 	}
 	s.wg.Wait()
 	s.checks.Wait()
@@ -329,7 +320,7 @@ func (s *Server) handleExcess(conn netloop.Conn) {
 		s.cancel(s.ctx, client, cancel)
 		return
 	case err == nil:
-		err = tooManyClients
+		err = refusals.TooManyClients
 	}
 	s.turnAway(client, start, err)
 	linger(client)
@@ -337,8 +328,8 @@ func (s *Server) handleExcess(conn netloop.Conn) {
 
 // turnAway refuses a client that has no session, and counts and logs that. start is nil if it was not read.
 func (s *Server) turnAway(client net.Conn, start *startup, err error) {
-	s.refused(err, start, client.RemoteAddr())
-	refuse(client, err)
+	s.refused.Refused(err, start.refused(client.RemoteAddr()))
+	refusals.Send(client, err)
 }
 
 // readRequest reads the PROXY header, if conn must begin with one, and then whether the client
@@ -351,7 +342,7 @@ func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client l
 	}
 	s.mu.Unlock()
 	if draining {
-		return conn, nil, nil, shuttingDown
+		return conn, nil, nil, refusals.ShuttingDown
 	}
 	r := startupReader{tls: s.tlsFor(conn), conn: conn}
 	if err = proxyheader.Read(conn); err == nil {
@@ -361,11 +352,11 @@ func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client l
 	switch {
 	case errors.Is(err, pgtls.ErrClientHandshake): // the client expects nothing but TLS, also where it is late
 	case errors.As(err, &late) && late.Timeout() && s.isDraining():
-		return r.conn, nil, nil, shuttingDown
+		return r.conn, nil, nil, refusals.ShuttingDown
 	case errors.Is(err, proxyheader.ErrInvalid):
 		return r.conn, nil, nil, s.refuseHeader(conn, err)
 	case errors.As(err, &late) && late.Timeout():
-		return r.conn, nil, nil, protocolError("the startup packet did not arrive in time")
+		return r.conn, nil, nil, refusals.Protocol("the startup packet did not arrive in time")
 	case start != nil && err == nil:
 		err = s.admit(r.tls, r.conn, start)
 	}
@@ -378,7 +369,7 @@ func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client l
 // others, such as health checks, may alternate.
 func (s *Server) refuseHeader(from netloop.Conn, err error) *fencing.Refusal {
 	s.failing.header.Failed(zap.Stringer("from", from.RemoteAddr()), zap.Error(err))
-	r := protocolError("%s", fencing.ASCII(err.Error()))
+	r := refusals.Protocol("%s", fencing.ASCII(err.Error()))
 	r.Hint = "The address that connects to Fencepost is in proxy_protocol.trusted of its configuration: " +
 		"let the load balancer at that address send the header (send-proxy, proxy_protocol on), or remove the address."
 	return r

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -40,6 +40,15 @@ type ownParams struct {
 	workerTimeout    time.Duration
 	heartbeat        time.Duration // 0: none
 	token            int64         // 0: none
+}
+
+// refused describes the client for the log of refused connections. s is nil if its packet was not read.
+func (s *startup) refused(from net.Addr) refusals.Client {
+	c := refusals.Client{Addr: from}
+	if s != nil {
+		c.User, c.Database = s.user, s.database
+	}
+	return c
 }
 
 // cancelRequest is a client's request to cancel the statement of another connection.
@@ -154,10 +163,6 @@ func earlyBytes(request string) *fencing.Refusal {
 	}
 }
 
-// errPacketLength closes the connection without an answer, as Postgres does: a driver that
-// gives up before its startup packet sends a Terminate instead, and expects no answer.
-var errPacketLength = errors.New("invalid length of startup packet")
-
 // readPacket reads one packet, which has no type byte. had is the part of it that was
 // already read.
 func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error) {
@@ -167,17 +172,11 @@ func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error)
 	}
 	n := binary.BigEndian.Uint32(length[:])
 	if n < 8 || n > maxStartupPacket {
-		return 0, nil, errPacketLength
+		return 0, nil, refusals.ErrPacketLength
 	}
 	packet := make([]byte, n-4)
 	_, err = io.ReadFull(conn, packet)
 	return binary.BigEndian.Uint32(packet), packet[4:], err
-}
-
-// protocolError returns the refusal of a client that has violated the protocol, in the words
-// of Postgres.
-func protocolError(format string, args ...any) *fencing.Refusal {
-	return &fencing.Refusal{SQLState: "08P01", Message: fmt.Sprintf(format, args...), Verbatim: true}
 }
 
 // parseStartup reads the body of a startup packet.
@@ -186,17 +185,17 @@ func parseStartup(version uint32, body []byte) (*startup, error) {
 	for {
 		name, rest, ok := wire.CString(body)
 		if !ok {
-			return nil, protocolError("invalid startup packet layout: expected terminator as last byte")
+			return nil, refusals.Protocol("invalid startup packet layout: expected terminator as last byte")
 		}
 		if len(name) == 0 {
 			if len(rest) > 0 {
-				return nil, protocolError("invalid startup packet layout: expected terminator as last byte")
+				return nil, refusals.Protocol("invalid startup packet layout: expected terminator as last byte")
 			}
 			break
 		}
 		value, rest, ok := wire.CString(rest)
 		if !ok {
-			return nil, protocolError("invalid startup packet layout: expected terminator as last byte")
+			return nil, refusals.Protocol("invalid startup packet layout: expected terminator as last byte")
 		}
 		if err := s.add(string(name), string(value)); err != nil {
 			return nil, err
@@ -236,14 +235,4 @@ func (s *startup) add(name, value string) error {
 	}
 	s.params = append(s.params, name, value)
 	return nil
-}
-
-// refuse sends err as a FATAL error if it is a *Refusal, and nothing otherwise.
-func refuse(conn net.Conn, err error) {
-	var r *fencing.Refusal
-	if !errors.As(err, &r) {
-		return
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = conn.Write(appendRefusal(nil, "FATAL", r)) // the connection ends either way
 }

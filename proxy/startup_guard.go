@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
 // The causes that end a startup early.
@@ -100,12 +100,6 @@ func untilGone(parent context.Context, peer link, wait time.Duration, cause erro
 	return ctx, func() { cancel(nil); <-done }
 }
 
-// serverLate is the refusal of a client whose server did not answer in time.
-var serverLate = &fencing.Refusal{
-	SQLState: stateNotNow, Message: "Postgres did not answer in time",
-	Hint: "See whether Postgres answers, and startup_timeout in Fencepost's configuration.",
-}
-
 // refusalOf returns the error that the client of a startup gets if the startup ended with
 // err, or errOver if it gets none.
 func (x *session) refusalOf(err error, guard context.Context) error {
@@ -116,15 +110,15 @@ func (x *session) refusalOf(err error, guard context.Context) error {
 	case moved != nil:
 		return moved
 	case x.life.phase() > phaseServing: // the proxy shuts down
-		return shuttingDown
+		return refusals.ShuttingDown
 	case x.isSuperseded():
 		return x.supersededRefusal()
 	case errors.Is(cause, errClientGone):
 		return errOver
 	case errors.Is(err, errNoAnswer):
-		return protocolError("the answer to the authentication request did not arrive in time")
+		return refusals.Protocol("the answer to the authentication request did not arrive in time")
 	case errors.Is(cause, errStartupLate):
-		return serverLate
+		return refusals.ServerLate
 	default:
 		return err
 	}

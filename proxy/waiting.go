@@ -33,13 +33,6 @@ type waiter struct{ end context.CancelCauseFunc }
 // errNewerWait ends the wait of the oldest connection when there are too many.
 var errNewerWait = errors.New("newer connections of the worker wait")
 
-// tooManyWait is the refusal of that connection.
-var tooManyWait = &fencing.Refusal{
-	SQLState: stateNotNow, Message: "too many newer connections of this worker wait to lead, so this one waits no longer",
-	Hint: "Let the driver or the pool wait for a connection for longer than the wait for the lead may take, and close those that it gives up. " +
-		"Give each worker an id (fencepost.worker): those without one count together for each client address and user.",
-}
-
 // enter adds a connection that waits until leave is called. Its context ends with errNewerWait if too many newer ones
 // wait.
 func (w *waiting) enter(parent context.Context, c fencing.JoinRequest) (ctx context.Context, leave func()) {

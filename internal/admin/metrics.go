@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/audit/rejections"
 	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
 // Metrics are the metrics of one proxy, in a registry of their own. Their names are a
@@ -101,7 +102,7 @@ func NewMetrics() *Metrics {
 	for _, reason := range rejections.Reasons() {
 		m.unrecorded.WithLabelValues(string(reason))
 	}
-	for _, reason := range proxy.RefusalReasons() {
+	for _, reason := range refusals.Reasons() {
 		m.connections.WithLabelValues(reason)
 	}
 	m.mu.stopped = map[[2]string]stopped{}

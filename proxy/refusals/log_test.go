@@ -1,7 +1,8 @@
-package proxy
+package refusals
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -18,16 +19,17 @@ func TestRefusedConnectionsAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		core, log := observer.New(zap.WarnLevel)
-		s := &Server{cfg: Config{Metrics: noMetrics{}}, refusals: newRefusals(zap.New(core))}
+		l := NewLog(zap.New(core), func(string) {})
 		from := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4711}
-		shop := &startup{user: "app", database: "shop"}
+		client := func(user, database string) Client { return Client{from, user, database} }
+		shop := client("app", "shop")
 		lines := func() int { return len(log.TakeAll()) }
 		for range 100 {
-			s.refused(tooManyClients, shop, from)
-			s.refused(tooManyClients, &startup{user: "app", database: "other"}, from)
-			s.refused(errPacketLength, nil, from)
-			s.refused(shuttingDown, shop, from)
-			s.refused(errOver, shop, from) // the client has gone
+			l.Refused(TooManyClients, shop)
+			l.Refused(TooManyClients, client("app", "other"))
+			l.Refused(ErrPacketLength, Client{Addr: from})
+			l.Refused(ShuttingDown, shop)
+			l.Refused(io.EOF, shop) // the client has gone
 		}
 		all := log.TakeAll()
 		if len(all) != 3 {
@@ -39,20 +41,20 @@ func TestRefusedConnectionsAreLoggedOnceAMinute(t *testing.T) {
 			t.Errorf("the log has %s, want %s", got, want)
 		}
 		time.Sleep(faults.Interval)
-		s.refused(tooManyClients, shop, from)
-		s.refused(tooManyClients, shop, from)
+		l.Refused(TooManyClients, shop)
+		l.Refused(TooManyClients, shop)
 		if n := lines(); n != 1 {
 			t.Errorf("a minute later, the log has %d lines", n)
 		}
-		for i := range 10 * maxRefused {
-			s.refused(tooManyClients, &startup{user: fmt.Sprint("u", i), database: "shop"}, from)
+		for i := range 10 * maxKeys {
+			l.Refused(TooManyClients, client(fmt.Sprint("u", i), "shop"))
 		}
-		if n := lines(); n > maxRefused+1 || len(s.refusals.series) > maxRefused+1 {
-			t.Errorf("many names make for %d lines and %d series", n, len(s.refusals.series))
+		if n := lines(); n > maxKeys+1 || len(l.series) > maxKeys+1 {
+			t.Errorf("many names make for %d lines and %d series", n, len(l.series))
 		}
 		time.Sleep(2 * faults.Interval)
-		s.refused(tooManyClients, &startup{user: "late", database: "shop"}, from)
-		if n := len(s.refusals.series); n != 1 || lines() != 1 {
+		l.Refused(TooManyClients, client("late", "shop"))
+		if n := len(l.series); n != 1 || lines() != 1 {
 			t.Errorf("after that, there are %d series", n)
 		}
 	})
