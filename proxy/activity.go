@@ -178,10 +178,10 @@ func elsewhere(ctx context.Context, started string, sessions []*session) bool {
 	g.SetLimit(askedAtOnce)
 	asked := make(map[string]bool)
 	for _, x := range sessions {
-		if asked[x.start.database] {
+		if asked[x.start.Database] {
 			continue
 		}
-		asked[x.start.database] = true
+		asked[x.start.Database] = true
 		g.Go(func() error {
 			if x.member.candidacy().Fence().Elsewhere(ctx, started) {
 				return errElsewhere // the others need not be asked

@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/netlooptest"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/startup"
 )
 
 // supersededCandidacy is one that is over.
@@ -24,7 +25,7 @@ func TestNoOneWaitsForASession(t *testing.T) {
 	client, server := netlooptest.Pair(t)
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
-	x := newSession(s, client, server, &startup{})
+	x := newSession(s, client, server, &startup.Request{})
 	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return noStatus }}, Cache: sqltext.NewCache(1 << 10)})
 	s.crews.join(x, fencing.JoinRequest{Worker: "w"})
 	defer s.crews.leave(x)

@@ -57,7 +57,7 @@ func (q *auditQueue) close() {
 // session.
 func (x *session) audit(r fencing.Rejection) {
 	r.Proxy, r.Session, r.Client = x.srv.cfg.ProxyID, x.id, x.client.RemoteAddr().String()
-	r.Database, r.User = x.start.database, x.start.user
+	r.Database, r.User = x.start.Database, x.start.User
 	defer while(&x.active.auditing)()
 	x.srv.audit.add(r)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 	"github.com/fencepost/fencepost/upstream"
 
+	"github.com/fencepost/fencepost/proxy/startup"
 	"go.uber.org/zap"
 )
 
@@ -64,18 +65,18 @@ func (k *cancelKeys) remove(pid uint32) {
 }
 
 // find returns the target of a request. It reports false if the key is wrong.
-func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
+func (k *cancelKeys) find(r *startup.Cancel) (cancelTarget, bool) {
 	k.mu.Lock()
-	t, ok := k.mu.targets[r.pid]
+	t, ok := k.mu.targets[r.PID]
 	k.mu.Unlock()
-	return t, ok && subtle.ConstantTimeCompare(t.secret, r.secret) == 1
+	return t, ok && subtle.ConstantTimeCompare(t.secret, r.Secret) == 1
 }
 
 // cancel forwards a client's cancel request to the server, if that has the statement. Like Postgres it sends no answer, whether or
 // not the key was right. It returns when the server has processed the request, because
 // that is when Postgres closes the client's connection. It stops waiting when the client has
 // gone, or when the server does not answer in time.
-func (s *Server) cancel(ctx context.Context, client link, r *cancelRequest) {
+func (s *Server) cancel(ctx context.Context, client link, r *startup.Cancel) {
 	t, ok := s.keys.find(r)
 	if !ok || !t.session.cancelWait() {
 		return

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/fencepost/fencepost/proxy/startup"
 	"github.com/fencepost/fencepost/upstream"
 )
 
@@ -16,8 +17,8 @@ func TestCancelKeysOfOneProcessID(t *testing.T) {
 	if pid != 4711 || other == 4711 || other == 0 {
 		t.Fatalf("keys name processes %d and %d, want 4711 and another one", pid, other)
 	}
-	request := func(pid uint32, secret []byte) *cancelRequest {
-		return &cancelRequest{pid: pid, secret: secret}
+	request := func(pid uint32, secret []byte) *startup.Cancel {
+		return &startup.Cancel{PID: pid, Secret: secret}
 	}
 	k.remove(pid)
 	if _, ok := k.find(request(pid, secret)); ok {
@@ -45,12 +46,12 @@ func TestCancelSecretsAreAsLongAsTheServers(t *testing.T) {
 		if len(secret) != size || bytes.Equal(secret, theirs) {
 			t.Errorf("for a secret of %d bytes the client is given %x", size, secret)
 		}
-		got, ok := k.find(&cancelRequest{pid: pid, secret: secret})
+		got, ok := k.find(&startup.Cancel{PID: pid, Secret: secret})
 		if !ok || !bytes.Equal(got.serverSecret, theirs) {
 			t.Errorf("a secret of %d bytes leads to %+v, %v", size, got, ok)
 		}
 		for _, wrong := range [][]byte{nil, secret[:3], secret[:size-1], theirs, append(bytes.Clone(secret), 0)} {
-			if _, ok := k.find(&cancelRequest{pid: pid, secret: wrong}); ok {
+			if _, ok := k.find(&startup.Cancel{PID: pid, Secret: wrong}); ok {
 				t.Errorf("%x is taken for %x", wrong, secret)
 			}
 		}

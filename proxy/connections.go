@@ -59,7 +59,7 @@ func (s *Server) Connections() []Connection {
 			Received: conn.Received(), Sent: conn.Written(),
 		}
 		if a.console != nil {
-			c.Database, c.User, c.ApplicationName = a.console.database, a.console.user, a.console.applicationName()
+			c.Database, c.User, c.ApplicationName = a.console.Database, a.console.User, a.console.ApplicationName()
 			c.Role, c.State, c.Since = "console", "idle", stamp(a.lastSent)
 		}
 		all = append(all, c)
@@ -78,8 +78,8 @@ func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 func (x *session) connection() Connection {
 	now := x.traffic()
 	c := Connection{
-		Session: x.id, Database: x.start.database, User: x.start.user, Client: x.client.RemoteAddr().String(),
-		ApplicationName: x.start.applicationName(), Start: stamp(x.start.began),
+		Session: x.id, Database: x.start.Database, User: x.start.User, Client: x.client.RemoteAddr().String(),
+		ApplicationName: x.start.ApplicationName(), Start: stamp(x.start.Began),
 		Received: now.Received, Sent: now.Sent, Transactions: now.Transactions,
 	}
 	x.mu.Lock()
@@ -178,9 +178,9 @@ func (s *Server) Traffic() map[string]Traffic {
 	}
 	for x := range s.mu.sessions {
 		if x.greeted.Load() {
-			sum := all[x.start.database]
+			sum := all[x.start.Database]
 			sum.add(x.traffic())
-			all[x.start.database] = sum
+			all[x.start.Database] = sum
 		}
 	}
 	return all
@@ -190,10 +190,10 @@ func (s *Server) Traffic() map[string]Traffic {
 func (s *Server) countGreeted(x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.mu.traffic[x.start.database]
+	t := s.mu.traffic[x.start.Database]
 	if t == nil {
 		t = &traffic{}
-		s.mu.traffic[x.start.database] = t
+		s.mu.traffic[x.start.Database] = t
 	}
 	t.open++
 	x.greeted.Store(true)
@@ -204,10 +204,10 @@ func (s *Server) countEndedLocked(x *session) {
 	if !x.greeted.Load() {
 		return
 	}
-	t := s.mu.traffic[x.start.database]
+	t := s.mu.traffic[x.start.Database]
 	t.ended.add(x.traffic())
 	if t.open--; t.open == 0 && len(s.mu.traffic) > maxDatabases {
-		delete(s.mu.traffic, x.start.database)
+		delete(s.mu.traffic, x.start.Database)
 	}
 }
 
@@ -218,6 +218,6 @@ func (x *session) logConnection(what string) {
 	}
 	c := x.connection()
 	x.log().Info(what, zap.String("application_name", c.ApplicationName), zap.String("resource", c.Resource), zap.Strings("chosen", c.Chosen),
-		zap.String("worker", c.Worker), zap.String("role", c.Role), zap.Duration("duration", time.Since(x.start.began)),
+		zap.String("worker", c.Worker), zap.String("role", c.Role), zap.Duration("duration", time.Since(x.start.Began)),
 		zap.Uint64("received_bytes", c.Received), zap.Uint64("sent_bytes", c.Sent), zap.Uint64("transactions", c.Transactions))
 }

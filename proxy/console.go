@@ -10,12 +10,13 @@ import (
 
 	"github.com/fencepost/fencepost/proxy/console"
 	"github.com/fencepost/fencepost/proxy/refusals"
+	"github.com/fencepost/fencepost/proxy/startup"
 )
 
 // console serves a client that has asked for the console. It must have logged in by until.
-func (s *Server) console(ctx context.Context, client link, start *startup, until time.Time) {
+func (s *Server) console(ctx context.Context, client link, start *startup.Request, until time.Time) {
 	x := s.cfg.Console.Open(client, console.Client{
-		User: start.user, Application: start.applicationName(), Version: start.version, Options: start.protocolOptions(),
+		User: start.User, Application: start.ApplicationName(), Version: start.Version, Options: start.ProtocolOptions(),
 	})
 	err := s.allowReadsUntil(client, until)
 	if err == nil {
@@ -39,15 +40,15 @@ func (s *Server) console(ctx context.Context, client link, start *startup, until
 	asked()
 	logs := func(what string, fields ...zap.Field) {
 		if s.cfg.LogConnections() {
-			s.cfg.Logger.Info(what, append(fields, zap.String("database", start.database), zap.String("user", start.user), zap.Stringer("client", client.RemoteAddr()),
-				zap.String("application_name", start.applicationName()), zap.String("role", "console"))...)
+			s.cfg.Logger.Info(what, append(fields, zap.String("database", start.Database), zap.String("user", start.User), zap.Stringer("client", client.RemoteAddr()),
+				zap.String("application_name", start.ApplicationName()), zap.String("role", "console"))...)
 		}
 	}
 	logs("client connected")
 	err = x.Serve(ctx, asked)
 	refusals.Send(client, s.explainTimeout(err, refusals.AdminShutdown, nil))
 	linger(client)
-	logs("client disconnected", zap.Duration("duration", time.Since(start.began)), zap.NamedError("error", err))
+	logs("client disconnected", zap.Duration("duration", time.Since(start.Began)), zap.NamedError("error", err))
 }
 
 // allowReadsUntil sets the read deadline of a client that has no session; zero means none. It returns

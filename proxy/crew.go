@@ -132,7 +132,7 @@ func (cs *crews) leave(x *session) {
 
 // requestPoll has x's crew polled soon, if that can show whether x is at work. It does not wait.
 func (cs *crews) requestPoll(x *session) {
-	watched := x.start.own.workerTimeout != 0 || x.member.crew.beats.Load()
+	watched := x.start.Own.WorkerTimeout != 0 || x.member.crew.beats.Load()
 	if !x.canBePolled() || !watched || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
 		return
 	}

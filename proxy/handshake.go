@@ -12,9 +12,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/proxy/appname"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/refusals"
+	"github.com/fencepost/fencepost/proxy/startup"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -33,7 +33,7 @@ var errOver = errors.New("session over")
 // startSession runs the startup of a session, which must be over at until: it connects to Postgres, relays the
 // authentication, and joins the candidacy. It returns nil if there is no session, and has refused the client then,
 // unless that has gone.
-func (s *Server) startSession(client link, start *startup, until time.Time) *session {
+func (s *Server) startSession(client link, start *startup.Request, until time.Time) *session {
 	ctx, cancel := context.WithCancel(s.ctx)
 	guard := guardStartup(ctx, client, until)
 	defer guard.stop()
@@ -69,7 +69,7 @@ func (s *Server) startSession(client link, start *startup, until time.Time) *ses
 }
 
 // refuseUnreachable refuses a client because Postgres could not be reached.
-func (s *Server) refuseUnreachable(guard context.Context, client link, start *startup, err error) {
+func (s *Server) refuseUnreachable(guard context.Context, client link, start *startup.Request, err error) {
 	if errors.Is(context.Cause(guard), errClientGone) {
 		return
 	}
@@ -91,7 +91,7 @@ func (x *session) refuse(err error) {
 	x.member.joinedTo.Load().noteIfSuperseded()
 	x.end(err)
 	linger(x.client)
-	x.srv.refused.Refused(err, x.start.refused(x.client.RemoteAddr()))
+	x.srv.refused.Refused(err, x.start.Client(x.client.RemoteAddr()))
 	if errors.Is(err, refusals.ServerLate) {
 		x.srv.failing.answer.Failed()
 		return
@@ -105,17 +105,17 @@ func (x *session) begin(guard *startupGuard) error {
 	if err != nil {
 		return err
 	}
-	req, params := x.joinRequest(), x.start.params
-	if x.start.own.resource != "" {
+	req, params := x.joinRequest(), x.start.Params
+	if x.start.Own.Resource != "" {
 		x.identify(&req, policy.Identity)
 		if params = params[:len(params):len(params)]; !x.isShadowed(policy) {
 			params = append(params, placeholders...)
 		}
 		if policy.NameWorker { // the last parameter of a name counts
-			params = append(params, appname.Name, appname.Of(x.start.applicationName(), req.Resource, req.Worker))
+			params = append(params, "application_name", startup.NameWorker(x.start.ApplicationName(), req.Resource, req.Worker))
 		}
 	}
-	if _, err := x.server.Write(wire.AppendStartup(nil, x.start.version, params)); err != nil {
+	if _, err := x.server.Write(wire.AppendStartup(nil, x.start.Version, params)); err != nil {
 		return errOver
 	}
 	if err := x.authenticate(); err != nil {
@@ -131,9 +131,9 @@ func (x *session) begin(guard *startupGuard) error {
 	if err != nil {
 		return err
 	}
-	x.start.startupOnlyUntil = time.Now()
+	x.startupOnlyUntil = time.Now()
 	if x.handshake.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
-		x.start.startupOnlyUntil, announced = x.start.began, 0 // the client sent these bytes before it could know the epoch
+		x.startupOnlyUntil, announced = x.start.Began, 0 // the client sent these bytes before it could know the epoch
 	}
 	return x.greet(status, announced)
 }
@@ -270,10 +270,10 @@ func (x *session) relayUntilReady() error {
 // says so then.
 func (x *session) refusedByServer(msg []byte) error {
 	e, _ := wire.DecodeError(msg[wire.HeaderLen:])
-	if e.Code == "08P01" && x.start.own.resource != "" && strings.Contains(e.Message, placeholders[0]) {
+	if e.Code == "08P01" && x.start.Own.Resource != "" && strings.Contains(e.Message, placeholders[0]) {
 		return fencing.PoolerRefusal
 	}
-	x.srv.refused.RefusedByPostgres(e, x.start.refused(x.client.RemoteAddr()))
+	x.srv.refused.RefusedByPostgres(e, x.start.Client(x.client.RemoteAddr()))
 	_, _ = x.handshake.toClient.Write(msg) // the connection ends either way
 	_ = x.handshake.toClient.Flush()
 	return errOver

@@ -45,7 +45,7 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 		if err = x.enter(ctx, req, policy, &c); err == nil {
 			st, err = x.beginFenced(ctx, &c)
 		}
-	case x.start.own.resource != "":
+	case x.start.Own.Resource != "":
 		if err = x.enterShadow(ctx, req, policy, &c); c.Status != nil {
 			st = c.Status()
 		}
@@ -61,7 +61,7 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 // epoch that the greeting announces. Otherwise it makes the session read-only.
 func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing.Status, error) {
 	st := c.Status()
-	c.Announced = x.knownEpoch(st, x.start.began)
+	c.Announced = x.knownEpoch(st, x.start.Began)
 	switch {
 	case !fencing.Checking, c.Tables && c.Announced == 0 && st.Epoch == 0:
 		return st, nil
@@ -93,7 +93,7 @@ func (x *session) setCore(m *protocol.Session) {
 func (x *session) beginReading(ctx context.Context) error {
 	c := protocol.Config{
 		Mode: protocol.ModeReadOnly, Version: x.backend.version, Cache: x.srv.analyst.cache,
-		Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
+		Unfenced: fencing.UnfencedRefusal(x.start.User), Parameters: x.backend.parameters,
 	}
 	if !c.Version.KeepsReadOnly() {
 		var err error
@@ -164,13 +164,13 @@ func (x *session) coreCandidacy() protocol.Candidacy {
 
 // isShadowed reports whether the session names a resource that is in shadow.
 func (x *session) isShadowed(policy SessionPolicy) bool {
-	return x.start.own.resource != "" && policy.Shadow && fencing.Checking
+	return x.start.Own.Resource != "" && policy.Shadow && fencing.Checking
 }
 
 // enterShadow is enter for a resource in shadow. Nothing keeps the client from Postgres: what
 // would have refused the connection is recorded.
 func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
-	x.srv.cfg.Metrics.Shadowed(x.start.database, req.Resource)
+	x.srv.cfg.Metrics.Shadowed(x.start.Database, req.Resource)
 	x.member.shadow = newBackground()
 	cand, err := x.joinCandidacy(ctx, req)
 	switch {
@@ -194,17 +194,17 @@ func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy
 		Resource: req.Resource, Worker: req.Worker, Incarnation: cand.Incarnation(), Nameless: req.Nameless,
 		Version: c.Version, Cache: c.Cache, Status: cand.Status, Trouble: cand.Trouble,
 		Campaign:  x.member.shadow.trigger(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
-		Announced: x.knownEpoch(cand.Status(), x.start.began),
+		Announced: x.knownEpoch(cand.Status(), x.start.Began),
 	})
 	return nil
 }
 
 // auditStartup records what would have refused the connection.
 func (x *session) auditStartup(r *fencing.Refusal) {
-	own := x.start.own
+	own := x.start.Own
 	x.audit(fencing.Rejection{
-		Time: time.Now(), Resource: own.resource, Worker: x.member.request.Worker, Write: true, Verb: fencing.VerbConnection, Shadow: true,
-		Kind: fencing.KindOf(own.resource, r.SQLState, fencing.Finding{}), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
+		Time: time.Now(), Resource: own.Resource, Worker: x.member.request.Worker, Write: true, Verb: fencing.VerbConnection, Shadow: true,
+		Kind: fencing.KindOf(own.Resource, r.SQLState, fencing.Finding{}), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
 	})
 }
 
@@ -246,10 +246,10 @@ func (x *session) chooseMode(policy SessionPolicy) (mode, error) {
 	switch {
 	case x.isShadowed(policy):
 		return passing, nil
-	case x.start.own.resource != "":
+	case x.start.Own.Resource != "":
 		return fenced, nil
 	case policy.Unfenced == UnfencedRefuse:
-		return 0, fencing.MissingResourceRefusal(x.start.user)
+		return 0, fencing.MissingResourceRefusal(x.start.User)
 	case policy.Unfenced == UnfencedAllow, !fencing.Checking:
 		return passing, nil
 	default:
@@ -265,15 +265,17 @@ func (x *session) applyPolicy() (SessionPolicy, error) {
 		return policy, policy.Refusal
 	}
 	x.unfenced = policy.Unfenced
-	x.start.own.applyRoute(policy.Route)
-	return policy, x.start.own.validate()
+	if r := policy.Route; r.Name != "" {
+		x.start.Own.ApplyRoute(r.Resource, r.Worker, r.Campaign)
+	}
+	return policy, x.start.Own.Validate()
 }
 
 // checkApplicationName notes that the client of a connection without a resource has set its application_name. If a route would have
 // matched that name at the startup, the connection is not what the operator takes it for: its writes would pass
 // unfenced, so renamed returns why it ends.
 func (x *session) checkApplicationName(name string) *fencing.Refusal {
-	if x.start.own.resource != "" {
+	if x.start.Own.Resource != "" {
 		return nil
 	}
 	request := x.joinRequest()
@@ -283,7 +285,7 @@ func (x *session) checkApplicationName(name string) *fencing.Refusal {
 		return nil
 	}
 	x.srv.failing.renamed.Failed(zap.String("route", policy.Route.Name), zap.String("resource", policy.Route.Resource), zap.String("application_name", name),
-		zap.String("user", x.start.user), zap.String("database", x.start.database), zap.Stringer("client", x.client.RemoteAddr()), zap.String("remedy", renamedHint))
+		zap.String("user", x.start.User), zap.String("database", x.start.Database), zap.Stringer("client", x.client.RemoteAddr()), zap.String("remedy", renamedHint))
 	if x.unfenced != UnfencedAllow {
 		return nil
 	}
@@ -314,15 +316,15 @@ func (r Route) explain(refusal *fencing.Refusal) *fencing.Refusal {
 
 // joinRequest returns the candidacy that the client wants to join, as the client named it.
 func (x *session) joinRequest() fencing.JoinRequest {
-	own := x.start.own
+	own := x.start.Own
 	var client netip.Addr // stays invalid for a local client
 	if tcp, ok := x.client.RemoteAddr().(*net.TCPAddr); ok {
 		client = tcp.AddrPort().Addr().Unmap()
 	}
 	return fencing.JoinRequest{
-		Database: x.start.database, User: x.start.user, Resource: own.resource, Worker: own.worker,
-		Client: client, ApplicationName: x.start.applicationName(), Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
-		Heartbeat: own.heartbeat, Token: own.token,
+		Database: x.start.Database, User: x.start.User, Resource: own.Resource, Worker: own.Worker,
+		Client: client, ApplicationName: x.start.ApplicationName(), Campaign: own.Campaign, WorkerTimeout: own.WorkerTimeout,
+		Heartbeat: own.Heartbeat, Token: own.Token,
 	}
 }
 
@@ -415,7 +417,7 @@ func (x *session) notifyWaiting(led <-chan error) error {
 			return err
 		case <-tick.C:
 		}
-		if err := x.sendStartupNotice(fencing.WaitNotice(x.start.own.resource, x.member.candidacy().Status(), x.member.candidacy().Trouble())); err != nil {
+		if err := x.sendStartupNotice(fencing.WaitNotice(x.start.Own.Resource, x.member.candidacy().Status(), x.member.candidacy().Trouble())); err != nil {
 			return err
 		}
 	}
@@ -443,7 +445,7 @@ func (x *session) sendStartupNotice(notice *fencing.Refusal) error {
 // alone does not keep them from writing. It does not wait for the catalog: the first
 // statement does, if it is not empty or harmless.
 func (x *session) openCatalog(ctx context.Context) (catalog func() *fencing.Catalog, err error) {
-	x.member.catalog, x.member.leaveCatalog, err = x.srv.cfg.Candidates.OpenCatalog(ctx, x.start.database)
+	x.member.catalog, x.member.leaveCatalog, err = x.srv.cfg.Candidates.OpenCatalog(ctx, x.start.Database)
 	if err != nil {
 		return nil, err
 	}

@@ -125,7 +125,7 @@ func (x *session) isSuperseded() bool { return x.member.state.Load() == supersed
 // supersededRefusal is what the client of a superseded session gets.
 func (x *session) supersededRefusal() *fencing.Refusal {
 	m := &x.member
-	cand, resource := m.supersededCandidacy().Candidacy, x.start.own.resource
+	cand, resource := m.supersededCandidacy().Candidacy, x.start.Own.Resource
 	if s := m.supersededSeat.Load(); s != nil {
 		resource = s.resource
 	}

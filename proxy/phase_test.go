@@ -5,6 +5,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/netlooptest"
+	"github.com/fencepost/fencepost/proxy/startup"
 )
 
 // TestASessionThatIsDrainedBeforeItJoinsIsNotPolled: the candidacy's loop may look at it
@@ -14,8 +15,8 @@ func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
 	client, server := netlooptest.Pair(t)
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
-	x := newSession(s, client, server, &startup{own: ownParams{workerTimeout: -1}})
-	other := newSession(s, client, server, &startup{})
+	x := newSession(s, client, server, &startup.Request{Own: startup.Own{WorkerTimeout: -1}})
+	other := newSession(s, client, server, &startup.Request{})
 	for _, member := range []*session{x, other} {
 		s.crews.join(member, fencing.JoinRequest{Worker: "w"})
 		defer s.crews.leave(member)

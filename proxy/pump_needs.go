@@ -85,7 +85,7 @@ func (x *session) cancelWait() (deliver bool) {
 // all the texts of another. The error is that of ctx if it ended before it was this text's turn.
 func (x *session) analyze(ctx context.Context, sql string, settings sqltext.Settings) (*sqltext.Text, error) {
 	x.mu.Lock()
-	key := x.start.user
+	key := x.start.User
 	if x.m.Is(protocol.Leading) {
 		key += "\x00leader" // the name of a role has no NUL byte
 	}

@@ -80,7 +80,7 @@ type upStep struct {
 // start relays the client's bytes until the client or the server has gone. early holds the bytes that the
 // startup has read ahead.
 func (u *upPump) start(early *bufio.Reader) {
-	u.waiting = u.x.start.startupOnlyUntil
+	u.waiting = u.x.startupOnlyUntil
 	u.in.have = rest(early, u.in.room())
 	if u.clearWaiting(); u.in.have > 0 {
 		u.run(nil)

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/netlooptest"
+	"github.com/fencepost/fencepost/proxy/startup"
 )
 
 // waitingPump returns an up pump without a machine, and the other ends of its session's connections.
 func waitingPump(t *testing.T) (u *upPump, client, server io.ReadWriter) {
 	near, client := netlooptest.Pair(t)
 	below, server := netlooptest.Pair(t)
-	return &upPump{x: newSession(&Server{}, near, below, &startup{})}, client, server
+	return &upPump{x: newSession(&Server{}, near, below, &startup.Request{})}, client, server
 }
 
 // TestWhatArrivedDuringAWaitMayBeFromItsBeginning: what the client sends while the pump waits for something else may

@@ -123,7 +123,7 @@ func (s *Server) registeredSessions() map[registryKey]*registeredSessions {
 		x.mu.Lock()
 		for _, r := range x.registrations {
 			if x.m != nil {
-				key := registryKey{x.start.database, x.backend.started}
+				key := registryKey{x.start.Database, x.backend.started}
 				of := all[key]
 				if of == nil {
 					of = &registeredSessions{}

@@ -18,6 +18,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/proxyheader"
 	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/slots"
+	"github.com/fencepost/fencepost/proxy/startup"
 )
 
 // maxOverflow bounds the number of clients beyond MaxConnections whose startup packets are
@@ -63,7 +64,7 @@ type accepted struct {
 	from net.Addr
 	at   time.Time
 	// console is the startup of a client of the console, which has last sent something at asked; nil for others.
-	console  *startup
+	console  *startup.Request
 	lastSent time.Time
 }
 
@@ -299,7 +300,7 @@ func (s *Server) handle(conn netloop.Conn) (x *session) {
 		linger(client)
 	case cancel != nil:
 		s.cancel(s.ctx, client, cancel)
-	case s.cfg.Console.Is(start.database):
+	case s.cfg.Console.Is(start.Database):
 		s.console(s.ctx, client, start, accepted.Add(s.cfg.StartupTimeout))
 	default:
 		x = s.startSession(client, start, accepted.Add(s.cfg.StartupTimeout))
@@ -327,14 +328,14 @@ func (s *Server) handleExcess(conn netloop.Conn) {
 }
 
 // turnAway refuses a client that has no session, and counts and logs that. start is nil if it was not read.
-func (s *Server) turnAway(client net.Conn, start *startup, err error) {
-	s.refused.Refused(err, start.refused(client.RemoteAddr()))
+func (s *Server) turnAway(client net.Conn, start *startup.Request, err error) {
+	s.refused.Refused(err, start.Client(client.RemoteAddr()))
 	refusals.Send(client, err)
 }
 
 // readRequest reads the PROXY header, if conn must begin with one, and then whether the client
 // wants a session or a cancel. client is conn, or TLS on top of it.
-func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
+func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client link, start *startup.Request, cancel *startup.Cancel, err error) {
 	s.mu.Lock()
 	draining := s.mu.draining
 	if !draining {
@@ -344,24 +345,26 @@ func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client l
 	if draining {
 		return conn, nil, nil, refusals.ShuttingDown
 	}
-	r := startupReader{tls: s.tlsFor(conn), conn: conn}
+	r := startup.NewReader(conn, s.cfg.TLS)
 	if err = proxyheader.Read(conn); err == nil {
-		start, cancel, err = r.read()
+		start, cancel, err = r.Read()
 	}
 	var late net.Error
 	switch {
 	case errors.Is(err, pgtls.ErrClientHandshake): // the client expects nothing but TLS, also where it is late
 	case errors.As(err, &late) && late.Timeout() && s.isDraining():
-		return r.conn, nil, nil, refusals.ShuttingDown
+		return r.Conn, nil, nil, refusals.ShuttingDown
 	case errors.Is(err, proxyheader.ErrInvalid):
-		return r.conn, nil, nil, s.refuseHeader(conn, err)
+		return r.Conn, nil, nil, s.refuseHeader(conn, err)
 	case errors.As(err, &late) && late.Timeout():
-		return r.conn, nil, nil, refusals.Protocol("the startup packet did not arrive in time")
+		return r.Conn, nil, nil, refusals.Protocol("the startup packet did not arrive in time")
+	case start != nil && err == nil && start.User == s.cfg.ControlUser:
+		err = refusals.Control(start.User)
 	case start != nil && err == nil:
-		err = s.admit(r.tls, r.conn, start)
+		err = r.Admit(start)
 	}
 	_ = conn.SetDeadline(time.Time{})
-	return r.conn, start, cancel, err
+	return r.Conn, start, cancel, err
 }
 
 // refuseHeader logs that a trusted load balancer sent no valid header, and returns what its

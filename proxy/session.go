@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/startup"
 )
 
 // session is one client and its server connection. Two pumps relay the bytes: the up pump from
@@ -31,7 +32,7 @@ import (
 type session struct {
 	srv    *Server
 	id     string
-	start  *startup
+	start  *startup.Request
 	client link
 	server link
 	// handshake is what is needed to read messages during the startup. It is nil after
@@ -41,8 +42,10 @@ type session struct {
 	backend   backend
 	member    membership
 	active    activity
-	greeted   atomic.Bool
-	downGone  chan struct{} // made by relay, and closed when the down pump has ended
+	// startupOnlyUntil is a time before which the client has sent nothing but its startup.
+	startupOnlyUntil time.Time
+	greeted          atomic.Bool
+	downGone         chan struct{} // made by relay, and closed when the down pump has ended
 
 	// sending is held from when the core takes bytes from the server until the result
 	// has been written to the client, so that nothing else is sent to the client before that
@@ -72,10 +75,10 @@ func socketBelow(l link) netloop.Conn {
 	return l
 }
 
-func newSession(s *Server, client, server link, start *startup) *session {
+func newSession(s *Server, client, server link, start *startup.Request) *session {
 	x := &session{
 		srv: s, id: randomHex(6), start: start, client: client, server: server,
-		handshake: newHandshake(client, server), since: start.began,
+		handshake: newHandshake(client, server), since: start.Began,
 	}
 	x.active.busy.Store(true) // until the client is greeted
 	return x
@@ -84,8 +87,8 @@ func newSession(s *Server, client, server link, start *startup) *session {
 // log returns a logger that names the session. It is made when there is something to log, because few sessions
 // ever log anything.
 func (x *session) log() *zap.Logger {
-	return x.srv.cfg.Logger.With(zap.String("session", x.id), zap.String("database", x.start.database),
-		zap.String("user", x.start.user), zap.Stringer("client", x.client.RemoteAddr()))
+	return x.srv.cfg.Logger.With(zap.String("session", x.id), zap.String("database", x.start.Database),
+		zap.String("user", x.start.User), zap.Stringer("client", x.client.RemoteAddr()))
 }
 
 // close frees the session's resources, in whatever phase it is.

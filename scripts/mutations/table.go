@@ -165,8 +165,8 @@ var table = []mutation{
 		old: "		u.waiting = u.arrived\n", text: ""},
 	{name: "a write that blocks is no wait", file: theUpPump, in: ofThePumps, tests: "^TestAWriteThatBlocksIsAWait$",
 		old: "	ends, began := x.watchWrite(), time.Now()", text: "	ends, began := x.watchWrite(), time.Now().Add(time.Hour)"},
-	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
-		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
+	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup/reader.go", tests: toldAgain,
+		old: "				s.Began = r.began\n", text: "				s.Began = time.Now()\n"},
 
 	// The registry.
 	{name: "an entry that is let go stays in the registry", file: "proxy/registration.go", tests: "^TestALapsedSessionIsUnregistered$",

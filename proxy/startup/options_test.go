@@ -1,7 +1,6 @@
-package proxy
+package startup
 
 import (
-	"encoding/binary"
 	"errors"
 	"reflect"
 	"strings"
@@ -67,27 +66,27 @@ func TestParseStartup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, campaigns: true, workerTimeout: 90 * time.Second, heartbeat: 1500 * time.Millisecond}
-	if s.user != "ann" || s.database != "ann" || s.own != want {
-		t.Errorf("user %q, database %q, own %+v; want ann, ann, %+v", s.user, s.database, s.own, want)
+	want := Own{Resource: "r", Worker: "w", Campaign: fencing.CampaignWait, campaigns: true, WorkerTimeout: 90 * time.Second, Heartbeat: 1500 * time.Millisecond}
+	if s.User != "ann" || s.Database != "ann" || s.Own != want {
+		t.Errorf("user %q, database %q, own %+v; want ann, ann, %+v", s.User, s.Database, s.Own, want)
 	}
-	if want := []string{"user", "ann", "options", "-c a.b=1", "application_name", "x", "replication", "off"}; !reflect.DeepEqual(s.params, want) {
-		t.Errorf("the server gets %q, want %q", s.params, want)
+	if want := []string{"user", "ann", "options", "-c a.b=1", "application_name", "x", "replication", "off"}; !reflect.DeepEqual(s.Params, want) {
+		t.Errorf("the server gets %q, want %q", s.Params, want)
 	}
 	s, err = parseStartup(3<<16, startupBody("user", "ann", "database", "db", "fencepost.resource", "r", "fencepost.worker_timeout", "0"))
-	if err != nil || s.database != "db" || s.own.workerTimeout != 0 {
+	if err != nil || s.Database != "db" || s.Own.WorkerTimeout != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	s, err = parseStartup(3<<16, startupBody("user", "ann", "database", ""))
-	if err != nil || s.database != "ann" || s.own.workerTimeout >= 0 {
+	if err != nil || s.Database != "ann" || s.Own.WorkerTimeout >= 0 {
 		t.Errorf("an empty database is the user's name, and no timeout the default: %+v, %v", s, err)
 	}
 	most := strings.Repeat("n", 62) + "\xc3"
 	s, err = parseStartup(3<<16, startupBody("user", most+"\xa9", "database", most+"db"))
-	if err != nil || s.user != most || s.database != most {
+	if err != nil || s.User != most || s.Database != most {
 		t.Errorf("long names are cut at 63 bytes: %+v, %v", s, err)
-	} else if want := []string{"user", most + "\xa9", "database", most + "db"}; !reflect.DeepEqual(s.params, want) {
-		t.Errorf("the server gets %q, want %q", s.params, want)
+	} else if want := []string{"user", most + "\xa9", "database", most + "db"}; !reflect.DeepEqual(s.Params, want) {
+		t.Errorf("the server gets %q, want %q", s.Params, want)
 	}
 }
 
@@ -131,7 +130,7 @@ func TestParseStartupRefuses(t *testing.T) {
 	} {
 		s, err := parseStartup(3<<16, c.body)
 		if err == nil {
-			err = s.own.validate()
+			err = s.Own.Validate()
 		}
 		var r *fencing.Refusal
 		if !errors.As(err, &r) || r.SQLState != c.state || !strings.Contains(r.Message, c.says) {
@@ -149,60 +148,37 @@ func TestParseStartupRefuses(t *testing.T) {
 // TestARouteFillsWhatTheClientLeavesOpen: what the client names itself comes first.
 func TestARouteFillsWhatTheClientLeavesOpen(t *testing.T) {
 	t.Parallel()
-	route := Route{Name: "routes.1", Resource: "r", Worker: "w", Campaign: fencing.CampaignWait}
-	named := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, workerTimeout: -1}
-	own := func(change func(*ownParams)) ownParams { o := named; change(&o); return o }
+	named := Own{Resource: "r", Worker: "w", Campaign: fencing.CampaignWait, WorkerTimeout: -1}
+	own := func(change func(*Own)) Own { o := named; change(&o); return o }
 	for name, c := range map[string]struct {
 		params []string
-		route  Route
-		want   ownParams
+		route  bool
+		want   Own
 		state  string
 	}{
-		"nothing":                               {nil, route, named, ""},
-		"a worker":                              {[]string{"fencepost.worker", "mine"}, route, own(func(o *ownParams) { o.worker = "mine" }), ""},
-		"its default campaign":                  {[]string{"fencepost.campaign", "on"}, route, own(func(o *ownParams) { o.campaign, o.campaigns = fencing.CampaignOn, true }), ""},
-		"a timeout":                             {[]string{"fencepost.worker_timeout", "0"}, route, own(func(o *ownParams) { o.workerTimeout = 0 }), ""},
-		"a resource":                            {[]string{"fencepost.resource", "mine"}, route, ownParams{resource: "mine", workerTimeout: -1}, ""},
-		"nothing, without a route":              {nil, Route{}, ownParams{workerTimeout: -1}, ""},
-		"a worker, without a route":             {[]string{"fencepost.worker", "mine"}, Route{}, ownParams{worker: "mine", workerTimeout: -1}, "22023"},
-		"the default campaign, without a route": {[]string{"fencepost.campaign", "on"}, Route{}, ownParams{campaign: fencing.CampaignOn, campaigns: true, workerTimeout: -1}, "22023"},
-		"its campaign, without a route":         {[]string{"fencepost.campaign", "wait"}, Route{}, ownParams{campaign: fencing.CampaignWait, campaigns: true, workerTimeout: -1}, "22023"},
+		"nothing":                               {nil, true, named, ""},
+		"a worker":                              {[]string{"fencepost.worker", "mine"}, true, own(func(o *Own) { o.Worker = "mine" }), ""},
+		"its default campaign":                  {[]string{"fencepost.campaign", "on"}, true, own(func(o *Own) { o.Campaign, o.campaigns = fencing.CampaignOn, true }), ""},
+		"a timeout":                             {[]string{"fencepost.worker_timeout", "0"}, true, own(func(o *Own) { o.WorkerTimeout = 0 }), ""},
+		"a resource":                            {[]string{"fencepost.resource", "mine"}, true, Own{Resource: "mine", WorkerTimeout: -1}, ""},
+		"nothing, without a route":              {nil, false, Own{WorkerTimeout: -1}, ""},
+		"a worker, without a route":             {[]string{"fencepost.worker", "mine"}, false, Own{Worker: "mine", WorkerTimeout: -1}, "22023"},
+		"the default campaign, without a route": {[]string{"fencepost.campaign", "on"}, false, Own{Campaign: fencing.CampaignOn, campaigns: true, WorkerTimeout: -1}, "22023"},
+		"its campaign, without a route":         {[]string{"fencepost.campaign", "wait"}, false, Own{Campaign: fencing.CampaignWait, campaigns: true, WorkerTimeout: -1}, "22023"},
 	} {
 		s, err := parseStartup(3<<16, startupBody(append([]string{"user", "ann"}, c.params...)...))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		s.own.applyRoute(c.route)
+		if c.route {
+			s.Own.ApplyRoute("r", "w", fencing.CampaignWait)
+		}
 		var r *fencing.Refusal
-		if err = s.own.validate(); (err != nil) != (c.state != "") || err != nil && (!errors.As(err, &r) || r.SQLState != c.state) {
+		if err = s.Own.Validate(); (err != nil) != (c.state != "") || err != nil && (!errors.As(err, &r) || r.SQLState != c.state) {
 			t.Errorf("%s: %v, want %q", name, err, c.state)
 		}
-		if s.own != c.want {
-			t.Errorf("%s: %+v, want %+v", name, s.own, c.want)
-		}
-	}
-}
-
-func TestFrameLimits(t *testing.T) {
-	t.Parallel()
-	header := func(typ byte, n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{typ}, n) }
-	for _, c := range []struct {
-		typ  byte
-		n    uint32
-		fits bool
-	}{
-		{'Q', 3, false}, {'Q', 0, false}, {'Q', 1 << 31, false}, {'Q', 0xffffffff, false}, {'Q', 1 << 30, false},
-		{'Q', 1<<30 - 1, true}, {'Q', 4, true}, {'d', 1<<30 - 1, true}, {'B', 1 << 20, true}, {'F', 1 << 20, true}, {'P', 1 << 20, true},
-		{'E', 10000, true}, {'E', 10001, false}, {'S', 10001, false}, {'D', 1 << 20, false}, {'p', 1 << 20, false}, {'y', 10001, false},
-	} {
-		f, ok, err := wire.PeekClientFrame(header(c.typ, c.n))
-		if (err == nil) != c.fits || c.fits && (!ok || f.Type != c.typ || f.Size != int(c.n)+1) {
-			t.Errorf("%q with length %d: %+v, %t, %v; fits: want %t", c.typ, c.n, f, ok, err, c.fits)
-		}
-	}
-	for n := range wire.HeaderLen {
-		if _, ok, err := wire.PeekClientFrame(header('Q', 0)[:n]); ok || err != nil {
-			t.Errorf("%d bytes of a header: %t, %v", n, ok, err)
+		if s.Own != c.want {
+			t.Errorf("%s: %+v, want %+v", name, s.Own, c.want)
 		}
 	}
 }

@@ -1,11 +1,11 @@
-package appname
+package startup
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestOf(t *testing.T) {
+func TestNameWorker(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 100)
 	for _, c := range []struct{ client, resource, worker, want string }{
@@ -16,16 +16,16 @@ func TestOf(t *testing.T) {
 		{"psql", "billing", long, "[billing/" + long[:52] + "]"},
 		{"é", "bücher", "w\x01", `\u00e9 [b\u00fccher/w\u0001]`},
 	} {
-		got := Of(c.client, c.resource, c.worker)
-		if got != c.want || len(got) > max {
+		got := NameWorker(c.client, c.resource, c.worker)
+		if got != c.want || len(got) > maxName {
 			t.Errorf("%q, %q, %q: %q (%d bytes), want %q", c.client, c.resource, c.worker, got, len(got), c.want)
 		}
 	}
 }
 
-func TestIs(t *testing.T) {
+func TestIsApplicationName(t *testing.T) {
 	t.Parallel()
-	if !Is("application_name") || !Is("Application_Name") || Is("application") {
+	if !isApplicationName("application_name") || !isApplicationName("Application_Name") || isApplicationName("application") {
 		t.Error("a name is not compared as Postgres does")
 	}
 }

@@ -1,4 +1,4 @@
-package proxy
+package startup
 
 import (
 	"reflect"
@@ -22,20 +22,20 @@ func FuzzStartup(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if s.user == "" || s.database == "" {
-			t.Fatalf("user %q, database %q", s.user, s.database)
+		if s.User == "" || s.Database == "" {
+			t.Fatalf("user %q, database %q", s.User, s.Database)
 		}
-		for i := 0; i < len(s.params); i += 2 {
-			if strings.HasPrefix(strings.ToLower(s.params[i]), fencePrefix) {
-				t.Fatalf("the server gets %q", s.params[i])
+		for i := 0; i < len(s.Params); i += 2 {
+			if strings.HasPrefix(strings.ToLower(s.Params[i]), fencePrefix) {
+				t.Fatalf("the server gets %q", s.Params[i])
 			}
 		}
-		again, err := parseStartup(3<<16, startupBody(s.params...))
+		again, err := parseStartup(3<<16, startupBody(s.Params...))
 		if err != nil {
 			t.Fatalf("what goes to the server is refused: %v", err)
 		}
-		if !reflect.DeepEqual(again.params, s.params) || again.own != (ownParams{workerTimeout: -1}) {
-			t.Fatalf("%q became %q and %+v", s.params, again.params, again.own)
+		if !reflect.DeepEqual(again.Params, s.Params) || again.Own != (Own{WorkerTimeout: -1}) {
+			t.Fatalf("%q became %q and %+v", s.Params, again.Params, again.Own)
 		}
 	})
 }
