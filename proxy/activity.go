@@ -153,7 +153,7 @@ func (s *Server) hanging(was map[*session]hanging, now time.Time) (waits map[*se
 func endIfMoved(ctx context.Context, due []*session) {
 	at := make(map[string][]*session) // by when their servers were started
 	for _, x := range due {
-		if started := x.backend.started; started != "" {
+		if started := x.backend.Started; started != "" {
 			at[started] = append(at[started], x)
 		}
 	}

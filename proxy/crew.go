@@ -157,11 +157,11 @@ func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 	w.mu.Lock()
 	for x := range w.sessions {
 		switch {
-		case !x.canBePolled(), x.backend.pid == 0:
+		case !x.canBePolled(), x.backend.PID == 0:
 		case x.active.isWorking(x.client, &x.active.takenByCrew):
-			waiting, byPID[x.backend.pid] = append(waiting, x.backend.pid), x
+			waiting, byPID[x.backend.PID] = append(waiting, x.backend.PID), x
 		default:
-			holding = append(holding, x.backend.pid)
+			holding = append(holding, x.backend.PID)
 		}
 	}
 	w.mu.Unlock()

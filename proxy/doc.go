@@ -11,8 +11,8 @@
 //	client ──bytes──▶ up ──▶ FromClient ──plan──▶ server
 //	client ◀──plan── FromServer ◀── down ◀──bytes── server
 //
-// A session begins with the startup: startup.go reads what the client requests, handshake.go
-// relays the authentication, and join.go joins the candidacy, and registers the backend if the
+// A session begins with the startup (startup.go): package startup reads what the client requests, package
+// handshake relays the authentication, and join.go joins the candidacy, and registers the backend if the
 // worker leads by then. Then the up pump and the down pump relay the bytes of one direction
 // each (pump_up.go, pump_down.go).
 // Each gives the bytes that it has read to the session's core (protocol.Session), and carries out the

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/shadow"
@@ -28,7 +29,7 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 		return nil, 0, err
 	}
 	if md != passing {
-		if err := x.identifyBackend(); err != nil {
+		if err := x.handshake.IdentifyBackend(&x.backend.Backend); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -36,7 +37,7 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 		return noStatus, 0, x.beginReading(ctx)
 	}
 	c := protocol.Config{
-		Mode: protocol.ModePassing, Version: x.backend.version, Cache: x.srv.analyst.cache, Parameters: x.backend.parameters,
+		Mode: protocol.ModePassing, Version: x.backend.Version, Cache: x.srv.analyst.cache, Parameters: x.backend.Parameters,
 	}
 	st = noStatus
 	switch {
@@ -77,7 +78,7 @@ func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing
 
 // makeReadOnly makes the session read-only. If the server refuses that, the session tries again before the first statement.
 func (x *session) makeReadOnly(c *protocol.Config) error {
-	failed, err := x.ask(protocol.SetupSQL)
+	failed, err := x.handshake.Ask(protocol.SetupSQL)
 	c.SetUp = failed == nil
 	return err
 }
@@ -92,8 +93,8 @@ func (x *session) setCore(m *protocol.Session) {
 // beginReading begins a connection without a resource that may only read.
 func (x *session) beginReading(ctx context.Context) error {
 	c := protocol.Config{
-		Mode: protocol.ModeReadOnly, Version: x.backend.version, Cache: x.srv.analyst.cache,
-		Unfenced: fencing.UnfencedRefusal(x.start.User), Parameters: x.backend.parameters,
+		Mode: protocol.ModeReadOnly, Version: x.backend.Version, Cache: x.srv.analyst.cache,
+		Unfenced: fencing.UnfencedRefusal(x.start.User), Parameters: x.backend.Parameters,
 	}
 	if !c.Version.KeepsReadOnly() {
 		var err error
@@ -126,7 +127,7 @@ func (x *session) enter(ctx *startupGuard, req fencing.JoinRequest, policy Sessi
 		return x.supersededRefusal()
 	}
 	x.member.catalog = cand.Fence()
-	if !x.backend.version.KeepsReadOnly() {
+	if !x.backend.Version.KeepsReadOnly() {
 		x.awaitCatalog(ctx)
 		c.Catalog = x.member.catalog.Catalog
 	}
@@ -145,7 +146,7 @@ func (x *session) hasGuards(ctx context.Context) bool {
 
 // joinCandidacy makes the session a member of the candidacy.
 func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) (fencing.Candidacy, error) {
-	req.Backend = x.backend.pid
+	req.Backend = x.backend.PID
 	x.member.request, x.member.token = req, req.Token
 	x.srv.crews.join(x, req)
 	cand, err := x.srv.cfg.Candidates.Join(ctx, req, x)
@@ -175,7 +176,7 @@ func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy
 	cand, err := x.joinCandidacy(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return errOver
+		return handshake.ErrOver
 	case err != nil:
 		x.auditStartup(policy.Route.explain(refusals.Startup(err)))
 		return nil
@@ -363,14 +364,14 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	if x.member.candidacy().Status().CanWrite() { // mostly of a worker that has other connections, or had some just now
 		return nil
 	}
-	if err := x.setIdleTimeout(suspendIdleTimeoutSQL); err != nil {
+	if err := x.handshake.SuspendIdleTimeout(); err != nil {
 		return err
 	}
 	defer while(&x.active.waitingToLead)()
 	if err := x.awaitLeader(guard); err != nil {
 		return err
 	}
-	return x.setIdleTimeout(restoreIdleTimeoutSQL)
+	return x.handshake.RestoreIdleTimeout()
 }
 
 // awaitLeader waits until the worker leads. It also returns when the client or the server has gone.
@@ -387,14 +388,14 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 	go func() { led <- x.member.candidacy().AwaitLeader(ctx) }()
 	err := x.notifyWaiting(led)
 	switch {
-	case errors.Is(err, errOver):
+	case errors.Is(err, handshake.ErrOver):
 		x.log().Warn("a client that waits to lead does not read, and is disconnected",
 			zap.String("resource", x.member.request.Resource), zap.String("worker", x.member.request.Worker))
 		stop()
 		<-led
 		return err
 	case errors.Is(context.Cause(ctx), errClientGone):
-		return errOver
+		return handshake.ErrOver
 	case errors.Is(context.Cause(ctx), errServerGone):
 		return nil // the next use of the server connection fails with the reason
 	case err != nil && errors.Is(context.Cause(ctx), errNewerWait):
@@ -407,7 +408,7 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 
 // notifyWaiting returns what arrives on led. Until then, it sends the client a NOTICE now and then,
 // which says which worker it waits for and why. (Clients accept a NOTICE at any time of the startup.) It returns
-// errOver if the client does not read.
+// handshake.ErrOver if the client does not read.
 func (x *session) notifyWaiting(led <-chan error) error {
 	tick := time.NewTicker(x.srv.cfg.WaitNotice)
 	defer tick.Stop()
@@ -424,7 +425,7 @@ func (x *session) notifyWaiting(led <-chan error) error {
 }
 
 // sendStartupNotice sends the client a NOTICE, for at most StartupTimeout: a client that is frozen may have its kernel
-// acknowledge everything for ever, and would be given the lead. It returns errOver then: the stream may end inside a message.
+// acknowledge everything for ever, and would be given the lead. It returns handshake.ErrOver then: the stream may end inside a message.
 func (x *session) sendStartupNotice(notice *fencing.Refusal) error {
 	x.sending.Lock()
 	defer x.sending.Unlock()
@@ -433,10 +434,9 @@ func (x *session) sendStartupNotice(notice *fencing.Refusal) error {
 	}
 	defer while(&x.active.writing)()
 	late := time.AfterFunc(x.srv.cfg.StartupTimeout, func() { _ = x.client.SetWriteDeadline(aLongTimeAgo) })
-	_, _ = x.handshake.toClient.Write(refusals.AppendNotice(nil, notice)) // the guard notices that the client has gone
-	_ = x.handshake.toClient.Flush()
+	_ = x.handshake.Send(refusals.AppendNotice(nil, notice)) // the guard notices that the client has gone
 	if !late.Stop() {
-		return errOver
+		return handshake.ErrOver
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"time"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/refusals"
@@ -46,10 +46,10 @@ type downStep struct {
 	unsent bool
 }
 
-// start relays the server's bytes until the server or the client has gone. early holds the
+// start relays the server's bytes until the server or the client has gone. read has the
 // bytes that the startup has read ahead.
-func (d *downPump) start(early *bufio.Reader) {
-	d.in.have = rest(early, d.in.room())
+func (d *downPump) start(read *handshake.Handshake) {
+	d.in.have = read.ReadAheadOfServer(d.in.room())
 	d.run(nil)
 }
 

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bufio"
 	"errors"
 	"net"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
@@ -77,11 +77,11 @@ type upStep struct {
 	unsent bool
 }
 
-// start relays the client's bytes until the client or the server has gone. early holds the bytes that the
+// start relays the client's bytes until the client or the server has gone. read has the bytes that the
 // startup has read ahead.
-func (u *upPump) start(early *bufio.Reader) {
+func (u *upPump) start(read *handshake.Handshake) {
 	u.waiting = u.x.startupOnlyUntil
-	u.in.have = rest(early, u.in.room())
+	u.in.have = read.ReadAhead(u.in.room())
 	if u.clearWaiting(); u.in.have > 0 {
 		u.run(nil)
 	} else if left, err := u.await(); !left { // a superseded client gets no error before it has sent something

@@ -25,7 +25,7 @@ func (x *session) epochEnds(resource string, s *seat, d fencing.Drain) {
 	switch {
 	case x.m == nil, !registered, r.epoch > d.Epoch:
 		return
-	case slices.Contains(d.Ended, int32(x.backend.pid)):
+	case slices.Contains(d.Ended, int32(x.backend.PID)):
 		_ = x.server.Close()
 		return
 	case s != nil && !s.forSession.Load():
@@ -123,7 +123,7 @@ func (s *Server) registeredSessions() map[registryKey]*registeredSessions {
 		x.mu.Lock()
 		for _, r := range x.registrations {
 			if x.m != nil {
-				key := registryKey{x.start.Database, x.backend.started}
+				key := registryKey{x.start.Database, x.backend.Started}
 				of := all[key]
 				if of == nil {
 					of = &registeredSessions{}
@@ -169,6 +169,6 @@ func (x *session) unregistered(ctx context.Context, entry int64) {
 	if i < 0 || x.isSuperseded() || x.candidacyFor(resource).CheckSuperseded(ctx) || ctx.Err() != nil {
 		return // in the last case the database has not said who leads, and the next comparison asks again
 	}
-	x.log().Error("session ended: the registry has lost the entry of its backend", zap.Uint32("pid", x.backend.pid))
+	x.log().Error("session ended: the registry has lost the entry of its backend", zap.Uint32("pid", x.backend.PID))
 	x.endAtOnce(fencing.LostRegistrationRefusal)
 }

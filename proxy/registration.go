@@ -69,7 +69,7 @@ func (x *session) register(ctx context.Context, all []protocol.AnnouncedEpoch) (
 func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedEpoch) *fencing.Refusal {
 	cand := x.candidacyFor(announced.Resource)
 	request := fencing.RegisterRequest{
-		PID: x.backend.pid, Started: x.backend.started, Seen: x.backend.seen,
+		PID: x.backend.PID, Started: x.backend.Started, Seen: x.backend.Seen,
 		Worker: x.member.request.Worker, Incarnation: cand.Incarnation(), Announced: announced.Epoch, Held: cand.Status().Epoch,
 	}
 	adding, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)

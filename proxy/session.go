@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bufio"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -10,10 +9,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/internal/lockorder"
+	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/startup"
+	"github.com/fencepost/fencepost/proxy/wire"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // session is one client and its server connection. Two pumps relay the bytes: the up pump from
@@ -37,7 +39,7 @@ type session struct {
 	server link
 	// handshake is what is needed to read messages during the startup. It is nil after
 	// that.
-	handshake *handshake
+	handshake *handshake.Handshake
 	unfenced  UnfencedMode // what the connection may do if it names no resource
 	backend   backend
 	member    membership
@@ -78,8 +80,10 @@ func socketBelow(l link) netloop.Conn {
 func newSession(s *Server, client, server link, start *startup.Request) *session {
 	x := &session{
 		srv: s, id: randomHex(6), start: start, client: client, server: server,
-		handshake: newHandshake(client, server), since: start.Began,
+		since: start.Began,
 	}
+	refused := func(e wire.ServerError) { s.refused.RefusedByPostgres(e, start.Client(client.RemoteAddr())) }
+	x.handshake = handshake.New(client, server, refused, x.log)
 	x.active.busy.Store(true) // until the client is greeted
 	return x
 }
@@ -112,11 +116,11 @@ func (x *session) close() {
 // relay starts the pumps. It returns when the up pump only waits, or the session is over.
 func (x *session) relay() {
 	read := x.handshake
-	x.handshake, x.backend.parameters = nil, nil // which no one needs any more
+	x.handshake, x.backend.Parameters = nil, nil // which no one needs any more
 	x.dropContext()
 	x.downGone = make(chan struct{})
-	go (&downPump{x: x}).start(read.fromServer)
-	(&upPump{x: x}).start(read.fromClient)
+	go (&downPump{x: x}).start(read)
+	(&upPump{x: x}).start(read)
 }
 
 // finish ends the session. orderly says that the client has sent Terminate. held is what the up pump has not taken.
@@ -146,9 +150,12 @@ func (x *session) endInput(orderly bool) {
 	_ = server.CloseWrite()
 }
 
-// rest moves the bytes that a reader of the startup has read ahead to the start of buf, and
-// returns their number.
-func rest(r *bufio.Reader, buf []byte) int {
-	n, _ := r.Read(buf[:r.Buffered()]) // from the reader's buffer alone, which cannot fail
-	return n
+// backend is the server's side of a session.
+type backend struct {
+	handshake.Backend
+	server upstream.Primary
+	// keyPID and keySecret are the cancel key that the client gets; keyPID is 0 if there is
+	// none.
+	keyPID    uint32
+	keySecret []byte
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
@@ -15,10 +16,6 @@ var (
 	errClientGone  = errors.New("the client has gone")
 	errServerGone  = errors.New("the server has gone")
 )
-
-// errNoAnswer says that the client did not answer the server's authentication
-// request.
-var errNoAnswer = errors.New("no answer to the authentication request")
 
 // goneWait is how long a startup, or the candidacy that a SET joins, is waited for after the client has
 // ended its output. The client may have sent everything at once and may still read the replies, as it
@@ -101,7 +98,7 @@ func untilGone(parent context.Context, peer link, wait time.Duration, cause erro
 }
 
 // refusalOf returns the error that the client of a startup gets if the startup ended with
-// err, or errOver if it gets none.
+// err, or handshake.ErrOver if it gets none.
 func (x *session) refusalOf(err error, guard context.Context) error {
 	demotion, moved := demotionOf(x.backend.server.Tenure), x.active.moved.Load()
 	switch cause := context.Cause(guard); {
@@ -114,8 +111,8 @@ func (x *session) refusalOf(err error, guard context.Context) error {
 	case x.isSuperseded():
 		return x.supersededRefusal()
 	case errors.Is(cause, errClientGone):
-		return errOver
-	case errors.Is(err, errNoAnswer):
+		return handshake.ErrOver
+	case errors.Is(err, handshake.ErrNoAnswer):
 		return refusals.Protocol("the answer to the authentication request did not arrive in time")
 	case errors.Is(cause, errStartupLate):
 		return refusals.ServerLate

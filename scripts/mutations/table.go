@@ -84,7 +84,7 @@ var table = []mutation{
 
 	// How a session that may only read stays read-only.
 	{name: "the startup does not make a session read-only", file: "proxy/join.go", tests: "^TestSafetyFollowersInABlock$",
-		old: "x.ask(protocol.SetupSQL)", text: "x.ask(\"SET default_transaction_read_only = off\")"},
+		old: "x.handshake.Ask(protocol.SetupSQL)", text: "x.handshake.Ask(\"SET default_transaction_read_only = off\")"},
 	{name: "a session that is not read-only is not made so", file: theExchanges, in: ofTheCore, tests: "^TestOwnExchangeThatFails$",
 		old: "	case s.txn == 'I' && !s.settings.readOnly:", text: "	case s.txn == 'I' && !s.settings.readOnly && s.needsNames:"},
 	{name: "what has changed the default is not undone", file: "proxy/protocol/settings.go", in: ofTheCore, tests: theWrites,
@@ -195,8 +195,8 @@ var table = []mutation{
 		old: "    PERFORM FROM fencepost.fence f WHERE f.id = before.id FOR UPDATE;\n", text: ""},
 	{name: "who keeps an ended backend from ending is left alone", file: "fencing/fence/watch.go", in: ofTheFence, tests: "^TestALockOnATemporaryTableOfTheLeaderBlocksNoTakeover$",
 		old: "err == nil && len(late) > 0", text: "err == nil && len(late) > 0 && false"},
-	{name: "a connection pooler is taken for Postgres", file: "proxy/startup_backend.go", in: ofSystem, tests: "^TestAPoolerIsNotPostgres$",
-		old: "case binary.BigEndian.Uint32(values[1]) != x.backend.pid:", text: "case binary.BigEndian.Uint32(values[1]) == 0:"},
+	{name: "a connection pooler is taken for Postgres", file: "proxy/handshake/backend.go", in: ofSystem, tests: "^TestAPoolerIsNotPostgres$",
+		old: "case binary.BigEndian.Uint32(values[1]) != b.PID:", text: "case binary.BigEndian.Uint32(values[1]) == 0:"},
 	{name: "a drain reads a view that anybody can lock", file: theRegistry, in: ofTheFence, tests: "^TestLockedSystemViewsBlockNoTakeover$",
 		old: "SELECT FROM pg_stat_get_activity(NULL) a WHERE a.pid = r.pid", text: "SELECT FROM pg_stat_activity a WHERE a.pid = r.pid"},
 	{name: "a drain reads the catalog of all databases", file: theRegistry, in: ofTheFence, tests: "^TestALockedCatalogOfAllDatabasesBlocksNoTakeover$",
