@@ -46,7 +46,7 @@ var table = []mutation{
 	// When a session is relayed.
 	{name: "what is sent on needs no reason", file: "proxy/gate/reason.go", in: ofTheGate, tests: "^TestNothingPasses",
 		old: "	if r.why == none {\n		panic", text: "	if r.why > unfenced {\n		panic"},
-	{name: "without a resource all is let through", file: "proxy/join.go", tests: "^TestUnfencedConnections$",
+	{name: "without a resource all is let through", file: "proxy/policy.go", tests: "^TestUnfencedConnections$",
 		old: "case policy.Unfenced == UnfencedAllow, !fencing.Checking:", text: "case policy.Unfenced != UnfencedRefuse, !fencing.Checking:"},
 	{name: "the epoch that was announced does not matter", file: theChoices, in: ofTheCore, tests: "^TestBecomingLeader$/^18$",
 		old: "now.CanWrite() && st.epochs.current == now.Epoch", text: "now.CanWrite()"},
