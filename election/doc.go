@@ -80,7 +80,7 @@
 //
 // A resource is led while a candidacy that was granted the recorded epoch holds the lease,
 // and the lease is confirmed: by this proxy's own renewals, or by what the watch shows of
-// another proxy's. leaderless.go says what it is otherwise. A resource whose last candidacy
+// another proxy's. Package status says what it is otherwise. A resource whose last candidacy
 // here has ended is still looked at from time to time until it is forgotten.
 //
 // # Orders of an operator

@@ -26,7 +26,7 @@ func (r *resource) viewLocked(c *Candidacy) view {
 	return view{
 		observation: r.mu.observation, watchFailing: r.mu.watchErr != nil, unreached: r.mu.unreached,
 		taken: r.mu.heldByOther(c), departing: r.mu.otherDeparting(c),
-		freeSince: r.mu.freeSince, lastLed: r.mu.lastLed, lastEnded: r.mu.lastEnded,
+		freeSince: r.mu.freeSince, lastLed: r.mu.LastLed, lastEnded: r.mu.LastEnded,
 		offer: r.offerLocked(),
 	}
 }

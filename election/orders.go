@@ -207,8 +207,8 @@ func (e *Elections) followInForce(ctx context.Context, name string, barred bool)
 	for _, r := range e.resourcesOf(name) {
 		r.mu.Lock()
 		r.mu.shows(all[r.key.name], asked)
-		if now := e.cfg.Now(); r.stateLocked(now).state.NeedsNoLeader() { // looked at often enough for wantedSince
-			r.mu.noLeaderNeededUntil = now
+		if now := e.cfg.Now(); r.stateLocked(now).State.NeedsNoLeader() { // looked at often enough for WantedSince
+			r.mu.NoLeaderNeededUntil = now
 		}
 		r.mu.Unlock()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -173,7 +174,7 @@ func (r *resource) replaceFence(fence Fence) (another bool) {
 	if !another {
 		return false
 	}
-	r.mu.grants, r.mu.leaderless, r.mu.knowledge, r.mu.numbered = grants{}, leaderless{}, knowledge{}, ""
+	r.mu.grants, r.mu.History, r.mu.knowledge, r.mu.numbered = grants{}, status.History{}, knowledge{}, ""
 	r.mu.offered = offered{}
 	r.mu.startOver()
 	for c := range r.mu.loops {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election/elector"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -172,9 +173,9 @@ func (c *Candidacy) Trouble() *fencing.Trouble {
 	defer c.r.mu.Unlock()
 	who, holder := c.r.leaderLocked(), c.r.mu.holder
 	switch {
-	case who == leaderElsewhere && c.r.mu.record.Worker == c.worker:
+	case who == status.LeaderElsewhere && c.r.mu.record.Worker == c.worker:
 		return sameWorker
-	case who == leaderElsewhere:
+	case who == status.LeaderElsewhere:
 		return nil // what the last request was answered, before that, does not matter any more
 	case holder == nil:
 		holder = c

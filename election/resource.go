@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election/elector"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/lockorder"
 )
@@ -32,7 +33,7 @@ type resource struct {
 		leaseWatch
 		fenceAccess
 		grants
-		leaderless
+		status.History
 		knowledge
 		offered
 		falseAlarms int
@@ -254,8 +255,8 @@ func (r *resource) vacatedLocked(c *Candidacy) {
 	if !r.mu.vacate(c) {
 		return
 	}
-	if !r.followLocked(r.e.cfg.Now()).leads() && c.lastLed != 0 {
-		r.mu.endedLeading(c.lastLed, c.lastEnded)
+	if !r.followLocked(r.e.cfg.Now()).Leads() && c.lastLed != 0 {
+		r.mu.EndedLeading(c.lastLed, c.lastEnded)
 	}
 	poke(r.watcher.wake) // the watch may have seen the next holder while this candidacy held the lease
 	r.pokeAllLocked()

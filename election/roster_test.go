@@ -1,8 +1,10 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election/elector"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -171,49 +174,34 @@ func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
 // is or was one of this proxy, which would know. While the grant is unconfirmed, only its own proxy knows.
 func TestWhoLeadsByARecordedGrant(t *testing.T) {
 	t.Parallel()
+	const ungranted = "whoever holds the lease, not through this proxy, has not been granted an epoch in this database"
 	for _, c := range []struct {
 		incarnation string
 		unconfirmed bool
-		state       State
-		why         error
+		state       status.State
+		why         string
 	}{
-		{"here", false, Electing, nil},
-		{"here", true, Electing, nil},
-		{"unrecorded", false, Electing, errUngranted},
-		{"elsewhere", false, Led, nil},
-		{"elsewhere", true, Unknown, ErrUncertainGrant},
-		{"random.this proxy.owner", false, Electing, nil}, // it has ended, and the watch has not seen that
-		{"random.another proxy.owner", false, Led, nil},
+		{"here", false, status.Electing, ""},
+		{"here", true, status.Electing, ""},
+		{"unrecorded", false, status.Electing, ungranted},
+		{"elsewhere", false, status.Led, ""},
+		{"elsewhere", true, status.Unknown, status.ErrUncertainGrant.Error()},
+		{"random.this proxy.owner", false, status.Electing, ""}, // it has ended, and the watch has not seen that
+		{"random.another proxy.owner", false, status.Led, ""},
 	} {
 		r := resource{services: services{presence: presenceAs("this proxy")}}
 		r.mu.roster = newRoster()
 		r.mu.add(&Candidacy{state: state{identity: identity{worker: "w", incarnation: "here"}}})
 		r.mu.observation = elector.Observation{State: elector.Held, Incarnation: c.incarnation}
 		r.mu.record = fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: c.unconfirmed}
-		if c.why == errUngranted {
+		if c.why == ungranted {
 			r.mu.record.Incarnation = "former"
 		}
 		r.followLocked(1)
 		got := r.stateLocked(2)
-		if leaderless := r.mu.leaderlessSince != 0; got.state != c.state || got.why != c.why || got.since != 1 || leaderless != (c.state != Led) {
+		if leaderless := r.mu.LeaderlessSince != 0; got.State != c.state || !strings.HasPrefix(fmt.Sprint(got.Why), cmp.Or(c.why, "<nil>")) || got.Since != 1 || leaderless != (c.state != status.Led) {
 			t.Errorf("%+v: %+v, leaderless is %t", c, got, leaderless)
 		}
-	}
-}
-
-// TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries: what keeps a worker here from its epoch explains more than that
-// whoever has the lease since has none either.
-func TestWhyItsOwnGrantFailsIsSaidWhileAnotherTries(t *testing.T) {
-	t.Parallel()
-	full := errors.New("the disk is full")
-	now := time.Minute
-	r, c := resourceElsewhere("w", &now)
-	c.add(nil, member{campaigns: true})
-	c.ungranted = full
-	r.mu.record.Incarnation = "former"
-	r.followLocked(1)
-	if got := r.stateLocked(2); got.state != Blocked || !errors.Is(got.why, full) {
-		t.Errorf("%+v", got)
 	}
 }
 
@@ -222,19 +210,19 @@ func TestAPauseIsShownSinceItBegan(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
 	r, c := resourceElsewhere("w", &now)
-	r.mu.observation, r.mu.leaderlessSince, r.mu.freeSince = elector.Observation{State: elector.Freed}, time.Minute, time.Minute
+	r.mu.observation, r.mu.LeaderlessSince, r.mu.freeSince = elector.Observation{State: elector.Freed}, time.Minute, time.Minute
 	delete(r.mu.loops, c)
-	want := func(state State, since time.Duration) {
+	want := func(state status.State, since time.Duration) {
 		t.Helper()
-		if got := r.stateLocked(now); got.state != state || got.since != since {
-			t.Errorf("it is %v since %v, want %v since %v", got.state, got.since, state, since)
+		if got := r.stateLocked(now); got.State != state || got.Since != since {
+			t.Errorf("it is %v since %v, want %v since %v", got.State, got.Since, state, since)
 		}
 	}
-	want(Absent, time.Minute)
+	want(status.Absent, time.Minute)
 	r.mu.shows(fencing.InForce{Paused: true, PausedFor: 10 * time.Minute}, now)
-	want(Paused, 50*time.Minute)
+	want(status.Paused, 50*time.Minute)
 	r.mu.shows(fencing.InForce{}, now)
-	want(Absent, time.Hour)
+	want(status.Absent, time.Hour)
 }
 
 // blockedFence is a Fence whose grant is blocked by some of these.
@@ -277,15 +265,15 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Error("nobody looks after the pause")
 		}
-		if got := r.stateLocked(2); got.state != Blocked || !strings.HasSuffix(got.why.Error(), "blocked: two") {
+		if got := r.stateLocked(2); got.State != status.Blocked || !strings.HasSuffix(got.Why.Error(), "blocked: two") {
 			t.Errorf("%+v", got)
 		}
 		c.liveness.unresponsive, r.mu.observation = true, elector.Observation{State: elector.Freed}
-		if got := r.stateLocked(2); got.state != Blocked {
+		if got := r.stateLocked(2); got.State != status.Blocked {
 			t.Errorf("the worker, which is silent by now, would not lead at its next write: %+v", got)
 		}
 		by = nil
-		if got := r.stateLocked(2); got.state != Idle {
+		if got := r.stateLocked(2); got.State != status.Idle {
 			t.Errorf("nothing is in its way any more: %+v", got)
 		}
 		c.learn(fencing.Record{Epoch: 3, Worker: "leader", Incarnation: "elsewhere"})
@@ -305,18 +293,18 @@ func TestWhoSharesATokenHidesNoLeader(t *testing.T) {
 	c.incarnation, c.token = "elsewhere", 5
 	c.learn(r.mu.record)
 	r.followLocked(now)
-	if st := r.summaryLocked(); r.leaderLocked() != leaderElsewhere || st.State != Led || c.Status().Epoch != 0 {
+	if st := r.summaryLocked(); r.leaderLocked() != status.LeaderElsewhere || st.State != status.Led || c.Status().Epoch != 0 {
 		t.Errorf("%+v, and it has epoch %d", st, c.Status().Epoch)
 	}
 	c.hasEpoch(2)
 	c.publishLocked(now)
-	if who := r.leaderLocked(); who != leaderNone {
+	if who := r.leaderLocked(); who != status.LeaderNone {
 		t.Errorf("with a share in the epoch, it cannot write, and the leader is %d", who)
 	}
 	r.mu.record.Worker = "barred"
 	c.leadership = leadership{}
 	c.publishLocked(now)
-	if who := r.leaderLocked(); who != leaderNone {
+	if who := r.leaderLocked(); who != status.LeaderNone {
 		t.Errorf("the epoch was granted to it, and it cannot write, and the leader is %d", who)
 	}
 }
@@ -356,8 +344,8 @@ func TestAFormerLeaderIsForgottenWhenAnotherLeads(t *testing.T) {
 	r.vacatedLocked(c)
 	now = time.Hour
 	r.leaseObserved(elector.Observation{State: elector.Freed})
-	if r.mu.lastLed != time.Hour {
-		t.Errorf("the last leader was last confirmed at %v, want 1h", r.mu.lastLed)
+	if r.mu.LastLed != time.Hour {
+		t.Errorf("the last leader was last confirmed at %v, want 1h", r.mu.LastLed)
 	}
 }
 
@@ -377,7 +365,7 @@ func TestAFollowersTroubleIsThatAnotherLeads(t *testing.T) {
 		}
 		c.held = holding{lease: &elector.Lease{}, granted: true, trusted: -1}
 		r.mu.holder = c
-		if got := r.stateLocked(0); got.state != Unknown || !strings.Contains(got.why.Error(), "403") {
+		if got := r.stateLocked(0); got.State != status.Unknown || !strings.Contains(got.Why.Error(), "403") {
 			t.Errorf("%s, whose lease is not confirmed: %+v", worker, got)
 		}
 	}
@@ -391,14 +379,14 @@ func TestAServiceThatGivesNoOneTheLeaseIsNamed(t *testing.T) {
 	r.mu.observation, r.mu.record = elector.Observation{State: elector.Freed}, fencing.Record{}
 	c.retained = time.Hour // it campaigns
 	c.leaseAnswered(errors.New("403 permission denied"), now)
-	if got := r.stateLocked(now + servedWithin - 1); got.state != Electing || got.why != nil {
+	if got := r.stateLocked(now + servedWithin - 1); got.State != status.Electing || got.Why != nil {
 		t.Errorf("at first: %+v", got)
 	}
-	if got := r.stateLocked(now + servedWithin); got.state != Blocked || got.why == nil || !strings.Contains(got.why.Error(), "Test has answered only with errors for 5s (403 permission denied)") {
+	if got := r.stateLocked(now + servedWithin); got.State != status.Blocked || got.Why == nil || !strings.Contains(got.Why.Error(), "Test has answered only with errors for 5s (403 permission denied)") {
 		t.Errorf("when it lasts: %+v", got)
 	}
 	c.leaseAnswered(nil, now)
-	if got := r.stateLocked(now + servedWithin); got.why != nil {
+	if got := r.stateLocked(now + servedWithin); got.Why != nil {
 		t.Errorf("when it is over: %+v", got)
 	}
 }
@@ -427,10 +415,10 @@ func TestWhoSharesATokenHoldsTheResource(t *testing.T) {
 		r.mu.add(stays)
 		r.mu.holder = leaves
 		r.mu.record = fencing.Record{}
-		r.mu.follow(false, time.Second) // as when the one that leaves lapsed
+		r.mu.Follow(false, time.Second) // as when the one that leaves lapsed
 		r.vacatedLocked(leaves)
-		if (r.mu.holder == stays) != c.holds || (r.mu.ledSince != 0) != c.led || (r.mu.leaderlessSince == 0) != c.led {
-			t.Errorf("%s: it is held: %t, and %+v", name, r.mu.holder != nil, r.mu.leaderless)
+		if (r.mu.holder == stays) != c.holds || (r.mu.LedSince != 0) != c.led || (r.mu.LeaderlessSince == 0) != c.led {
+			t.Errorf("%s: it is held: %t, and %+v", name, r.mu.holder != nil, r.mu.History)
 		}
 	}
 }
@@ -448,7 +436,7 @@ func TestTheResourceIsLedByAnyThatSharesTheToken(t *testing.T) {
 		r.mu.add(other)
 		r.mu.holder = holds
 		same := incarnation == holds.incarnation
-		if led := r.leaderLocked() == leaderHere; led != same || (r.mu.holder == other) != same {
+		if led := r.leaderLocked() == status.LeaderHere; led != same || (r.mu.holder == other) != same {
 			t.Errorf("another one leads %s: led: %t", name, led)
 		}
 	}

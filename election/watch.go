@@ -322,8 +322,8 @@ func (r *resource) leaseObserved(observation elector.Observation) {
 	r.mu.Lock()
 	wasHeld := r.mu.observation.State == elector.Held && r.mu.holder == nil
 	r.mu.observed(observation, now)
-	if leads := r.followLocked(now).leads(); wasHeld && observation.State != elector.Held && !leads {
-		r.mu.endedLeading(now-observation.Unconfirmed, observation.Ended())
+	if leads := r.followLocked(now).Leads(); wasHeld && observation.State != elector.Held && !leads {
+		r.mu.EndedLeading(now-observation.Unconfirmed, observation.Ended())
 	}
 	r.pokeAllLocked()
 	r.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
@@ -62,7 +62,7 @@ func TestTheShadowReportOfStaleWrites(t *testing.T) {
 	follower := r.Connect(t, db, "fencepost.resource=billing&fencepost.worker=c")
 	// A write that finds the lease vacant is not recorded.
 	servicetest.Eventually(t, "c to know that the lease is not vacant", func() bool {
-		return slices.ContainsFunc(r.Resources()[0].Candidacies, func(c election.CandidacyStatus) bool { return c.Worker == "c" && !c.Status.Vacant })
+		return slices.ContainsFunc(r.Resources()[0].Candidacies, func(c status.Candidacy) bool { return c.Worker == "c" && !c.Status.Vacant })
 	})
 	for _, sql := range []string{"INSERT INTO work VALUES (1)", "INSERT INTO work VALUES (2)", "WITH w AS (SELECT 1) UPDATE work SET n = 3", "SELECT 1"} {
 		if err := servicetest.Exec(t, stale, sql); err != nil {

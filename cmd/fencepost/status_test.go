@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -48,18 +48,18 @@ func TestStatusShowsATable(t *testing.T) {
 	ready := func(context.Context) admin.Readiness {
 		return admin.Readiness{Faults: []faults.Active{{Fault: faults.Fault{Kind: faults.ControlLogin, Problem: "the password is wrong", Remedy: "Correct it."}}}}
 	}
-	server := &admin.Server{Proxy: "fence-2", Metrics: m, Ready: ready, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
-		return []election.ResourceStatus{
+	server := &admin.Server{Proxy: "fence-2", Metrics: m, Ready: ready, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []status.Resource {
+		return []status.Resource{
 			{
-				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
+				Database: "shop", Resource: "billing", State: status.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
 				Record: fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
-				Candidacies: []election.CandidacyStatus{{Worker: "host-9:117:q1", WorkerTimeout: 90 * time.Second, Silence: time.Second,
+				Candidacies: []status.Candidacy{{Worker: "host-9:117:q1", WorkerTimeout: 90 * time.Second, Silence: time.Second,
 					Status: fencing.Status{Role: fencing.Leader, Epoch: 8}}},
 			},
 			{
-				Database: "shop", Resource: "mail", State: election.Blocked, StateSince: time.Now().Add(-5 * time.Second), Reason: errors.New("a fault"),
+				Database: "shop", Resource: "mail", State: status.Blocked, StateSince: time.Now().Add(-5 * time.Second), Reason: errors.New("a fault"),
 				Leaderless: 5 * time.Second, Record: fencing.Record{Epoch: 3, Worker: "gone", GrantedAt: time.Now().Add(-time.Minute)},
-				Candidacies: []election.CandidacyStatus{{Worker: "next"}},
+				Candidacies: []status.Candidacy{{Worker: "next"}},
 			},
 		}
 	}}

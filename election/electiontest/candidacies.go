@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/election/elector"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
@@ -389,7 +390,7 @@ var candidacyCases = []testCase{
 		eventually(w.T, "the leader stops", soon, func() bool { return !a.leads() && a.Status().Fault != nil })
 		eventually(w.T, "the resource is closed by the fault", soon, func() bool {
 			r := p.Resources()[0]
-			return r.State == election.Blocked && r.Reason != nil
+			return r.State == status.Blocked && r.Reason != nil
 		})
 		_, err = p.tryJoin("b")
 		w.mustRefuse(err, fencing.StateNoFence)
@@ -416,7 +417,7 @@ var candidacyCases = []testCase{
 		}
 		r := all[0]
 		if r.Database != w.db || r.Resource != resource || r.Record.Worker != "a" || r.Record.Epoch != 1 ||
-			r.State != election.Led || !r.Local || r.LeaseState != elector.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
+			r.State != status.Led || !r.Local || r.LeaseState != elector.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
 			w.Errorf("the status is %+v", r)
 		}
 		if a, b := r.Candidacies[0], r.Candidacies[1]; a.Status.Role != fencing.Leader || b.Status.Role != fencing.Follower || a.Members != 1 {

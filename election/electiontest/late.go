@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 )
 
 // long is a TTL longer than any wait of a case: a lease that no one releases is held
@@ -98,7 +99,7 @@ var lateCases = []testCase{
 		late := p.provider.delay(acquire)
 		a.wake()
 		w.happened(late)
-		always(w.T, "the leader can write", time.Second, func() bool { return p.Resources()[0].State != election.Led || a.leads() })
+		always(w.T, "the leader can write", time.Second, func() bool { return p.Resources()[0].State != status.Led || a.leads() })
 		late.arrive()
 		a.eventuallyLeads(soon)
 	}},

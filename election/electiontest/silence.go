@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -33,7 +34,7 @@ func from(address string) func(*fencing.JoinRequest) {
 }
 
 // status returns the state of the worker's candidacy.
-func (p *proxy) status(worker string) election.CandidacyStatus {
+func (p *proxy) status(worker string) status.Candidacy {
 	p.w.Helper()
 	for _, r := range p.Resources() {
 		for _, c := range r.Candidacies {
@@ -43,7 +44,7 @@ func (p *proxy) status(worker string) election.CandidacyStatus {
 		}
 	}
 	p.w.Fatalf("worker %s has no candidacy", worker)
-	return election.CandidacyStatus{}
+	return status.Candidacy{}
 }
 
 // has reports whether the worker has a candidacy here.

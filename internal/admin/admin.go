@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy"
@@ -31,7 +31,7 @@ import (
 type ResourceView struct {
 	Database string `json:"database"`
 	Resource string `json:"resource"`
-	// State says whether anyone leads, as far as this proxy knows: one of election.States, since
+	// State says whether anyone leads, as far as this proxy knows: one of status.States, since
 	// StateSince. StateReason says why it is unknown or blocked. "led" means that writes can be admitted: the leader's lease is
 	// confirmed, and Postgres answers.
 	State       string     `json:"state"`
@@ -162,7 +162,7 @@ type Readiness struct {
 // Server serves the admin address of a running proxy.
 type Server struct {
 	Proxy     string // the id of the proxy
-	Resources func() []election.ResourceStatus
+	Resources func() []status.Resource
 	// Connections returns the clients of the proxy; it may be nil.
 	Connections func() []proxy.Connection
 	Ready       func(ctx context.Context) Readiness

@@ -9,24 +9,25 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 )
 
 // someResources returns one resource whose leader is here, and one that no one leads.
-func someResources() []election.ResourceStatus {
-	return []election.ResourceStatus{
+func someResources() []status.Resource {
+	return []status.Resource{
 		{
-			Database: "shop", Resource: "billing", State: election.Led, StateSince: time.Now().Add(-time.Minute),
+			Database: "shop", Resource: "billing", State: status.Led, StateSince: time.Now().Add(-time.Minute),
 			Local: true, LeaseLeft: 7 * time.Second, Holds: true, Margin: 7 * time.Second,
 			Record:      fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute), Guards: 6},
 			FalseAlarms: 4,
-			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
+			Candidacies: []status.Candidacy{{User: "shop", Worker: "host-9:117:q1", Members: 3,
 				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2, LongestSilence: 75 * time.Second, Heartbeat: time.Second}},
 		},
 		{
-			Database: "shop", Resource: "mail", State: election.Electing, Leaderless: 5 * time.Second,
+			Database: "shop", Resource: "mail", State: status.Electing, Leaderless: 5 * time.Second,
 			Record:      fencing.Record{Epoch: 3, Worker: "gone", GrantedAt: time.Now().Add(-time.Minute)},
-			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "next"}},
+			Candidacies: []status.Candidacy{{User: "shop", Worker: "next"}},
 		},
 	}
 }
@@ -141,7 +142,7 @@ func TestAdminAnswers(t *testing.T) {
 func TestAResourceThatWasNeverGranted(t *testing.T) {
 	t.Parallel()
 	granted := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	views := resourceViews([]election.ResourceStatus{
+	views := resourceViews([]status.Resource{
 		{Record: fencing.Record{Epoch: 3}}, {Record: fencing.Record{Epoch: 3, GrantedAt: granted}},
 	}, NewMetrics())
 	if got := views[0].Since; got != nil {

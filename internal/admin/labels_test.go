@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -19,8 +20,8 @@ func TestLabelsOfNamesThatAreNoUTF8(t *testing.T) {
 			m.Observe(election.Event{Kind: election.EventGranted, Database: "caf\xe9", Resource: "r"})
 		},
 		"scrape": func(m *Metrics) {
-			m.Watch(func() []election.ResourceStatus {
-				return []election.ResourceStatus{{Database: "caf\xe9", Resource: "r"}}
+			m.Watch(func() []status.Resource {
+				return []status.Resource{{Database: "caf\xe9", Resource: "r"}}
 			})
 			if _, err := m.registry.Gather(); err != nil {
 				t.Error(err)

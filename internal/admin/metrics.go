@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/elector"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/audit/rejections"
 	"github.com/fencepost/fencepost/proxy"
@@ -207,10 +208,10 @@ func (m *Metrics) AwaitedBy(database, resource string) []fencing.Awaited {
 }
 
 // MarkBlocked gives the state Blocked to the resources whose takeover waits for something that cannot be ended.
-func (m *Metrics) MarkBlocked(all []election.ResourceStatus) []election.ResourceStatus {
+func (m *Metrics) MarkBlocked(all []status.Resource) []status.Resource {
 	for i := range all {
-		if s := &all[i]; s.State == election.Electing && waits(*s) && len(m.BlockedBy(s.Database, s.Resource)) > 0 {
-			s.State = election.Blocked
+		if s := &all[i]; s.State == status.Electing && waits(*s) && len(m.BlockedBy(s.Database, s.Resource)) > 0 {
+			s.State = status.Blocked
 		}
 	}
 	return all
@@ -310,14 +311,14 @@ var (
 )
 
 // Watch adds the metrics that are read from the elections at each scrape.
-func (m *Metrics) Watch(resources func() []election.ResourceStatus) {
+func (m *Metrics) Watch(resources func() []status.Resource) {
 	m.registry.MustRegister(scrape{m, resources})
 }
 
 // scrape is a prometheus.Collector over the resources of a proxy.
 type scrape struct {
 	metrics   *Metrics
-	resources func() []election.ResourceStatus
+	resources func() []status.Resource
 }
 
 func (s scrape) Describe(ch chan<- *prometheus.Desc) {
@@ -335,7 +336,7 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 		database, resource := label(r.Database), label(r.Resource)
 		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), database, resource)
 		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), database, resource)
-		for _, state := range election.States() {
+		for _, state := range status.States() {
 			is := 0.0
 			if state == r.State {
 				is = 1

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/elector"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy"
 )
@@ -134,16 +135,16 @@ func TestOtherSitesReadNothing(t *testing.T) {
 // fakeResources are resources that a test changes.
 type fakeResources struct {
 	mu  sync.Mutex
-	all []election.ResourceStatus
+	all []status.Resource
 }
 
-func (f *fakeResources) get() []election.ResourceStatus {
+func (f *fakeResources) get() []status.Resource {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]election.ResourceStatus(nil), f.all...)
+	return append([]status.Resource(nil), f.all...)
 }
 
-func (f *fakeResources) change(do func(all []election.ResourceStatus) []election.ResourceStatus) {
+func (f *fakeResources) change(do func(all []status.Resource) []status.Resource) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.all = do(f.all)
@@ -169,19 +170,19 @@ func (e event) names() string {
 func TestTheEventsHaveWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	began, renewed := time.Now(), atomic.Int64{} // by how much that was, in nanoseconds
-	fake := &fakeResources{all: []election.ResourceStatus{
-		{Database: "shop", Resource: "a", State: election.Led, Local: true, Candidacies: []election.CandidacyStatus{{Worker: "w", Status: fencing.Status{Role: fencing.Leader}, WorkerTimeout: time.Minute}}},
-		{Database: "shop", Resource: "b", State: election.Electing}, {Database: "shop", Resource: "c", State: election.Idle},
+	fake := &fakeResources{all: []status.Resource{
+		{Database: "shop", Resource: "a", State: status.Led, Local: true, Candidacies: []status.Candidacy{{Worker: "w", Status: fencing.Status{Role: fencing.Leader}, WorkerTimeout: time.Minute}}},
+		{Database: "shop", Resource: "b", State: status.Electing}, {Database: "shop", Resource: "c", State: status.Idle},
 	}}
 	a := testServer(&Readiness{Ready: true, Upstream: "ok"})
-	a.Resources = func() []election.ResourceStatus {
+	a.Resources = func() []status.Resource {
 		all := fake.get()
 		passed := time.Since(began) - time.Duration(renewed.Load())
 		for i := range all {
 			switch all[i].Resource { // what time alone changes
 			case "a":
 				all[i].LeaseLeft = time.Hour - passed
-				all[i].Candidacies = []election.CandidacyStatus{all[i].Candidacies[0]}
+				all[i].Candidacies = []status.Candidacy{all[i].Candidacies[0]}
 				all[i].Candidacies[0].Silence, all[i].Candidacies[0].LongestSilence = 10*time.Second+passed, 10*time.Second+passed
 			case "b":
 				all[i].Leaderless = time.Minute + passed
@@ -224,8 +225,8 @@ func TestTheEventsHaveWhatHasChanged(t *testing.T) {
 			t.Errorf("after nothing has changed: whole %v, %s", e.Whole, e.names())
 		}
 	}
-	fake.change(func(all []election.ResourceStatus) []election.ResourceStatus {
-		all[2].State = election.Blocked
+	fake.change(func(all []status.Resource) []status.Resource {
+		all[2].State = status.Blocked
 		return all
 	})
 	if e := next(); e.Whole || e.names() != "c:blocked" {
@@ -235,7 +236,7 @@ func TestTheEventsHaveWhatHasChanged(t *testing.T) {
 	if e := next(); e.Whole || len(e.Resources) != 2 {
 		t.Errorf("after a renewal: whole %v, %s", e.Whole, e.names())
 	}
-	fake.change(func(all []election.ResourceStatus) []election.ResourceStatus { return all[:2] })
+	fake.change(func(all []status.Resource) []status.Resource { return all[:2] })
 	if e := next(); !e.Whole || len(e.Resources) != 2 {
 		t.Errorf("after a resource is gone: whole %v, %s", e.Whole, e.names())
 	}

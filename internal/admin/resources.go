@@ -5,13 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 )
 
 // resourceViews converts the state of the elections to the form that the admin address
 // returns.
-func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceView {
+func resourceViews(statuses []status.Resource, m *Metrics) []ResourceView {
 	views := make([]ResourceView, 0, len(statuses))
 	for _, s := range statuses {
 		v := ResourceView{
@@ -34,7 +34,7 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			since := s.Record.GrantedAt.UTC().Truncate(time.Millisecond)
 			v.Since = &since
 		}
-		if s.State == election.Led {
+		if s.State == status.Led {
 			v.Leader = s.Record.Worker
 		}
 		if !s.StateSince.IsZero() {
@@ -74,7 +74,7 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 }
 
 // orders says which orders are in force, or lost.
-func orders(s election.ResourceStatus) []string {
+func orders(s status.Resource) []string {
 	const stamp = "2006-01-02 15:04:05 MST"
 	all := s.Orders
 	if o := s.LostOrder; o != nil {
@@ -88,9 +88,9 @@ func orders(s election.ResourceStatus) []string {
 }
 
 // waits reports whether a worker here may be waiting for a takeover.
-func waits(s election.ResourceStatus) bool { return s.Leaderless > 0 && len(s.Candidacies) > 0 }
+func waits(s status.Resource) bool { return s.Leaderless > 0 && len(s.Candidacies) > 0 }
 
-func workerView(c election.CandidacyStatus) WorkerView {
+func workerView(c status.Candidacy) WorkerView {
 	v := WorkerView{
 		Worker:         c.Worker,
 		User:           c.User,

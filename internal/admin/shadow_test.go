@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -24,8 +25,8 @@ func TestWhatIsSeenInShadow(t *testing.T) {
 		return "shadow"
 	}
 	a.WorkerTimeout = func(string) time.Duration { return time.Minute }
-	a.Resources = func() []election.ResourceStatus { // of the last, only the database knows
-		return append(someResources(), election.ResourceStatus{Database: "shop", Resource: "unused"})
+	a.Resources = func() []status.Resource { // of the last, only the database knows
+		return append(someResources(), status.Resource{Database: "shop", Resource: "unused"})
 	}
 	would := func(resource, worker string, write bool) {
 		m.Audit(fencing.Rejection{Database: "shop", Resource: resource, Worker: worker, User: "u", SQLState: "ZF002", Verb: "COPY", Write: write, Shadow: true, Time: time.Now()})

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -171,14 +171,14 @@ func (s *Server) reachUpstream(ctx context.Context) error {
 
 // resources returns what is known of every resource, by the elections and by the databases. None is led while Postgres
 // does not answer.
-func (s *Server) resources() []election.ResourceStatus {
+func (s *Server) resources() []status.Resource {
 	all := s.records.Merge(s.elections.Resources())
 	return admin.Writable(s.metrics.MarkBlocked(all), s.faults.Active(), time.Now())
 }
 
 // resourcesNow is resources for an operator who asks. What a database without a worker here knows is asked for rarely
 // otherwise.
-func (s *Server) resourcesNow() []election.ResourceStatus {
+func (s *Server) resourcesNow() []status.Resource {
 	s.reread.get(context.Background(), s.readAgain)
 	return s.resources()
 }
@@ -194,7 +194,7 @@ func (s *Server) readAgain(ctx context.Context) (none struct{}, counts time.Dura
 	defer cancel()
 	due := s.records.ReadBefore(time.Now().Add(-health.Every))
 	for _, r := range s.resources() {
-		if r.State == election.Paused && len(r.Candidacies) == 0 && !slices.Contains(due, r.Database) {
+		if r.State == status.Paused && len(r.Candidacies) == 0 && !slices.Contains(due, r.Database) {
 			due = append(due, r.Database)
 		}
 	}
@@ -281,7 +281,7 @@ func (s *Server) readiness(ctx context.Context) admin.Readiness {
 
 // electionProblem says what is wrong with the election of a resource, "" if nothing is known
 // to be.
-func electionProblem(r election.ResourceStatus) string {
+func electionProblem(r status.Resource) string {
 	if r.WatchError != nil {
 		return r.WatchError.Error()
 	}

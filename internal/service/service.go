@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/fence"
@@ -167,7 +168,7 @@ func (s *Server) AdminAddress() net.Addr {
 }
 
 // Resources returns the state of the elections of this proxy.
-func (s *Server) Resources() []election.ResourceStatus { return s.elections.Resources() }
+func (s *Server) Resources() []status.Resource { return s.elections.Resources() }
 
 // Reload reads the configuration again, as SIGHUP does.
 func (s *Server) Reload(ctx context.Context) reload.Result { return s.settings.Reload(ctx) }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -31,10 +32,10 @@ var addedByPrometheus = []string{"job", "instance"}
 func exported(t *testing.T) series {
 	t.Helper()
 	m := admin.NewMetrics()
-	m.Watch(func() []election.ResourceStatus {
-		return []election.ResourceStatus{{
+	m.Watch(func() []status.Resource {
+		return []status.Resource{{
 			Database: "shop", Resource: "billing", Holds: true, Margin: 7 * time.Second, Record: fencing.Record{Epoch: 8},
-			Candidacies: []election.CandidacyStatus{{Worker: "w", Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: time.Minute}},
+			Candidacies: []status.Candidacy{{Worker: "w", Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: time.Minute}},
 		}}
 	})
 	m.WatchFaults(func() []faults.Active { return nil })
@@ -52,7 +53,7 @@ func exported(t *testing.T) series {
 		m.Observe(election.Event{Kind: kind, Database: "shop", Resource: "billing", Takeover: true, Took: time.Second, Grant: time.Second})
 	}
 	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Kind: fencing.KindStale, Write: true})
-	return scrape(t, &admin.Server{Metrics: m, Ready: ready, Resources: func() []election.ResourceStatus { return nil }})
+	return scrape(t, &admin.Server{Metrics: m, Ready: ready, Resources: func() []status.Resource { return nil }})
 }
 
 func scrape(t *testing.T, server *admin.Server) series {

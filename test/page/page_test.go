@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/audit/evidence"
@@ -239,14 +240,14 @@ func TestThePageThroughFaults(t *testing.T) {
 
 // many is a proxy with 1,000 resources, one of which has 10,000 terms.
 func many() *admin.Server {
-	states := election.States()
-	var resources []election.ResourceStatus
+	states := status.States()
+	var resources []status.Resource
 	for i := range 1000 {
 		worker := fmt.Sprintf("host-%d:%d:k%d", i%40, 4000+i, i)
-		r := election.ResourceStatus{
-			Database: "shop", Resource: fmt.Sprintf("resource-%04d", i), State: election.Led, StateSince: time.Now().Add(-time.Hour), Local: true, LeaseLeft: 8 * time.Second,
+		r := status.Resource{
+			Database: "shop", Resource: fmt.Sprintf("resource-%04d", i), State: status.Led, StateSince: time.Now().Add(-time.Hour), Local: true, LeaseLeft: 8 * time.Second,
 			Record:      fencing.Record{Epoch: fencing.Epoch(i + 1), Worker: worker, GrantedAt: time.Now().Add(-time.Hour)},
-			Candidacies: []election.CandidacyStatus{{Worker: worker, User: "app", Members: 3, Status: fencing.Status{Role: fencing.Leader}, WorkerTimeout: 30 * time.Second}},
+			Candidacies: []status.Candidacy{{Worker: worker, User: "app", Members: 3, Status: fencing.Status{Role: fencing.Leader}, WorkerTimeout: 30 * time.Second}},
 		}
 		if i%20 == 0 {
 			r.State, r.Local, r.LeaseLeft = states[i/20%len(states)], false, 0
@@ -261,7 +262,7 @@ func many() *admin.Server {
 	}
 	terms[0].To = nil
 	return &admin.Server{
-		Proxy: "fence-1", Resources: func() []election.ResourceStatus { return resources }, Metrics: admin.NewMetrics(),
+		Proxy: "fence-1", Resources: func() []status.Resource { return resources }, Metrics: admin.NewMetrics(),
 		Ready: func(context.Context) admin.Readiness {
 			return admin.Readiness{Ready: true, Upstream: "ok", Election: "ok"}
 		},
@@ -330,7 +331,7 @@ func (d *driver) event(views []admin.ResourceView, whole bool) []byte {
 
 // drive sends events, each of which changes 30 resources.
 func (d *driver) drive(n int) {
-	states := election.States()
+	states := status.States()
 	for i := range n {
 		changed := make([]admin.ResourceView, 0, 30)
 		for j := range cap(changed) {

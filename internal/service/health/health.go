@@ -19,6 +19,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/elector"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -66,7 +67,7 @@ type Config struct {
 	Leases func(ctx context.Context) error
 	// Watched says what is wrong with the lease service, as far as that is known without asking it.
 	Watched   func() error
-	Resources func() []election.ResourceStatus
+	Resources func() []status.Resource
 	// Dropped is called, again and again, for each database of a resource that the server does
 	// not have any more.
 	Dropped func(database string)

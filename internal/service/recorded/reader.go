@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/owner"
 	"github.com/fencepost/fencepost/internal/admin"
@@ -65,7 +65,7 @@ func (next seen) follows(before seen) seen {
 }
 
 // settled reports whether it is known that somebody leads, or that nobody is meant to.
-func (r seen) settled() bool { return r.State == election.Led && r.SaysLed || r.State.NeedsNoLeader() }
+func (r seen) settled() bool { return r.State == status.Led && r.SaysLed || r.State.NeedsNoLeader() }
 
 // doubted is how long a database must say that nobody leads until that counts more than a lease at another proxy. After a
 // grant, the database has it within about a second.
@@ -164,7 +164,7 @@ func (r *Reader) ReadBefore(at time.Time) (databases []string) {
 
 // Merge returns what is known of all resources: local, which a proxy knows by itself, in the order of
 // Elections.Resources, and what the databases know of others, and of workers that are connected elsewhere.
-func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatus {
+func (r *Reader) Merge(local []status.Resource) []status.Resource {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -177,7 +177,7 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		if !ok || now.Sub(from.at) > outdated {
 			continue
 		}
-		if row.Epoch > int64(s.Record.Epoch) && (s.State == election.Absent || s.State == election.Paused) {
+		if row.Epoch > int64(s.Record.Epoch) && (s.State == status.Absent || s.State == status.Paused) {
 			s.Record = row.record() // without workers, a proxy does not read the fence
 		}
 		if row.Epoch != int64(s.Record.Epoch) {
@@ -190,7 +190,7 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 		if row.overrides(s, from.at) {
 			row.stateOf(s, now, from.at)
 		}
-		if s.State == election.Led && s.Local || s.State.NeedsNoLeader() {
+		if s.State == status.Led && s.Local || s.State.NeedsNoLeader() {
 			row.wanted = now
 			from.rows[s.Resource] = row
 		}
@@ -202,35 +202,35 @@ func (r *Reader) Merge(local []election.ResourceStatus) []election.ResourceStatu
 			if here[[2]string{row.Database, row.Resource}] {
 				continue
 			}
-			s := election.ResourceStatus{
+			s := status.Resource{
 				Database: row.Database, Resource: row.Resource, Proxy: row.Proxy, Orders: row.Orders,
 				Record: row.record(),
 			}
 			row.stateOf(&s, now, from.at)
 			if age := now.Sub(from.at); age > outdated {
-				s.State, s.StateSince, s.Reason, s.Leaderless = election.Unknown, from.at, from.unknown(), age
+				s.State, s.StateSince, s.Reason, s.Leaderless = status.Unknown, from.at, from.unknown(), age
 			}
 			all = append(all, s)
 		}
 	}
-	slices.SortFunc(all, func(a, b election.ResourceStatus) int {
+	slices.SortFunc(all, func(a, b status.Resource) int {
 		return cmp.Or(cmp.Compare(a.Database, b.Database), cmp.Compare(a.Resource, b.Resource))
 	})
 	return all
 }
 
 // overrides reports whether the database, as read at a time, knows the state of a resource better than its proxy.
-func (r seen) overrides(s *election.ResourceStatus, at time.Time) bool {
+func (r seen) overrides(s *status.Resource, at time.Time) bool {
 	newer := at.After(s.OrdersAsked) // whoever has asked later knows better of a pause
 	switch s.State {
-	case election.Led:
+	case status.Led:
 		// The worker of the recorded epoch has its lease again, but its proxy keeps on saying that it does not lead.
 		return !s.Local && !r.Uncertain && r.State.LacksLeader() && at.Sub(r.since) >= doubted && at.Sub(s.StateSince) >= doubted
-	case election.Paused:
-		return r.State != election.Paused && len(s.Candidacies) == 0 && newer
-	case election.Absent, election.Idle:
+	case status.Paused:
+		return r.State != status.Paused && len(s.Candidacies) == 0 && newer
+	case status.Absent, status.Idle:
 		// Workers at other proxies may want to lead. One that has just left may still be recorded as the leader.
-		return r.State != election.Led && r.State != election.Absent && (r.State != election.Paused || newer)
+		return r.State != status.Led && r.State != status.Absent && (r.State != status.Paused || newer)
 	}
 	return false
 }
@@ -245,10 +245,10 @@ func (r seen) record() fencing.Record {
 }
 
 // stateOf gives s the state that the database knew at a time.
-func (r seen) stateOf(s *election.ResourceStatus, now, at time.Time) {
+func (r seen) stateOf(s *status.Resource, now, at time.Time) {
 	s.State, s.StateSince, s.Reason, s.Leaderless, s.AsOf = r.State, r.since, nil, 0, at
 	if r.Uncertain {
-		s.State, s.Reason = election.Unknown, election.ErrUncertainGrant
+		s.State, s.Reason = status.Unknown, status.ErrUncertainGrant
 	}
 	if r.wants() {
 		s.Leaderless = max(now.Sub(r.wanted), time.Millisecond)
@@ -257,12 +257,12 @@ func (r seen) stateOf(s *election.ResourceStatus, now, at time.Time) {
 
 // prolong makes s count from when nobody was known to lead, if the database has shown that before. A proxy sees only that the
 // worker of the recorded epoch has its lease again, which begins no lead while its grant is blocked.
-func (r seen) prolong(s *election.ResourceStatus, now time.Time) {
+func (r seen) prolong(s *status.Resource, now time.Time) {
 	if !s.State.LacksLeader() || !r.wants() || now.Sub(r.wanted) <= s.Leaderless {
 		return
 	}
 	s.Leaderless = now.Sub(r.wanted)
-	if (s.State == election.Electing || s.State == election.Blocked) && r.wanted.Before(s.StateSince) {
+	if (s.State == status.Electing || s.State == status.Blocked) && r.wanted.Before(s.StateSince) {
 		s.StateSince = r.wanted
 	}
 }

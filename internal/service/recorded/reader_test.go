@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -14,33 +14,33 @@ import (
 func TestWhatElseTheDatabaseKnows(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	row := func(resource string, s election.State) seen {
+	row := func(resource string, s status.State) seen {
 		return seen{Row: Row{Database: "shop", Resource: resource, State: s, Epoch: 3, Worker: "w", Proxy: "fence-2"}, since: now.Add(-time.Second), wanted: now.Add(-time.Hour)}
 	}
-	local := func(resource string, s election.State) election.ResourceStatus {
-		return election.ResourceStatus{Database: "shop", Resource: resource, State: s, Record: fencing.Record{Epoch: 3}}
+	local := func(resource string, s status.State) status.Resource {
+		return status.Resource{Database: "shop", Resource: resource, State: s, Record: fencing.Record{Epoch: 3}}
 	}
 	for _, c := range []struct {
 		name          string
-		local, row    election.State
+		local, row    status.State
 		age           time.Duration
 		here          bool
-		want          election.State
+		want          status.State
 		wanted, knows bool // leaderless counts; the leader's proxy is known
 	}{
-		{"led elsewhere", 0, election.Led, 0, false, election.Led, false, true},
-		{"nobody anywhere", 0, election.Absent, 0, false, election.Absent, true, true},
-		{"nobody needs to", 0, election.Idle, 0, false, election.Idle, false, true},
-		{"outdated", 0, election.Led, outdated + time.Second, false, election.Unknown, true, true},
-		{"the last worker here has just left", election.Absent, election.Led, 0, true, election.Absent, false, true},
-		{"workers elsewhere try to lead", election.Absent, election.Electing, 0, true, election.Electing, true, true},
-		{"a silent worker here, and others elsewhere that try to lead", election.Idle, election.Electing, 0, true, election.Electing, true, true},
-		{"led here", election.Led, election.Electing, 0, true, election.Led, false, true},
-		{"what was known is old", election.Absent, election.Idle, outdated + time.Second, true, election.Absent, false, false},
+		{"led elsewhere", 0, status.Led, 0, false, status.Led, false, true},
+		{"nobody anywhere", 0, status.Absent, 0, false, status.Absent, true, true},
+		{"nobody needs to", 0, status.Idle, 0, false, status.Idle, false, true},
+		{"outdated", 0, status.Led, outdated + time.Second, false, status.Unknown, true, true},
+		{"the last worker here has just left", status.Absent, status.Led, 0, true, status.Absent, false, true},
+		{"workers elsewhere try to lead", status.Absent, status.Electing, 0, true, status.Electing, true, true},
+		{"a silent worker here, and others elsewhere that try to lead", status.Idle, status.Electing, 0, true, status.Electing, true, true},
+		{"led here", status.Led, status.Electing, 0, true, status.Led, false, true},
+		{"what was known is old", status.Absent, status.Idle, outdated + time.Second, true, status.Absent, false, false},
 	} {
 		r := NewReader()
 		r.known["shop"] = reading{at: now.Add(-c.age), rows: map[string]seen{"billing": row("billing", c.row)}}
-		var known []election.ResourceStatus
+		var known []status.Resource
 		if c.here {
 			known = append(known, local("billing", c.local))
 		}
@@ -55,10 +55,10 @@ func TestWhatElseTheDatabaseKnows(t *testing.T) {
 		if c.wanted && c.age == 0 && got.Leaderless < time.Hour {
 			t.Errorf("%s: leaderless for %s: the state of the lease changes while nobody leads", c.name, got.Leaderless)
 		}
-		if fromThere := !c.here || c.want == election.Electing; fromThere != got.AsOf.Equal(now.Add(-c.age)) {
+		if fromThere := !c.here || c.want == status.Electing; fromThere != got.AsOf.Equal(now.Add(-c.age)) {
 			t.Errorf("%s: as of %s", c.name, got.AsOf)
 		}
-		if c.want == election.Unknown && !errors.Is(got.Reason, errOutdated) {
+		if c.want == status.Unknown && !errors.Is(got.Reason, errOutdated) {
 			t.Errorf("%s: because of %v", c.name, got.Reason)
 		}
 	}
@@ -71,26 +71,26 @@ func TestWhatTheDatabaseKnowsBetter(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
 		name        string
-		local       election.State
+		local       status.State
 		localSince  time.Duration
 		epoch       fencing.Epoch // here; the database has 3
-		row         election.State
+		row         status.State
 		rowSince    time.Duration
 		here        bool // a worker of this proxy leads
-		want        election.State
+		want        status.State
 		wantedEpoch fencing.Epoch
 	}{
-		{"an order without workers here", election.Paused, time.Minute, 2, election.Paused, time.Minute, false, election.Paused, 3},
-		{"workers here read the fence themselves", election.Electing, time.Minute, 2, election.Electing, time.Minute, false, election.Electing, 2},
-		{"a lease elsewhere that gives no lead", election.Led, time.Minute, 3, election.Electing, time.Minute, false, election.Electing, 3},
-		{"a grant of which the database was not told yet", election.Led, time.Second, 3, election.Electing, time.Minute, false, election.Led, 3},
-		{"a reading from before the lead", election.Led, time.Minute, 3, election.Electing, time.Second, false, election.Led, 3},
-		{"a leader here", election.Led, time.Minute, 3, election.Electing, time.Minute, true, election.Led, 3},
+		{"an order without workers here", status.Paused, time.Minute, 2, status.Paused, time.Minute, false, status.Paused, 3},
+		{"workers here read the fence themselves", status.Electing, time.Minute, 2, status.Electing, time.Minute, false, status.Electing, 2},
+		{"a lease elsewhere that gives no lead", status.Led, time.Minute, 3, status.Electing, time.Minute, false, status.Electing, 3},
+		{"a grant of which the database was not told yet", status.Led, time.Second, 3, status.Electing, time.Minute, false, status.Led, 3},
+		{"a reading from before the lead", status.Led, time.Minute, 3, status.Electing, time.Second, false, status.Led, 3},
+		{"a leader here", status.Led, time.Minute, 3, status.Electing, time.Minute, true, status.Led, 3},
 	} {
 		r := NewReader()
 		r.known["shop"] = reading{at: now, rows: map[string]seen{"billing": {
 			Row: Row{Database: "shop", Resource: "billing", State: c.row, Epoch: 3}, since: now.Add(-c.rowSince), wanted: now.Add(-c.rowSince)}}}
-		got := r.Merge([]election.ResourceStatus{{Database: "shop", Resource: "billing", State: c.local, StateSince: now.Add(-c.localSince), Local: c.here, Record: fencing.Record{Epoch: c.epoch}}})[0]
+		got := r.Merge([]status.Resource{{Database: "shop", Resource: "billing", State: c.local, StateSince: now.Add(-c.localSince), Local: c.here, Record: fencing.Record{Epoch: c.epoch}}})[0]
 		if got.State != c.want || got.Record.Epoch != c.wantedEpoch {
 			t.Errorf("%s: %s, epoch %d", c.name, got.State, got.Record.Epoch)
 		}
@@ -101,13 +101,13 @@ func TestWhatTheDatabaseKnowsBetter(t *testing.T) {
 func TestOfAPauseTheNewerReadingCounts(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	paused, over := election.Paused, election.Absent
+	paused, over := status.Paused, status.Absent
 	for _, c := range []struct {
 		name       string
-		local, row election.State
+		local, row status.State
 		asked, at  time.Duration // how long ago
 		here       bool          // there are workers here
-		want       election.State
+		want       status.State
 	}{
 		{"the proxy knows that it is over", over, paused, time.Second, 4 * time.Second, false, over},
 		{"the database has said so since", paused, over, 4 * time.Second, time.Second, false, over},
@@ -117,11 +117,11 @@ func TestOfAPauseTheNewerReadingCounts(t *testing.T) {
 	} {
 		r := NewReader()
 		r.known["shop"] = reading{at: now.Add(-c.at), rows: map[string]seen{"billing": {Row: Row{Database: "shop", Resource: "billing", State: c.row, Epoch: 3}, since: now}}}
-		local := election.ResourceStatus{Database: "shop", Resource: "billing", State: c.local, OrdersAsked: now.Add(-c.asked), Record: fencing.Record{Epoch: 3}}
+		local := status.Resource{Database: "shop", Resource: "billing", State: c.local, OrdersAsked: now.Add(-c.asked), Record: fencing.Record{Epoch: 3}}
 		if c.here {
-			local.Candidacies = []election.CandidacyStatus{{Worker: "w"}}
+			local.Candidacies = []status.Candidacy{{Worker: "w"}}
 		}
-		if got := r.Merge([]election.ResourceStatus{local})[0].State; got != c.want {
+		if got := r.Merge([]status.Resource{local})[0].State; got != c.want {
 			t.Errorf("%s: %s", c.name, got)
 		}
 	}
@@ -132,21 +132,21 @@ func TestOfAPauseTheNewerReadingCounts(t *testing.T) {
 func TestALeaseThatGivesNoLeadEndsNoWait(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	row := func(s election.State, epoch int64, says bool) seen {
+	row := func(s status.State, epoch int64, says bool) seen {
 		return seen{Row: Row{Database: "shop", Resource: "billing", State: s, Epoch: epoch, Worker: "w", SaysLed: says}, since: now, wanted: now}
 	}
-	was := row(election.Electing, 3, false)
+	was := row(status.Electing, 3, false)
 	was.wanted, was.since = now.Add(-time.Hour), now.Add(-time.Hour)
 	for _, c := range []struct {
 		name  string
 		then  []seen
 		hours float64
 	}{
-		{"others have it", []seen{row(election.Electing, 3, false)}, 1},
-		{"who led last has it", []seen{row(election.Led, 3, false), row(election.Electing, 3, false)}, 1},
-		{"who led last leads", []seen{row(election.Led, 3, true), row(election.Electing, 3, false)}, 0},
-		{"another was granted an epoch", []seen{row(election.Led, 4, false), row(election.Electing, 4, false)}, 0},
-		{"nobody is meant to lead", []seen{row(election.Idle, 3, false), row(election.Electing, 3, false)}, 0},
+		{"others have it", []seen{row(status.Electing, 3, false)}, 1},
+		{"who led last has it", []seen{row(status.Led, 3, false), row(status.Electing, 3, false)}, 1},
+		{"who led last leads", []seen{row(status.Led, 3, true), row(status.Electing, 3, false)}, 0},
+		{"another was granted an epoch", []seen{row(status.Led, 4, false), row(status.Electing, 4, false)}, 0},
+		{"nobody is meant to lead", []seen{row(status.Idle, 3, false), row(status.Electing, 3, false)}, 0},
 	} {
 		last := was
 		for _, next := range c.then {
@@ -154,8 +154,8 @@ func TestALeaseThatGivesNoLeadEndsNoWait(t *testing.T) {
 		}
 		r := NewReader()
 		r.known["shop"] = reading{at: now, rows: map[string]seen{"billing": last}}
-		local := []election.ResourceStatus{{Database: "shop", Resource: "billing", State: election.Electing, StateSince: now, Leaderless: time.Millisecond, Record: fencing.Record{Epoch: fencing.Epoch(last.Epoch)}}}
-		for where, got := range map[string]election.ResourceStatus{"with workers": r.Merge(local)[0], "without": r.Merge(nil)[0]} {
+		local := []status.Resource{{Database: "shop", Resource: "billing", State: status.Electing, StateSince: now, Leaderless: time.Millisecond, Record: fencing.Record{Epoch: fencing.Epoch(last.Epoch)}}}
+		for where, got := range map[string]status.Resource{"with workers": r.Merge(local)[0], "without": r.Merge(nil)[0]} {
 			if d := got.Leaderless.Round(time.Hour).Hours(); d != c.hours {
 				t.Errorf("%s: at a proxy %s, nobody leads for %v", c.name, where, got.Leaderless)
 			}
@@ -166,10 +166,10 @@ func TestALeaseThatGivesNoLeadEndsNoWait(t *testing.T) {
 	}
 	r := NewReader()
 	r.known["shop"] = reading{at: now, rows: map[string]seen{"billing": was}}
-	local := election.ResourceStatus{Database: "shop", Resource: "billing", State: election.Led, Local: true, Record: fencing.Record{Epoch: 3}}
-	r.Merge([]election.ResourceStatus{local})
-	local.State, local.Local, local.Leaderless = election.Electing, false, time.Millisecond
-	if got := r.Merge([]election.ResourceStatus{local})[0].Leaderless; got > time.Minute {
+	local := status.Resource{Database: "shop", Resource: "billing", State: status.Led, Local: true, Record: fencing.Record{Epoch: 3}}
+	r.Merge([]status.Resource{local})
+	local.State, local.Local, local.Leaderless = status.Electing, false, time.Millisecond
+	if got := r.Merge([]status.Resource{local})[0].Leaderless; got > time.Minute {
 		t.Errorf("after a lead here, nobody leads for %v", got)
 	}
 }

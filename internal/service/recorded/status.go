@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/fencing/owner"
 	"github.com/fencepost/fencepost/internal/admin"
@@ -28,7 +28,7 @@ const patience = time.Second
 // Row is what a database knows of one resource.
 type Row struct {
 	Database, Resource string
-	State              election.State
+	State              status.State
 	StateSince         *time.Time // nil: not known
 	Worker             string     // that was granted Epoch, at GrantedAt
 	Proxy              string     // through which that worker is connected, "" if it is not
@@ -79,8 +79,8 @@ func read(ctx context.Context, conn *pgx.Conn, blockers blockersSQL, where strin
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Row, err error) {
 		var state string
 		err = row.Scan(&r.Database, &r.Resource, &state, &r.StateSince, &r.Worker, &r.Proxy, &r.Epoch, &r.GrantedAt, &r.LeaseLeft, &r.Guards, &r.Blocked, &r.Orders, &r.Waiting, &r.SaysLed, &r.Uncertain)
-		if r.State = election.StateOf(state); r.State == election.Electing && len(r.Blocked) > 0 {
-			r.State = election.Blocked
+		if r.State = status.StateOf(state); r.State == status.Electing && len(r.Blocked) > 0 {
+			r.State = status.Blocked
 		}
 		return r, err
 	})
@@ -146,8 +146,8 @@ func (r Row) view(uncertain error) admin.ResourceView {
 	}
 	switch {
 	case r.Uncertain && uncertain != nil:
-		v.State, v.StateReason = election.Unknown.String(), uncertain.Error()
-	case r.State == election.Led:
+		v.State, v.StateReason = status.Unknown.String(), uncertain.Error()
+	case r.State == status.Led:
 		v.Leader = r.Worker
 	}
 	if r.LeaseLeft != nil {
@@ -179,9 +179,9 @@ func awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
 	err := fence.AwaitStandbys(ctx, conn.Config())
 	switch {
 	case errors.Is(err, fence.ErrUnconfirmed):
-		return election.ErrUncertainGrant
+		return status.ErrUncertainGrant
 	case err != nil:
-		return fmt.Errorf("%w (they could not be asked: %w)", election.ErrUncertainGrant, err)
+		return fmt.Errorf("%w (they could not be asked: %w)", status.ErrUncertainGrant, err)
 	}
 	return nil
 }
