@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/upstream"
 )
@@ -63,9 +64,33 @@ func (x *session) activitySince(last *atomic.Uint64) (received uint64, owed bool
 		x.active.stuck.Store(false)
 		return received, false
 	}
-	x.srv.crews.requestPoll(x)
+	if x.canBePolled() {
+		x.member.place.RequestPoll()
+	}
 	return received, !x.active.stuck.Load()
 }
+
+var _ crew.Session = (*session)(nil)
+
+// canBePolled reports whether the session's startup is over and its candidacy is set. A
+// shutdown can end the startup before the session has joined.
+func (x *session) canBePolled() bool {
+	return x.life.phase() != phaseStarting && x.member.state.Load() != outside
+}
+
+// Poll implements crew.Session.
+func (x *session) Poll() (pid uint32, working bool) {
+	if !x.canBePolled() {
+		return 0, false
+	}
+	return x.backend.PID, x.active.isWorking(x.client, &x.active.takenByCrew)
+}
+
+// SetStuck implements crew.Session.
+func (x *session) SetStuck(stuck bool) { x.active.stuck.Store(stuck) }
+
+// Fence implements crew.Session.
+func (x *session) Fence() fencing.Fence { return x.member.candidacy().Fence() }
 
 // update is called with x.mu held whenever the core has taken something.
 func (x *session) update() {

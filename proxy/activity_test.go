@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/netlooptest"
+	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/startup"
 )
@@ -23,12 +24,12 @@ func (supersededCandidacy) Status() *fencing.Status {
 func TestNoOneWaitsForASession(t *testing.T) {
 	t.Parallel()
 	client, server := netlooptest.Pair(t)
-	s := &Server{crews: newCrews()}
-	defer s.crews.close()
+	s := &Server{crews: crew.New()}
+	defer s.crews.Close()
 	x := newSession(s, client, server, &startup.Request{})
 	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return noStatus }}, Cache: sqltext.NewCache(1 << 10)})
-	s.crews.join(x, fencing.JoinRequest{Worker: "w"})
-	defer s.crews.leave(x)
+	x.member.place = s.crews.Join(x, fencing.JoinRequest{Worker: "w"})
+	defer x.member.place.Leave()
 	x.member.setCandidacy(supersededCandidacy{})
 	x.member.state.Store(joined)
 	x.sending.Lock()

@@ -143,7 +143,7 @@ func (x *session) hasGuards(ctx context.Context) bool {
 func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) (fencing.Candidacy, error) {
 	req.Backend = x.backend.PID
 	x.member.request, x.member.token = req, req.Token
-	x.srv.crews.join(x, req)
+	x.member.place = x.srv.crews.Join(x, req)
 	cand, err := x.srv.cfg.Candidates.Join(ctx, req, x)
 	if err == nil {
 		x.member.setCandidacy(cand)

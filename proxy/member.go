@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
 // membership is a session's part in the candidacy of its worker. A session without a
-// resource has none: joinedTo and crew are nil.
+// resource has none: joinedTo and place are nil.
 type membership struct {
 	// request is what the session has joined with first, and announcePerConnection the setting of its policy.
-	// They and crew are set during the startup, before the session joins the candidacy.
+	// They and place are set during the startup, before the session joins the candidacy.
 	request               fencing.JoinRequest
 	announcePerConnection bool
-	crew                  *crew
+	place                 *crew.Place // in its crew
 	// joinedTo is set before state becomes joined. The up pump replaces it, between two
 	// transactions, while state is outside.
 	joinedTo atomic.Pointer[joinedCandidacy]
@@ -281,5 +282,5 @@ func (x *session) leave(orderly bool) {
 	if x.member.leaveCatalog != nil {
 		x.member.leaveCatalog()
 	}
-	x.srv.crews.leave(x)
+	x.member.place.Leave()
 }

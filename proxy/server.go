@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/proxyheader"
@@ -38,13 +39,13 @@ type Server struct {
 	ctx      context.Context // of every connection; Close ends it
 	stop     context.CancelFunc
 	loops    *netloop.Loops
-	crews    *crews
+	crews    *crew.Crews
 	audit    *auditQueue
 	slots    slots.Slots // one is taken by each client, at most MaxConnections
 	overflow slots.Slots // the same for clients beyond MaxConnections
 	failing  failures
 	refused  *refusals.Log
-	waiting  waiting
+	waiting  crew.Waiting
 
 	mu struct {
 		sync.Mutex
@@ -94,7 +95,7 @@ func NewServer(cfg Config) (*Server, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
-		cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors),
+		cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: crew.New(), audit: newAuditQueue(cfg.Auditors),
 		analyst: newAnalyst(), failing: newFailures(cfg.Logger), refused: refusals.NewLog(cfg.Logger, cfg.Metrics.Refused),
 	}
 	s.slots.Limit(cfg.MaxConnections)
@@ -258,7 +259,7 @@ func (s *Server) Close() {
 	s.checks.Wait()
 	if !closed {
 		s.audit.close()
-		s.crews.close()
+		s.crews.Close()
 		s.loops.Close()
 	}
 }

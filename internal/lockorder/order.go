@@ -8,9 +8,9 @@ type (
 	Sending struct{}
 	// Session is session.mu of package proxy. It is never held while blocking.
 	Session struct{}
-	// Crews is crews.mu of package proxy.
+	// Crews is Crews.mu of package proxy/crew.
 	Crews struct{}
-	// Crew is crew.mu of package proxy.
+	// Crew is crew.mu of package proxy/crew.
 	Crew struct{}
 	// Elections is Elections.mu of package election.
 	Elections struct{}

@@ -1,4 +1,4 @@
-package proxy
+package crew
 
 import (
 	"context"
@@ -17,10 +17,10 @@ func TestWhoseConnectionsWaitTogether(t *testing.T) {
 		nameless bool
 		most     int
 	}{{false, maxWaiting}, {true, maxNameless}} {
-		var w waiting
+		var w Waiting
 		var oldest, second context.Context
 		enter := func(resource, worker string) context.Context {
-			ctx, leave := w.enter(t.Context(), fencing.JoinRequest{Database: "db", User: "u", Resource: resource, Worker: worker, Nameless: c.nameless})
+			ctx, leave := w.Enter(t.Context(), fencing.JoinRequest{Database: "db", User: "u", Resource: resource, Worker: worker, Nameless: c.nameless})
 			t.Cleanup(leave)
 			return ctx
 		}
@@ -39,7 +39,7 @@ func TestWhoseConnectionsWaitTogether(t *testing.T) {
 			t.Errorf("nameless %t: %d do not have room", c.nameless, c.most)
 		}
 		enter("r", worker(c.most))
-		if !errors.Is(context.Cause(oldest), errNewerWait) || second.Err() != nil || other.Err() != nil {
+		if !errors.Is(context.Cause(oldest), ErrNewerWait) || second.Err() != nil || other.Err() != nil {
 			t.Errorf("nameless %t: with one more, the oldest ends with %v, the second with %v, that of another resource with %v",
 				c.nameless, context.Cause(oldest), second.Err(), other.Err())
 		}
