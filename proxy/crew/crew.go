@@ -134,7 +134,7 @@ func (cs *Crews) Join(x Session, c fencing.JoinRequest) *Place {
 	return &Place{of: cs, crew: w, session: x, limited: c.WorkerTimeout != 0}
 }
 
-// Leave removes the session from its crew. p may be nil.
+// Leave removes the session from its crew. It may be called again. p may be nil.
 func (p *Place) Leave() {
 	if p == nil {
 		return
@@ -146,7 +146,7 @@ func (p *Place) Leave() {
 	defer w.mu.Unlock()
 	delete(w.sessions, p.session)
 	w.several.Store(len(w.sessions) > 1)
-	if len(w.sessions) == 0 {
+	if len(w.sessions) == 0 && cs.all[w.key] == w {
 		delete(cs.all, w.key)
 	}
 }
