@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 const patience = 60 * time.Second
@@ -165,13 +166,16 @@ func TestALeaseDoesNotWaitForNotificationsOfOthers(t *testing.T) {
 	look := server.Connect(t, pgtest.Superuser, db)
 	until := func(what, sql string) {
 		t.Helper()
-		for holds, deadline := false, time.Now().Add(patience); !holds; {
-			if err := look.QueryRow(t.Context(), sql).Scan(&holds); err != nil || time.Now().After(deadline) {
+		stopwatch.Eventually(t, patience, what, func() (holds bool) {
+			if err := look.QueryRow(t.Context(), sql).Scan(&holds); err != nil {
 				t.Fatalf("waiting for %s: %v", what, err)
 			}
-		}
+			return holds
+		})
 	}
 	until("the setting", "SELECT current_setting('synchronous_standby_names') = 'ghost'")
+	// Commits wait once the checkpointer has read the setting too, which it does before it makes a checkpoint.
+	server.Exec(t, pgtest.Superuser, db, "CHECKPOINT")
 	sender, sent := server.Connect(t, pgtest.App, elsewhere), make(chan error, 1)
 	go func() {
 		_, err := sender.Exec(context.Background(), "BEGIN; INSERT INTO queue VALUES (1); NOTIFY anything; COMMIT")
@@ -247,14 +251,13 @@ func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 		released <- p.Release(within(t, patience), &elector.Lease{AcquireRequest: long}, elector.ReasonLeft, 0)
 	}()
 	look := server.Connect(t, pgtest.Superuser, db)
-	for waiting, deadline := 0, time.Now().Add(patience); waiting < 2; {
+	stopwatch.Eventually(t, patience, "two requests wait for the row", func() bool {
+		var waiting int
 		if err := look.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'", db).Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d requests wait for the row", waiting)
-		}
-	}
+		return waiting == 2
+	})
 	if err := blocker.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
