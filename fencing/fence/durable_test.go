@@ -81,35 +81,17 @@ func TestAStandbyGrantsNothing(t *testing.T) {
 }
 
 // setStandbys sets synchronous_standby_names to nothing, or to a standby that does not exist yet,
-// and waits until commits are treated accordingly.
+// and waits until commits are treated accordingly, which is when the checkpointer has read the setting.
 func setStandbys(h *fencetest.Database, names string) {
 	h.T.Helper()
 	h.Server.Exec(h.T, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
 	if names == "" {
-		return // the checkpointer ends all waits when it reads the setting
+		return // all waits end then
 	}
-	// Commits wait as soon as the checkpointer has read the setting, which no query shows.
-	probe := h.Server.Connect(h.T, pgtest.Superuser, "postgres") // the defaults of h.DB may forbid it to write
-	const end = "SELECT count(*) > 0 FROM (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep') c"
-	fixture.Eventually(h.T, "a commit to wait for "+names, func() bool {
-		written := make(chan error, 1)
-		go func() {
-			_, err := probe.Exec(h.Ctx(), "CREATE TEMP TABLE probe (); DROP TABLE probe")
-			written <- err
-		}()
-		waited := false
-		for {
-			select {
-			case err := <-written: // a commit whose wait is cancelled succeeds, with a warning
-				if err != nil {
-					h.T.Fatal(err)
-				}
-				return waited
-			default:
-				waited = waited || fencetest.Ask[bool](h, end, int64(probe.PgConn().PID()))
-			}
-		}
+	fixture.Eventually(h.T, "the server to read its settings", func() bool {
+		return fencetest.Ask[bool](h, "SELECT current_setting('synchronous_standby_names') = $1", names)
 	})
+	h.Server.Exec(h.T, pgtest.Superuser, "postgres", "CHECKPOINT") // before which the checkpointer has read them, too
 }
 
 // TestAGrantThatNoStandbyConfirmedCountsAsNotGranted cancels a grant while it waits for
