@@ -153,7 +153,7 @@ func (e *Elections) dropLeftLocked(user string) {
 }
 
 // whenIdle says when a changed resources.<name>.election counts.
-const whenIdle = "That counts when nobody has been connected for the resource here for limits.resource_idle, or after a restart of this Fencepost."
+const whenIdle = "That takes effect when no one has been connected for the resource here for limits.resource_idle, or after a restart of this Fencepost."
 
 // admitToken returns a *fencing.Refusal if req brings a token where none is taken, or asks for
 // what a resource without leases does not have. Who brings none only observes there.

@@ -57,7 +57,7 @@ type state struct {
 	troubles               // what is wrong with the lease service and the fence
 	liveness   liveness    // what its worker does
 	held       holding     // the lease that it holds
-	leftovers  leftovers   // what it may have at the lease service besides
+	leftovers  leftovers   // what else it may have at the lease service
 	requests   requests    // what it has asked for and has not been answered
 	reclaim    own.Reclaim // the lease of another proxy that it may take
 	seen       view        // the resource, as of the last step

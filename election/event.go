@@ -46,7 +46,7 @@ const (
 	EventForgotten
 )
 
-var eventNames = [...]string{"campaign", "granted", "retaken", "lapsed", "confirmed", "lost", "released", "superseded", "false alarm", "went on", "renewed", "failed", "forgotten"}
+var eventNames = [...]string{"campaign", "granted", "retaken", "lapsed", "confirmed", "lost", "released", "superseded", "false alarm", "resumed", "renewed", "failed", "forgotten"}
 
 func (k EventKind) String() string { return eventNames[k] }
 

@@ -69,7 +69,7 @@ func TestAWorkerContinuesUnderItsEpoch(t *testing.T) {
 	} {
 		l.quiet = c.quiet
 		if got := l.resumed(c.silence, c.status); got != c.want {
-			t.Errorf("%d: it went on: %v, want %v", i, got, c.want)
+			t.Errorf("%d: it resumed: %v, want %v", i, got, c.want)
 		}
 	}
 }

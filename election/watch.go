@@ -26,8 +26,8 @@ const (
 	// readWhileFailing is how often, at least, the record is read while the lease service cannot be reached: what
 	// others do to the fence is then seen nowhere else.
 	readWhileFailing = 5 * time.Second
-	// afterLeaving is when the first such look follows the end of the last candidacy. A worker that connects
-	// again before that spares the database a look that it would break off, with the connection that asks.
+	// afterLeaving is when the first such look follows the end of the last candidacy. If a worker connects
+	// again before that, the database is spared a look that would be cancelled, and its connection closed.
 	afterLeaving = 100 * time.Millisecond
 	// soonestLook is the shortest time between two such looks.
 	soonestLook = 500 * time.Millisecond

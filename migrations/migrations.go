@@ -36,11 +36,11 @@ type Options struct {
 	// Password, if not empty, is the password with which a missing control role is
 	// created. Without it a missing role is an error.
 	Password string
-	// ClaimRoles are roles that may call fencepost.claim from now on, beside those that were named before. One that
+	// ClaimRoles are roles that may call fencepost.claim from now on, in addition to those that were named before. One that
 	// does not exist is an error.
 	ClaimRoles []string
 	// LockTimeout is how long a migration waits at most for each lock that somebody holds; 0 means
-	// DefaultLockTimeout. Others who need what it waits for may wait behind it.
+	// DefaultLockTimeout. Others who need what it waits for may have to wait for it.
 	LockTimeout time.Duration
 }
 

@@ -264,7 +264,7 @@ func clearUnused(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "LOCK TABLE "+*tables+" IN "+mode+" MODE"); err != nil {
 			return fmt.Errorf("lock the tables of the schema fencepost: %w", err)
 		}
-		var is bool // a sequence tells it, if somebody has deleted the rows
+		var is bool // a sequence shows it, if someone has deleted the rows
 		if err := tx.QueryRow(ctx, used).Scan(&is); err != nil {
 			return fmt.Errorf("find out whether the schema fencepost was used: %w", err)
 		}

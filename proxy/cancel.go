@@ -35,7 +35,7 @@ type cancelKeys struct {
 	}
 }
 
-// add returns a new key for the client of x, which stands for a key of that server. Its process id is
+// add returns a new key for the client of x, which represents a key of that server. Its process id is
 // that of the backend, because drivers show it and compare it with the process id in
 // notifications. If a session whose backend has ended still uses that id, a random one
 // replaces it. The secret is random, and as long as the server's: PostgreSQL 18 gives a

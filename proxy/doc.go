@@ -22,7 +22,7 @@
 //
 // The goroutine that accepted a connection runs its startup, and ends. From then on, the event loop of
 // package netloop relays the bytes (Serve of a pump). What may block it leaves to the pump: then it calls
-// Resume, and the pump goes on in a goroutine of its own, which ends at the next wait for bytes
+// Resume, and the pump continues in a goroutine of its own, which ends at the next wait for bytes
 // (await). So each pump has one goroutine at most, and none while its session is idle. The last one
 // of the up pump waits for the end of the down pump, and ends the session (finish). The Server waits
 // for its sessions.

@@ -96,7 +96,7 @@ func (x *session) abort() {
 	x.cancel()
 }
 
-// context returns the context of what the session waits for beside its connections. Few sessions wait for anything
+// context returns the context of what the session waits for other than its connections. Few sessions wait for anything
 // after their startup, so it is made when it is needed.
 func (x *session) context() context.Context {
 	x.mu.Lock()

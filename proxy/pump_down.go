@@ -53,7 +53,7 @@ func (d *downPump) start(read *handshake.Handshake) {
 	d.run(nil)
 }
 
-// run goes on after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
+// run continues after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
 // its end.
 func (d *downPump) run(err error) {
 	for left := false; !left; left, err = d.await() {

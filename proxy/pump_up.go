@@ -89,7 +89,7 @@ func (u *upPump) start(read *handshake.Handshake) {
 	}
 }
 
-// run goes on after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
+// run continues after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
 // the end of the session.
 func (u *upPump) run(err error) {
 	for left := false; !left; left, err = u.await() {

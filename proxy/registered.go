@@ -13,7 +13,7 @@ import (
 )
 
 // EpochEnds implements fencing.Member. The backend of a registered session is ended, or unregistered, once the session
-// is at rest, so that the grant need not end it. If the grant has ended it, and it is there still because it sends what the client
+// is at rest, so that the grant need not end it. If the grant has ended it, and it still exists because it sends what the client
 // does not read, it ends when the connection to it is closed.
 func (x *session) EpochEnds(d fencing.Drain) { x.epochEnds("", nil, d) }
 

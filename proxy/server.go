@@ -180,7 +180,7 @@ func (s *Server) begin(conn netloop.Conn) {
 		switch {
 		case s.slots.Take():
 			if x := s.handle(conn); x != nil {
-				x.relay() // which goes on without this goroutine, and ends the connection
+				x.relay() // which continues without this goroutine, and ends the connection
 				return
 			}
 			s.slots.Give()

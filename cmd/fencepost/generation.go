@@ -215,7 +215,7 @@ func confirmRestored(ctx context.Context, t terminal, db *fence.Database, databa
 	case err != nil && !errors.Is(err, io.EOF):
 		return fmt.Errorf("read the answer: %w", err)
 	case strings.TrimSpace(answer) != "yes":
-		return errors.New("nothing changed: the answer was not yes (--yes goes on without asking)")
+		return errors.New("nothing changed: the answer was not yes (--yes continues without asking)")
 	}
 	return nil
 }

@@ -176,7 +176,7 @@ func listGuards(ctx context.Context, t terminal, conn *pgx.Conn) error {
 	return nil
 }
 
-// closeSoon closes a connection, also one behind which the server hangs.
+// closeSoon closes a connection, even if its server hangs.
 func closeSoon(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -105,7 +105,7 @@ func runHandover(ctx context.Context, t terminal, args []string) error {
 	})
 }
 
-// errNotYet is why the command gives up while a hand-over goes on.
+// errNotYet is why the command gives up while a hand-over continues.
 var errNotYet = errors.New("it has not been handed over yet")
 
 // handingOver is a hand-over whose outcome is awaited.
@@ -146,7 +146,7 @@ func (h *handingOver) await(ctx context.Context) error {
 		case over:
 			return h.ranOut()
 		}
-		over = h.unseen == nil && s.Left <= 0 // then look once more, behind a grant that may be in progress
+		over = h.unseen == nil && s.Left <= 0 // then look once more, after a grant that may be in progress
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -49,7 +49,7 @@ type terminal struct {
 }
 
 // results is the standard output of a command. It remembers whether some of it was lost, as on a full
-// disk, so that a command of which nobody sees the result does not end as if all were well.
+// disk, so that a command whose result cannot be seen does not report success.
 type results struct {
 	to io.Writer
 

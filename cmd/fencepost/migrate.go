@@ -158,7 +158,7 @@ func connectAs(ctx context.Context, dsn string, change func(*pgx.ConnConfig)) (*
 	}
 	maps.Copy(cfg.RuntimeParams, store.TextSettings)
 	cfg.RuntimeParams["application_name"] = "fencepost"
-	cfg.RuntimeParams["search_path"] = "pg_catalog,pg_temp" // no function of a user stands for one that is built in
+	cfg.RuntimeParams["search_path"] = "pg_catalog,pg_temp" // no function of a user replaces a built-in one
 	// Whoever owns the database could set another role for its sessions. What the DSN says comes later, and counts.
 	cfg.RuntimeParams["options"] = strings.TrimSpace("-c role=none " + cfg.RuntimeParams["options"])
 	change(cfg)

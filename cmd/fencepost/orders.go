@@ -84,7 +84,7 @@ type orderOptions struct {
 	config, database, dsn string
 	at                    string // the host that is the primary, if there are several
 	by, reason            string
-	waits                 time.Duration // how long the command waits for an outcome, besides what it does
+	waits                 time.Duration // how long the command waits for an outcome, in addition to what it does
 
 	cfg *config.Config // nil with --dsn, which reads none
 }
@@ -92,7 +92,7 @@ type orderOptions struct {
 func (o *orderOptions) flags(fs *flag.FlagSet, t terminal) {
 	o.target(fs, t)
 	fs.StringVar(&o.by, "by", "", "`who` gives the order, if not this user of this host")
-	fs.StringVar(&o.reason, "reason", "", "`text` that workers and the log are told")
+	fs.StringVar(&o.reason, "reason", "", "`text` for the errors of workers and for the log")
 }
 
 func (o *orderOptions) target(fs *flag.FlagSet, t terminal) {
@@ -417,7 +417,7 @@ func parseDays(name, text string) (time.Duration, error) {
 	return age.D(), nil
 }
 
-// sayDiscarded tells an operator that the writes of a worker that has just lost the lead are discarded,
+// sayDiscarded warns that the writes of a worker that has just lost the lead are discarded,
 // if the configuration says so.
 func sayDiscarded(out io.Writer, cfg config.Config, database, resource, worker string) {
 	if cfg.Resources[resource].StaleMode() == "discard" {

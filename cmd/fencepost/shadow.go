@@ -27,7 +27,7 @@ knows its own connections, so ask each of them. The counts begin with the first
 connection in shadow, and are lost when the proxy ends.
 
 SUPERSEDED counts the workers that were superseded while they were connected. SILENCE is
-the longest silence after which a worker went on under its epoch, TIMEOUT the shortest
+the longest silence after which a worker continued under its epoch, TIMEOUT the shortest
 worker timeout, and FITTING the shortest one that would fit: twice that silence. The
 second table has the writes that would have been refused, by SQLSTATE and kind of
 statement, when the last one came, and of which workers (and users).
@@ -116,7 +116,7 @@ func reportOf(v admin.ShadowView, least time.Duration, now time.Time) shadowRepo
 	}
 	r.NotYet = append(r.NotYet, refusals(v.WouldRefuse)...)
 	if v.WorkerTimeout != nil && r.FittingTimeout > *v.WorkerTimeout {
-		no("a worker was silent for %s and went on, and its worker timeout is %s: set resources.%s.worker_timeout to at least %s, or have it send something meanwhile (fencepost.heartbeat)",
+		no("a worker was silent for %s and then continued, and its worker timeout is %s: set resources.%s.worker_timeout to at least %s, or have it send something meanwhile (fencepost.heartbeat)",
 			table.Left(table.Seconds(v.LongestSilence)), table.Seconds(*v.WorkerTimeout).Round(time.Millisecond), table.Dash(v.Resource), fitting)
 	}
 	r.Safe = len(r.NotYet) == 0

@@ -165,7 +165,7 @@ func TestTheShadowReportOfACleanApplication(t *testing.T) {
 	}
 }
 
-// TestTheShadowReportOfALongSilence: the worker went on, so its timeout is too short, until the workers have a longer
+// TestTheShadowReportOfALongSilence: the worker continued, so its timeout is too short, until the workers have a longer
 // one. What was seen outlasts the worker.
 func TestTheShadowReportOfALongSilence(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
 // Package elector is what the elections ask of a lease service: the interface Provider, the leases that it awards, and its
-// errors. Each directory beside it has one provider; "Order of awards, per provider" in package election says what the
+// errors. Each directory next to it has one provider; "Order of awards, per provider" in package election says what the
 // index of an award must promise.
 package elector
 
@@ -80,7 +80,7 @@ type Provider interface {
 	// term is already over, it changes nothing and returns nil, with one exception:
 	// ReasonLeft after ReasonUnresponsive makes the lease available to everyone,
 	// provided that no one has held it since. A Lease with nothing but its
-	// AcquireRequest stands for whatever an Acquire of unknown outcome got or may still
+	// AcquireRequest means whatever an Acquire of unknown outcome got or may still
 	// get: once Release has returned, a request of this incarnation that arrives late
 	// acquires nothing. The incarnation never calls Acquire again. silent is how long the
 	// worker had been silent, for ReasonUnresponsive; candidates observe it.

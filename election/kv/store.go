@@ -30,7 +30,7 @@ type Store interface {
 	// quorum.
 	Read(ctx context.Context, key string) (Entry, error)
 	// Swap writes a record, provided that no one has written or deleted the key's since old was
-	// read. life holds the lease from then on, and old's no longer does; "" means nobody. It returns the version of the
+	// read. life holds the lease from then on, and old's no longer does; "" means no one. It returns the version of the
 	// new record. ErrConflict means that nothing was awarded: the key has changed, or a life
 	// was given and the marker is no longer old's. elector.ErrLost means the same of a life
 	// that is over, and elector.ErrHeld if the service blocks the lease for a while after its
@@ -63,7 +63,7 @@ type Entry struct {
 	// Version is that of the record; 0 if there is none. Every write gives a record a higher version
 	// than all writes before had, under whatever key, while the service keeps its state.
 	Version int64
-	// Life holds the lease; "" if nobody does. It is that with which the present record was
+	// Life holds the lease; "" if no one does. It is that with which the present record was
 	// written, provided that it is not over: whatever writes the record, or takes the life's
 	// hold from the key, frees the lease.
 	Life string

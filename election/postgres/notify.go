@@ -79,7 +79,7 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// notify wakes whoever watches these leases; "" stands for all.
+// notify wakes whoever watches these leases; "" means all.
 func notify(ctx context.Context, conn querier, resources ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()

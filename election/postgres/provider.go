@@ -78,7 +78,7 @@ type Provider struct {
 		watched  map[string]*watched    // by resource; those that the reader reads
 		down     chan struct{}          // not nil while notifications cannot be received; closed when they can again
 		seen     map[string]lastRenewal // by resource
-		heard    func(payload string)   // nil unless someone follows the notifications
+		notify   func(payload string)   // nil unless someone follows the notifications
 	}
 }
 

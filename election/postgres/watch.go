@@ -150,11 +150,11 @@ func (p *Provider) listenOn(ctx context.Context) {
 	defer p.setDown(false)
 	pause := minListenPause
 	for {
-		heard, err := p.listenOnce(ctx)
+		listened, err := p.listenOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if heard {
+		if listened {
 			pause = minListenPause
 		}
 		if p.setDown(true) {
@@ -171,9 +171,9 @@ func (p *Provider) listenOn(ctx context.Context) {
 	}
 }
 
-// listenOnce returns when the connection fails; heard reports whether it had been
+// listenOnce returns when the connection fails; listened reports whether it had been
 // listening.
-func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
+func (p *Provider) listenOnce(ctx context.Context) (listened bool, err error) {
 	pooled, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return false, fmt.Errorf("connect: %w", err)
@@ -198,26 +198,26 @@ func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
 		}
 		p.wake(note.Payload)
 		p.mu.Lock()
-		heard := p.mu.heard
+		notify := p.mu.notify
 		p.mu.Unlock()
-		if heard != nil {
-			heard(note.Payload)
+		if notify != nil {
+			notify(note.Payload)
 		}
 	}
 }
 
-// FollowNotifications calls heard with each notification that is received until ctx ends, of changed leases and of
+// FollowNotifications calls notify with each notification that is received until ctx ends, of changed leases and of
 // whatever else is sent on their channel. The provider listens meanwhile. Only one call may be under way.
-func (p *Provider) FollowNotifications(ctx context.Context, heard func(payload string)) {
+func (p *Provider) FollowNotifications(ctx context.Context, notify func(payload string)) {
 	p.begin()
 	defer p.end()
-	p.setListener(heard)
+	p.setListener(notify)
 	defer p.setListener(nil)
 	<-ctx.Done()
 }
 
-func (p *Provider) setListener(heard func(payload string)) {
+func (p *Provider) setListener(notify func(payload string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.heard = heard
+	p.mu.notify = notify
 }

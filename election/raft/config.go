@@ -18,7 +18,7 @@ import (
 const Source = "raft"
 
 const (
-	// defaultHeartbeat is when a node that has heard nothing of the leader tries to become one.
+	// defaultHeartbeat is when a node that has received nothing from the leader tries to become one.
 	defaultHeartbeat = time.Second
 	// leastTTL is the least TTL of a lease in heartbeat timeouts.
 	leastTTL = 3
@@ -40,7 +40,7 @@ type Config struct {
 	Prefix string // of all keys; default kv.DefaultPrefix
 	Proxy  string // this proxy's name, for people who read a record
 	Logger *zap.Logger
-	// Heartbeat is when a node that has heard nothing of the leader tries to become one; default 1 s.
+	// Heartbeat is when a node that has received nothing from the leader tries to become one; default 1 s.
 	// It must be the same everywhere.
 	Heartbeat time.Duration
 

@@ -40,7 +40,7 @@ local function alive(id)
 	return ttl
 end
 
--- field returns what stands in the field of a lease, '' if there is nothing.
+-- field returns the value of a field of a lease, '' if there is nothing.
 local function field(name)
 	return is(leases, 'hash') and redis.call('hget', leases, name) or ''
 end
@@ -151,7 +151,7 @@ if all[1] == digest then return {digest, now} end
 return all
 `
 
-// checkScript tries what the others do, and leaves nothing behind: what it writes has an expiry
+// checkScript tries what the others do, and leaves nothing: what it writes has an expiry
 // before anything else can be denied.
 const checkScript = common + `
 local refused = evicts()

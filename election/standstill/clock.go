@@ -9,7 +9,7 @@ const (
 	// remembered is how many writes of a record are kept. One source may show an older write next to
 	// what another one shows, and neither may look new each time.
 	remembered = 4
-	// silenceLimit is for how long nothing was heard of the service if holders could not reach it either.
+	// silenceLimit is for how long the service has not answered if holders could not reach it either.
 	silenceLimit = 10 * time.Second
 )
 
@@ -19,7 +19,7 @@ type clock struct {
 
 	mu         sync.Mutex
 	seen       map[string][]writeSeen // by key, the newest last
-	lastAnswer time.Duration          // when the service was last heard of
+	lastAnswer time.Duration          // when the service last answered
 }
 
 type writeSeen struct {

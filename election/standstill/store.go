@@ -11,7 +11,7 @@
 //
 // A lease is free when its record has shown the same write for its TTL, by the clock of the proxy that
 // looks, since that proxy first saw it. No clock of another machine decides anything. A proxy that has just
-// started therefore waits for a whole TTL. So does one that has heard nothing of the service for a while:
+// started therefore waits for a whole TTL. So does one that the service has not answered for a while:
 // no one could renew anything meanwhile, and the holders come first.
 //
 // # Order of awards

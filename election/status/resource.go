@@ -51,7 +51,7 @@ type Resource struct {
 	LostOrder *fencing.Order
 	// WatchError says why the lease service cannot be watched at the moment.
 	WatchError error
-	// Offered is the worker to whom an operator hands the resource over, "" for nobody; nobody else
+	// Offered is the worker to whom an operator hands the resource over, "" for no one; no one else
 	// leads until OfferedUntil, unless that worker takes the lead before.
 	Offered      string
 	OfferedUntil time.Time

@@ -67,18 +67,18 @@ func (d *Database) FollowDrains(ctx context.Context, notify func(fencing.Drain))
 // Drain calls notify if a notification says that a grant waits for registered backends. It makes sure that there is such
 // a grant: whoever knows the channel may send a notification, which must not end anyone's sessions.
 func (d *Database) Drain(ctx context.Context, payload string, notify func(fencing.Drain)) error {
-	var told fencing.Drain
-	if json.Unmarshal([]byte(payload), &told) != nil { // it says that a lease has changed
+	var drain fencing.Drain
+	if json.Unmarshal([]byte(payload), &drain) != nil { // it says that a lease has changed
 		return nil
 	}
 	drains := false
 	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	if err := d.Pool().QueryRow(asking, drainsSQL, told.Resource).Scan(&drains); err != nil {
+	if err := d.Pool().QueryRow(asking, drainsSQL, drain.Resource).Scan(&drains); err != nil {
 		return fmt.Errorf("follow the grants of database %q: %w", d.cfg.Database, d.Explain(err))
 	}
 	if drains {
-		notify(told)
+		notify(drain)
 	}
 	return nil
 }

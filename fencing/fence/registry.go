@@ -106,8 +106,8 @@ func withDeadlineOf(all []*arrival) (context.Context, context.CancelFunc) {
 
 // enterSQL registers the backends of its arrays by one statement, which commits by itself. A crash ends the backends too,
 // so nothing of it need be flushed.
-const enterSQL = `SELECT pg_catalog.set_config('lock_timeout', $9, true), pg_catalog.set_config('synchronous_commit', 'off', true), fencepost.enter($1, e.pid, e.started, e.seen, e.note, e.worker, e.incarnation, e.told, e.held)
-	FROM unnest($2::integer[], $3::text[], $4::text[], $5::bigint[], $6::text[], $10::text[], $7::bigint[], $8::bigint[]) e (pid, started, seen, note, worker, incarnation, told, held)`
+const enterSQL = `SELECT pg_catalog.set_config('lock_timeout', $9, true), pg_catalog.set_config('synchronous_commit', 'off', true), fencepost.enter($1, e.pid, e.started, e.seen, e.note, e.worker, e.incarnation, e.announced, e.held)
+	FROM unnest($2::integer[], $3::text[], $4::text[], $5::bigint[], $6::text[], $10::text[], $7::bigint[], $8::bigint[]) e (pid, started, seen, note, worker, incarnation, announced, held)`
 
 // enter registers backends.
 func (f *Fence) enter(ctx context.Context, all []*arrival) error {

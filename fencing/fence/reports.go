@@ -69,7 +69,7 @@ func (r *reports) startWatch(resource string, notify func(resource string, by []
 	}
 }
 
-// standbys stands for the synchronous standbys in a list of transactions.
+// standbys means the synchronous standbys in a list of transactions.
 const standbys = "standbys"
 
 // keep records which transactions blocked a grant that was given up.

@@ -57,7 +57,7 @@ type watch struct {
 	progress *drainProgress
 	drained  time.Time     // when the grant began to wait for registered backends
 	ending   fencing.Epoch // under which, or an older one, these are registered
-	told     int           // how many of the backends that it has terminated the proxies were told
+	notified int           // of how many terminated backends the proxies were notified
 	ends     []int32       // the backends that kept the grant from its locks at the last poll, and that it ends
 	reading  string        // since when the backend waited for its client at the last look; "" if it did not
 	log      *zap.Logger
@@ -133,8 +133,8 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	defer context.AfterFunc(w.running, cancel)()
 	holders, err := w.fence.db.polls.ask(asking, int32(w.pid))
 	late := w.progress.endedFor(w.fence.db.cfg.Patience / 2)
-	if len(late) > w.told {
-		w.told = len(late)
+	if len(late) > w.notified {
+		w.notified = len(late)
 		w.fence.notifyDrain(asking, w.ending, late)
 	}
 	if err == nil && len(late) > 0 {

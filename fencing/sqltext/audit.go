@@ -35,7 +35,7 @@ type Audit struct {
 	Unparsable bool
 }
 
-// FunctionCall stands in the audit log for a fast path call, which has no text. It is not one of SQL.
+// FunctionCall represents a fast path call in the audit log, which has no text. It is not one of SQL.
 const FunctionCall = "FunctionCall"
 
 // AuditOf describes sql, or FunctionCall, for the audit log. It parses sql, so it should only be

@@ -7,7 +7,7 @@ const prepare, transaction, fence = "prepare", "transaction", "fencepost"
 // ConcernsFencepost reports whether a text may show or set a parameter of Fencepost's, or may prepare a
 // transaction for a two-phase commit, which outlives its backend. Only such a text of a relayed session is analyzed.
 func ConcernsFencepost(text []byte) bool {
-	lone := false // no "transaction" is behind the first "prepare"
+	lone := false // no "transaction" follows the first "prepare"
 	for rest := text; ; {
 		i := bytes.IndexAny(rest, "fFpP")
 		if i < 0 {

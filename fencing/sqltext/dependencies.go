@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// nameKind says what a name in a statement stands for.
+// nameKind says what a name in a statement refers to.
 type nameKind uint8
 
 const (

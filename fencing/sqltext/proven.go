@@ -57,16 +57,16 @@ func (f facts) against(n *dependencies) string {
 func (f facts) name(x neededName) string {
 	switch x.kind {
 	case relationName:
-		return judged(f.Relations, "relation", x.name)
+		return unproven(f.Relations, "relation", x.name)
 	case functionName:
 		return f.function(x.name)
 	case operatorName:
-		return judged(f.Operators, "operator", x.name)
+		return unproven(f.Operators, "operator", x.name)
 	case typeName:
 		if f.UserRelations[x.name] {
 			return "type " + x.name + " is the row type of a relation"
 		}
-		return judged(f.Types, "type", x.name)
+		return unproven(f.Types, "type", x.name)
 	default:
 		if f.Attributes[x.name] || f.WideAttribute && !isASCII([]byte(x.name)) {
 			return "." + strings.ToValidUTF8(x.name, "?") + " may be a function or a domain that is not built in"
@@ -77,7 +77,7 @@ func (f facts) name(x neededName) string {
 
 // function examines a call by its name. f(x) can also be a cast to the type f.
 func (f facts) function(name string) string {
-	if why := judged(f.Functions, "function", name); why != "" {
+	if why := unproven(f.Functions, "function", name); why != "" {
 		return why
 	}
 	if why, listed := evadesReadOnly(name); listed {
@@ -98,7 +98,7 @@ func (f facts) function(name string) string {
 	return ""
 }
 
-func judged(known map[string]string, what, name string) string {
+func unproven(known map[string]string, what, name string) string {
 	why, listed := known[name]
 	switch {
 	case !listed:

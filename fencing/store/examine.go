@@ -155,6 +155,6 @@ func (s *Store) locked(ctx context.Context, err error) error {
 	return &Unusable{Kind: faults.Schema, Err: err, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message:  fmt.Sprintf("the schema fencepost of database %s cannot be read: %s is locked by %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(table), fencing.ASCII(by)),
-		Hint:     "Wait until that transaction has ended, or end its backend with pg_terminate_backend. Until then no worker that connects can be granted an epoch; those that lead go on while their lease lasts.",
+		Hint:     "Wait until that transaction has ended, or end its backend with pg_terminate_backend. Until then no worker that connects can be granted an epoch; those that lead continue while their lease lasts.",
 	}}
 }

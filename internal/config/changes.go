@@ -35,7 +35,7 @@ var reloadable = []string{
 // secrets are the settings whose values are never shown.
 var secrets = []string{"admin.token", "console.password", "control.password", "election.consul.token", "election.etcd.password", "election.redis.password", "election.zookeeper.password"}
 
-// hidden stands for the value of a secret.
+// hidden is shown instead of a secret.
 const hidden = "******"
 
 // Reload returns the configuration of a proxy that runs with c and is to run with next: next

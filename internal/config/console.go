@@ -8,6 +8,6 @@ type Console struct {
 
 func (c *Console) validate(fault Fault) {
 	if c.Password != "" && (c.Database == "" || len(c.Database) > 63) {
-		fault("console.database is %q, but console.password is set: name the database that stands for the console, in at most 63 bytes", c.Database)
+		fault("console.database is %q, but console.password is set: name the database under which clients reach the console, in at most 63 bytes", c.Database)
 	}
 }

@@ -78,7 +78,7 @@ func (d *decoder) decode(text []byte, c *Config) {
 	}
 }
 
-// maxNodes is how many values a configuration may have, each alias counted as what it stands for.
+// maxNodes is how many values a configuration may have, each alias counted as what it refers to.
 const maxNodes = 100_000
 
 // finite reports whether a node, which is in those around it, has a finite number of values, and no more
@@ -86,7 +86,7 @@ const maxNodes = 100_000
 func (d *decoder) finite(n *yaml.Node, around []*yaml.Node, left *int) bool {
 	if n.Kind == yaml.AliasNode {
 		if slices.Contains(around, n.Alias) {
-			d.fault(n, "*%s is a part of what it stands for", n.Value)
+			d.fault(n, "*%s is a part of what it refers to", n.Value)
 			return false
 		}
 		n = n.Alias

@@ -40,7 +40,7 @@ type Postgres struct {
 	Rules []Rule
 }
 
-// Override is a setting of pg_db_role_setting. An empty Role or Database stands for all.
+// Override is a setting of pg_db_role_setting. An empty Role or Database means all.
 type Override struct{ Database, Role, Value string }
 
 // Clock is the difference between two clocks.

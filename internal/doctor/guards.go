@@ -33,7 +33,7 @@ var (
 	guardSubscription = newKind(Error, "guard-subscription",
 		"The apply worker of a subscription is not registered, so that its first change of the table is refused, and replication stops.")
 	stampAbove = newKind(Error, "stamp-above-fence",
-		"The fence has not granted that epoch: the rows come from another database, or the fence was restored or created again. When it grants the epoch, nothing tells those rows from the new leader's.")
+		"The fence has not granted that epoch: the rows come from another database, or the fence was restored or created again. When it grants the epoch, nothing distinguishes those rows from the new leader's.")
 )
 
 // stamps reads the highest stamp above the fence of each guarded table. What it cannot

@@ -17,7 +17,7 @@ var (
 	standby = newKind(Error, "standby",
 		"A standby accepts no grant, so nobody can lead.")
 	fsyncOff = newKind(Error, "fsync-off",
-		"A crash of the machine can lose a grant that workers were told of. The epoch is then granted a second time, and the fence cannot tell the two leaders apart.")
+		"A crash of the machine can lose a grant that was announced to workers. The epoch is then granted a second time, and the fence cannot distinguish the two leaders.")
 	fullPageWritesOff = newKind(Error, "full-page-writes-off",
 		"A crash of the machine can leave half-written pages, also of the fence.")
 	commitOff = newKind(Warning, "synchronous-commit",

@@ -15,7 +15,7 @@ const (
 	// shortTimeout is less than ordinary pauses of a healthy program.
 	shortTimeout = 5 * time.Second
 	// stopTimeout is after how long systemd, with the unit of the package, and Kubernetes,
-	// by default, kill a process that is told to end.
+	// by default, kill a process that is asked to end.
 	stopTimeout = 30 * time.Second
 )
 

@@ -145,7 +145,7 @@ func (n network) BumpGeneration(ctx context.Context, _ string, _ *fence.Database
 	}
 	var unreachable net.Error // a deadline is one too
 	if errors.As(err, &unreachable) {
-		return "", fmt.Errorf("%w. Make sure that %s runs, that it has a leader, and that %s is right, with the settings for TLS beside it; "+
+		return "", fmt.Errorf("%w. Make sure that %s runs, that it has a leader, and that %s is right, with its settings for TLS; "+
 			"then run this again, which is harmless also if %s still carries out this request", err, n.title, n.setting, n.title)
 	}
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 func suits(ctx context.Context, tx pgx.Tx, o Options, all []relation) error {
 	for _, r := range all {
 		if r.kind == "f" {
-			return fmt.Errorf("%s is a foreign table, which others write unseen: guard the table that it stands for", r.name)
+			return fmt.Errorf("%s is a foreign table, which others write unseen: guard the table that it refers to", r.name)
 		}
 	}
 	var own bool

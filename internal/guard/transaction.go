@@ -13,7 +13,7 @@ import (
 )
 
 // lockTimeout is how long one attempt waits for the locks of all its tables. Everyone else
-// who wants to use the tables waits behind it meanwhile.
+// who wants to use the tables waits for it meanwhile.
 const lockTimeout = time.Second
 
 // answerTimeout is how long one attempt may take. A server that takes longer hangs.

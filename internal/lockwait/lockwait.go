@@ -102,7 +102,7 @@ func (w *Waits) seen(pids, who string, now time.Time) bool {
 	return true
 }
 
-// Last returns who was seen last, "" if nobody was.
+// Last returns who was seen last, "" if no one was.
 func (w *Waits) Last() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 )
 
 // Pattern is a name, or the beginning of names with a * after it. Upper and lower case
-// differ, as in Postgres. The empty Pattern stands for no condition.
+// differ, as in Postgres. The empty Pattern is no condition.
 type Pattern string
 
 // UnmarshalText takes the text of a pattern. An empty one is refused, since it would match

@@ -37,7 +37,7 @@ type Conn interface {
 	// arrived stays to be read then. Under TLS it is also over, without an error, when
 	// much has come at once, so that no other connection waits for that.
 	//
-	// If left is true, the loop goes on with it: the caller need not wait, and Resume
+	// If left is true, the loop continues with it: the caller need not wait, and Resume
 	// is called once when it is over. Otherwise it is over already, with err.
 	OnReadable(r Reader) (left bool, err error)
 
@@ -65,12 +65,12 @@ type Conn interface {
 // Reader is who reads from a connection that it leaves to a loop. Its methods must not
 // block, and no two goroutines call them at a time.
 type Reader interface {
-	// Serve reads by TryRead once, and reports whether to go on. It goes on if that left
-	// room in its buffer: what comes later is told, and so is the end of input. It
+	// Serve reads by TryRead once, and reports whether to continue. It continues if that left
+	// room in its buffer: it is called again for what comes later, and for the end of input. It
 	// must not go on without having read.
 	Serve() (stay bool)
 
-	// Resume is told that the loop goes on no longer, and why, as OnReadable says. Nothing
+	// Resume is called when the loop does not continue, with the reason, as OnReadable says. Nothing
 	// but Resume follows then, so that the Reader may read in a goroutine of its own.
 	Resume(err error)
 }

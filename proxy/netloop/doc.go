@@ -28,7 +28,7 @@
 //   - Nothing blocks on a loop's goroutine: neither the package nor a Reader. It
 //     would hold up every other connection of the loop.
 //   - A Reader that stays is called again for whatever arrives after its read,
-//     the end of input included; and when its serving is over, that is told once,
+//     the end of input included; and when its serving is over, that is reported once,
 //     and nothing is called any more.
 //   - Unread is 0 only if all that has arrived was read. The fence rests on this:
 //     see "Announcing the epoch" in ARCHITECTURE.md.

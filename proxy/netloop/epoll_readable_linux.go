@@ -33,7 +33,7 @@ func (c *epollConn) OnReadable(r Reader) (left bool, err error) {
 	return c.serve(r)
 }
 
-// serve calls Serve until nothing more has come, and reports whether r goes on. The caller has set running.
+// serve calls Serve until nothing more has come, and reports whether r continues. The caller has set running.
 func (c *epollConn) serve(r Reader) (stays bool, err error) {
 	s := &c.served
 	for {

@@ -33,7 +33,7 @@ func reasonOfRefusal(r *fencing.Refusal) string {
 	return reasonOf(r.SQLState, false)
 }
 
-// reasonOf returns the reason that a SQLSTATE stands for. byServer says that Postgres, and
+// reasonOf returns the reason that a SQLSTATE gives. byServer says that Postgres, and
 // not Fencepost, refused the connection.
 func reasonOf(sqlstate string, byServer bool) string {
 	switch {

@@ -133,7 +133,7 @@ var GSS = &fencing.Refusal{
 // what can be done.
 var Unbound = &fencing.Refusal{
 	SQLState: "08P01", Message: "SCRAM channel binding negotiation error",
-	Detail:   "The client supports SCRAM channel binding, and so does the server, but Fencepost stands between them with a certificate of its own.",
+	Detail:   "The client supports SCRAM channel binding, and so does the server, but Fencepost is between them, with a certificate of its own.",
 	Hint:     "Connect with channel_binding=disable, or give Fencepost the server's own certificate (tls.cert_file in its configuration).",
 	Verbatim: true,
 }

@@ -132,7 +132,7 @@ complete -F _%[1]s %[1]s
 	return b.String()
 }
 
-// zshText escapes a text that stands in single quotes, in a specification of _arguments.
+// zshText escapes a text in single quotes, in a specification of _arguments.
 func zshText(s string) string {
 	return strings.NewReplacer(`'`, `'\''`, `[`, `\[`, `]`, `\]`, `:`, `\:`).Replace(s)
 }

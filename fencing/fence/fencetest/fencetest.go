@@ -191,12 +191,12 @@ func (w *Worker) Check(ctx context.Context) error {
 }
 
 // CheckAs is Check with these epochs.
-func (w *Worker) CheckAs(ctx context.Context, told, held fencing.Epoch) error {
+func (w *Worker) CheckAs(ctx context.Context, announced, held fencing.Epoch) error {
 	if Unfenced {
 		return nil
 	}
 	entry := w.Request()
-	entry.Announced, entry.Held = told, held
+	entry.Announced, entry.Held = announced, held
 	note, err := w.Fence.RegisterBackend(ctx, entry)
 	if err == nil {
 		err = w.Fence.UnregisterBackend(ctx, note)

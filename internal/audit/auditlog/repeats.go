@@ -80,8 +80,8 @@ type line struct {
 	fencing.Rejection // without its Statement
 	sqltext.Audit
 	scope scope
-	// repeated is how many refusals the line stands for, and since the time of the first
-	// of them. repeated is 0 if the line is the first of its kind, and stands for itself.
+	// repeated is how many refusals the line represents, and since the time of the first
+	// of them. repeated is 0 if the line is the first of its kind.
 	repeated int
 	since    time.Time
 }

@@ -33,7 +33,7 @@ an epoch that was granted to nobody. It changes nothing, and reads a table in pa
 64 MiB, each by a statement with a snapshot of its own.
 
 --since is a time (2026-03-02T11:00:00Z) or an age (36h): terms and refusals that ended
-earlier are left out, and with --verify the rows of their epochs are not judged.
+earlier are left out, and with --verify the rows of their epochs are not checked.
 
 The DSN's role must be a superuser, or a member of the control role that may read the
 tables. Without --dsn the environment variable FENCEPOST_DSN is used.
@@ -63,7 +63,7 @@ func (f *Flags) Add(fs *flag.FlagSet) {
 func (f *Flags) Check(now time.Time) error {
 	switch {
 	case f.verify && f.Worker != "":
-		return errors.New("--verify takes no --worker: a row tells its epoch, not its worker")
+		return errors.New("--verify takes no --worker: a row shows its epoch, not its worker")
 	case !f.verify && f.Table != "":
 		return errors.New("--table is only for --verify")
 	case f.since == "":

@@ -32,7 +32,7 @@ const (
 // while a table is read.
 const wrap = evidence.Xid(1<<32 - 1<<24)
 
-// term is an epoch that was granted, as far as rows of that epoch can be judged.
+// term is an epoch that was granted, as far as rows of that epoch can be checked.
 type term struct {
 	next    *evidence.Grant // nil: there is none yet
 	reason  reason          // why rows cannot be compared with next, "" if they can
@@ -46,7 +46,7 @@ type judge struct {
 }
 
 // newJudge returns a judge by the ledger of a resource. now is an id above that of every
-// transaction that had committed. Epochs that ended before since are not judged.
+// transaction that had committed. Epochs that ended before since are not checked.
 func newJudge(grants []evidence.Grant, now evidence.Xid, since time.Time) judge {
 	j := judge{grants: grants, terms: make(map[int64]term)}
 	var oldest evidence.Xid // no row of this epoch has an older transaction

@@ -20,7 +20,7 @@ type Options struct {
 	// Table is a stamped table, with its schema and the quotes that SQL needs, or one of its
 	// partitions and children.
 	Table string
-	Since time.Time // Verify: epochs that ended earlier are not judged
+	Since time.Time // Verify: epochs that ended earlier are not checked
 }
 
 // FoundError means that rows were written under an epoch that had ended, or that was not
@@ -140,17 +140,17 @@ func verify(ctx context.Context, s *evidence.Session, t evidence.Table, since ti
 // read returns the rows of a table in groups, each of them once.
 func read(ctx context.Context, s *evidence.Session, t evidence.Table, settled evidence.Settled) ([]evidence.Rows, error) {
 	type key struct {
-		stamped, told bool
-		stamp         int64
-		xid           evidence.Xid
+		stamped, hasXid bool
+		stamp           int64
+		xid             evidence.Xid
 	}
 	counts := make(map[key]int64)
 	err := s.Read(ctx, t, settled, func(r evidence.Rows) {
-		k := key{stamped: r.Stamp != nil, told: r.Xid != nil}
+		k := key{stamped: r.Stamp != nil, hasXid: r.Xid != nil}
 		if k.stamped {
 			k.stamp = *r.Stamp
 		}
-		if k.told {
+		if k.hasXid {
 			k.xid = *r.Xid
 		}
 		counts[k] += r.Count
@@ -161,7 +161,7 @@ func read(ctx context.Context, s *evidence.Session, t evidence.Table, settled ev
 		if k.stamped {
 			g.Stamp = &k.stamp
 		}
-		if k.told {
+		if k.hasXid {
 			g.Xid = &k.xid
 		}
 		groups = append(groups, g)

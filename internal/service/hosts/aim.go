@@ -61,7 +61,7 @@ func (a Aim) take(ctx context.Context, servers *upstream.Servers) (upstream.Prim
 func (a Aim) warn(at string, views []upstream.HostStatus) {
 	for _, v := range views {
 		if v.State == upstream.SecondPrimary || v.State == upstream.FormerPrimary {
-			fmt.Fprintf(a.Warnings, "warning: %s %s. The command acts at %s only: whoever leads at %[1]s goes on\n", v.Address, v.Is, at)
+			fmt.Fprintf(a.Warnings, "warning: %s %s. The command acts at %s only: whoever leads at %[1]s continues\n", v.Address, v.Is, at)
 		}
 	}
 }
