@@ -52,9 +52,6 @@ type Settings struct {
 	// TTL is how long a lease lasts unless it is renewed. It is renewed after a third
 	// of that.
 	TTL time.Duration
-	// Margin is how long before the possible end of the lease the worker stops. 0 means
-	// a tenth of the TTL.
-	Margin time.Duration
 	// WorkerTimeout is how long a worker may show no activity. 0 means unlimited.
 	WorkerTimeout time.Duration
 	// MaxWorkerTimeout limits WorkerTimeout, the timeout that a client may request, and
@@ -89,8 +86,6 @@ func (s Settings) Validate() error {
 	switch {
 	case s.TTL < 100*time.Millisecond:
 		return fmt.Errorf("lease ttl %v is too short: use at least 100ms (with Consul at least 10s, unless session_ttl_min allows less; with etcd 2s, with ZooKeeper two ticks)", s.TTL)
-	case s.Margin < 0 || s.Margin > s.TTL/2:
-		return fmt.Errorf("lease margin %v must be between 0 and half the ttl (%v)", s.Margin, s.TTL/2)
 	case s.WorkerTimeout < 0:
 		return fmt.Errorf("worker timeout %v is negative: use 0 for no timeout", s.WorkerTimeout)
 	case s.MaxWorkerTimeout < 0:
@@ -106,14 +101,8 @@ func (s Settings) Validate() error {
 }
 
 // trust returns how long a lease is trusted after a request confirmed it, counted from
-// just before that request was sent.
-func (s Settings) trust() time.Duration {
-	margin := s.Margin
-	if margin == 0 {
-		margin = s.TTL / 10
-	}
-	return s.TTL - margin
-}
+// just before that request was sent. The worker stops a tenth of the TTL before the lease may end.
+func (s Settings) trust() time.Duration { return s.TTL - s.TTL/10 }
 
 // callTimeout bounds one request to the lease service, so that a request that hangs
 // leaves time for two more before the deadline.

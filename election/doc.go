@@ -39,7 +39,7 @@
 // # Trust
 //
 //	trusted until = reading of CLOCK_BOOTTIME before the last successful
-//	                renewal was sent + TTL - margin
+//	                renewal was sent + 9/10 of the TTL
 //
 // The reading is taken before the request is sent, because the lease service may start
 // the TTL the moment the request arrives, however late its reply comes. CLOCK_BOOTTIME

@@ -64,13 +64,11 @@ func (h holding) leads(now time.Duration) bool {
 }
 
 // forLease returns the settings while a lease lasts: with the TTL that the lease service has
-// granted, if that is shorter than what was asked for, and the same share of it as the margin.
+// granted, if that is shorter than what was asked for.
 func (s Settings) forLease(l *elector.Lease) Settings {
-	if l.Granted == 0 || l.Granted >= s.TTL {
-		return s
+	if l.Granted != 0 {
+		s.TTL = min(s.TTL, l.Granted)
 	}
-	s.Margin = time.Duration(float64(s.Margin) * (float64(l.Granted) / float64(s.TTL)))
-	s.TTL = l.Granted
 	return s
 }
 

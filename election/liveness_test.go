@@ -110,7 +110,6 @@ func TestSettingsSayWhatToChange(t *testing.T) {
 	}
 	for text, s := range map[string]Settings{
 		"ttl":            {},
-		"margin":         {TTL: time.Second, Margin: time.Second},
 		"worker timeout": {TTL: time.Second, WorkerTimeout: -1},
 		"linger":         {TTL: time.Second, Linger: -1},
 	} {

@@ -9,7 +9,7 @@ import (
 
 func TestHoldingOfAnAwardIsTrustedFromBeforeTheRequest(t *testing.T) {
 	t.Parallel()
-	set := Settings{TTL: 9 * time.Second, Margin: time.Second}
+	set := Settings{TTL: 9 * time.Second}
 	lease := &elector.Lease{Index: 7}
 	for name, c := range map[string]struct {
 		freeSince time.Duration
@@ -21,7 +21,7 @@ func TestHoldingOfAnAwardIsTrustedFromBeforeTheRequest(t *testing.T) {
 	} {
 		got := newHolding(lease, set, 100*time.Second, c.freeSince, time.Millisecond)
 		want := holding{
-			lease: lease, trusted: 108 * time.Second, renewAt: 102*time.Second + time.Millisecond,
+			lease: lease, trusted: 108100 * time.Millisecond, renewAt: 102*time.Second + time.Millisecond,
 			requested: 100 * time.Second, confirmedAt: 100 * time.Second, freeSince: c.want,
 		}
 		if got != want {
@@ -32,12 +32,12 @@ func TestHoldingOfAnAwardIsTrustedFromBeforeTheRequest(t *testing.T) {
 
 func TestLateResponseDoesNotShortenTrust(t *testing.T) {
 	t.Parallel()
-	set := Settings{TTL: 9 * time.Second, Margin: time.Second}
+	set := Settings{TTL: 9 * time.Second}
 	h := newHolding(&elector.Lease{}, set, 100*time.Second, 0, 0)
 	for _, c := range []struct{ sent, trusted, renewAt time.Duration }{
-		{104 * time.Second, 112 * time.Second, 105 * time.Second},
-		{101 * time.Second, 112 * time.Second, 102 * time.Second},
-		{105 * time.Second, 113 * time.Second, 108 * time.Second},
+		{104 * time.Second, 112100 * time.Millisecond, 105 * time.Second},
+		{101 * time.Second, 112100 * time.Millisecond, 102 * time.Second},
+		{105 * time.Second, 113100 * time.Millisecond, 108 * time.Second},
 	} {
 		h = h.confirmed(set, c.sent, 0)
 		if h.trusted != c.trusted || h.renewAt != c.renewAt {
@@ -55,10 +55,9 @@ func TestTrustEndsWithWhatTheServiceGranted(t *testing.T) {
 		granted          time.Duration
 		trusted, renewAt time.Duration
 	}{
-		"what was asked for":          {Settings{TTL: 9 * time.Second, Margin: time.Second}, 0, 108 * time.Second, 102 * time.Second},
-		"more than was asked for":     {Settings{TTL: 9 * time.Second, Margin: time.Second}, 20 * time.Second, 108 * time.Second, 102 * time.Second},
-		"less than was asked for":     {Settings{TTL: 60 * time.Second}, 6 * time.Second, 105400 * time.Millisecond, 102 * time.Second},
-		"less, with a margin of half": {Settings{TTL: 60 * time.Second, Margin: 30 * time.Second}, 12 * time.Second, 106 * time.Second, 104 * time.Second},
+		"what was asked for":      {Settings{TTL: 9 * time.Second}, 0, 108100 * time.Millisecond, 102 * time.Second},
+		"more than was asked for": {Settings{TTL: 9 * time.Second}, 20 * time.Second, 108100 * time.Millisecond, 102 * time.Second},
+		"less than was asked for": {Settings{TTL: 60 * time.Second}, 6 * time.Second, 105400 * time.Millisecond, 102 * time.Second},
 	} {
 		h := newHolding(&elector.Lease{Granted: c.granted}, c.set, sent, 0, 0)
 		if h.trusted != c.trusted || h.renewAt != c.renewAt {

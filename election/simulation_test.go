@@ -103,7 +103,7 @@ func newSimulation(t *testing.T, kinds map[election.EventKind]int, falsify func(
 	})
 	s.faults.latency = 40 * time.Millisecond
 	s.faults.percent.Store(10)
-	set := election.Settings{TTL: simulatedTTL, Margin: simulatedTTL / 3, WorkerTimeout: 2 * time.Second, Linger: 500 * time.Millisecond}
+	set := election.Settings{TTL: simulatedTTL, WorkerTimeout: 2 * time.Second, Linger: 500 * time.Millisecond}
 	for range 2 {
 		e, err := election.New(election.Config{
 			Open: func(context.Context, string) (election.Backend, error) {

@@ -37,7 +37,7 @@ type Term struct {
 	Award
 	Epoch Epoch
 	// TrustedUntil is a reading of CLOCK_BOOTTIME: the time at which the last
-	// successful renewal was sent, plus the TTL, minus the margin. It only stops a
+	// successful renewal was sent, plus nine tenths of the TTL. It only stops a
 	// worker early; the check in the database is the guarantee.
 	TrustedUntil time.Duration
 }
