@@ -40,10 +40,10 @@ type Candidacy struct {
 type contexts struct {
 	// ctx is for requests that are pointless once the candidacy is over. Requests that
 	// may acquire or release a lease use releaseCtx, which abandon ends.
-	ctx         context.Context
-	cancel      context.CancelFunc
-	releaseCtx  context.Context
-	abandonFunc context.CancelFunc
+	ctx        context.Context
+	cancel     context.CancelFunc
+	releaseCtx context.Context
+	abandon    context.CancelFunc // gives up on a release
 }
 
 // state is what the loop decides by.
@@ -96,7 +96,7 @@ func newCandidacy(r *resource, fence Fence, req fencing.JoinRequest, past histor
 	c.before.Store(past.before)
 	c.log = r.log.With(zap.String("worker", c.worker), zap.String("incarnation", c.incarnation))
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
+	c.releaseCtx, c.abandon = context.WithCancel(context.Background())
 	c.current.Store(&fencing.Status{})
 	return c
 }
@@ -191,6 +191,3 @@ func (c *Candidacy) endLocked() {
 	c.cancel()
 	poke(c.poke)
 }
-
-// abandon gives up on a release.
-func (c *Candidacy) abandon() { c.abandonFunc() }

@@ -89,13 +89,6 @@ func (r *resource) setOffer(o *fencing.Offer, read time.Duration) {
 	r.pokeAll()
 }
 
-// excludes reports whether c has to leave the lease to the worker that it is offered to.
-func (r *resource) excludes(c *Candidacy) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.offerLocked().Excludes(c.worker, r.e.cfg.Now())
-}
-
 // readOffers makes the resources of a database know the offers that are in force.
 func (e *Elections) readOffers(ctx context.Context, database string, from Handovers) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*orderPoll)
@@ -125,7 +118,7 @@ func (r *resource) isOfferedToOther(ctx context.Context, c *Candidacy) bool {
 		c.noted("read the offers", err)
 		return false
 	}
-	return r.excludes(c)
+	return r.currentOffer().Excludes(c.worker, r.e.cfg.Now())
 }
 
 // handOverLocked releases the lease for the worker that it is offered to. Transactions of registered backends

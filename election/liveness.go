@@ -156,7 +156,10 @@ func (c *Candidacy) allowedSilence(now time.Duration) time.Duration {
 	if every := c.heartbeat(); every > 0 && (asked == 0 || every+heartbeatLate < asked) {
 		asked = every + heartbeatLate
 	}
-	return c.extendedTimeout(asked, now)
+	if asked == 0 {
+		return 0
+	}
+	return c.extension(now).Timeout(asked, cmp.Or(c.set.MaxTimeoutFactor, DefaultMaxTimeoutFactor), c.set.MaxWorkerTimeout)
 }
 
 // patienceKey identifies the candidacy's worker.
@@ -184,14 +187,6 @@ func (c *Candidacy) falseAlarmLocked() {
 		zap.Int64("epoch", int64(c.epoch)), zap.Int("false_alarms", l.Alarms), zap.Duration("waited", c.liveness.expired),
 		zap.Duration("timeout", c.allowedSilence(now)))
 	c.event(Event{Kind: EventFalseAlarm})
-}
-
-// extendedTimeout returns the timeout in effect for a requested one.
-func (c *Candidacy) extendedTimeout(asked, now time.Duration) time.Duration {
-	if asked == 0 {
-		return 0
-	}
-	return c.extension(now).Timeout(asked, cmp.Or(c.set.MaxTimeoutFactor, DefaultMaxTimeoutFactor), c.set.MaxWorkerTimeout)
 }
 
 func (c *Candidacy) extension(now time.Duration) patience.Extension {

@@ -11,7 +11,7 @@ import (
 func (c *Candidacy) run() {
 	defer c.r.loopEnded(c)
 	defer close(c.done)
-	defer c.abandonFunc()
+	defer c.abandon()
 	defer c.cancel()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -100,7 +100,9 @@ func (e *Elections) readNewOrders(ctx context.Context, name string, read Orders,
 	}
 	e.lostOrders(name, seen, news)
 	if first || news.Missed { // any order may have been missed
-		e.orderedAll(name)
+		for _, r := range e.resourcesOf(name) {
+			r.ordered()
+		}
 	}
 	for _, o := range news.New {
 		if first {
@@ -270,13 +272,6 @@ func (e *Elections) resourcesOf(database string) (all []*resource) {
 		}
 	}
 	return all
-}
-
-// orderedAll makes all resources of a database look at what has changed.
-func (e *Elections) orderedAll(database string) {
-	for _, r := range e.resourcesOf(database) {
-		r.ordered()
-	}
 }
 
 // ordered makes the candidacies try again that a bar keeps from leading, and the watch read

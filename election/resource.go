@@ -124,7 +124,9 @@ func (r *resource) tryJoin(ctx context.Context, req fencing.JoinRequest, m fenci
 	if err := r.admitToken(&req); err != nil {
 		return nil, err
 	}
-	c, err := r.joinLive(req, m)
+	r.mu.Lock()
+	c, err := r.joinLiveLocked(req, m)
+	r.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -149,13 +151,7 @@ func (r *resource) tryJoin(ctx context.Context, req fencing.JoinRequest, m fenci
 	return c, nil
 }
 
-// joinLive returns nil if there is no live candidacy for req.
-func (r *resource) joinLive(req fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.joinLiveLocked(req, m)
-}
-
+// joinLiveLocked returns nil if there is no live candidacy for req. r.mu is held.
 func (r *resource) joinLiveLocked(req fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	for _, c := range r.mu.byWorker[req.Worker] {
 		if c.conflictsWith(req) {

@@ -190,7 +190,11 @@ func endIfMoved(ctx context.Context, due []*session) {
 		for _, x := range sessions {
 			host := x.backend.server.Address
 			x.log().Warn("session ended: its server is no longer the one that its address leads to", zap.String("host", host))
-			ended.Go(func() { x.endMoved((&upstream.DemotedError{Host: host, By: host}).Refusal()) })
+			ended.Go(func() {
+				why := (&upstream.DemotedError{Host: host, By: host}).Refusal()
+				x.active.moved.Store(why)
+				x.endWithServer(why)
+			})
 		}
 		ended.Wait()
 	}

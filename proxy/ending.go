@@ -62,12 +62,6 @@ func (s *Server) endWithTenure(tenure context.Context) {
 	ended.Wait()
 }
 
-// endMoved ends the session because its server is not the one to which its address leads.
-func (x *session) endMoved(why *fencing.Refusal) {
-	x.active.moved.Store(why)
-	x.endWithServer(why)
-}
-
 // endWithServer ends the session because its server is of no use any more. A superseded session has none; its
 // client gets the error at its next use.
 func (x *session) endWithServer(why *fencing.Refusal) {
@@ -239,7 +233,10 @@ func (x *session) checkSuperseded(ctx context.Context) bool {
 	for {
 		waits := false
 		for _, s := range seats {
-			cand := x.candidacyOf(s)
+			cand := x.member.candidacy()
+			if s != nil {
+				cand = s.candidacy()
+			}
 			switch {
 			case cand.Status().Epoch == 0:
 			case cand.CheckSuperseded(ctx):

@@ -57,7 +57,7 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 // epoch that the greeting announces. Otherwise it makes the session read-only.
 func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing.Status, error) {
 	st := c.Status()
-	c.Announced = x.knownEpoch(st, x.start.Began)
+	c.Announced = knownEpoch(x.member.candidacy(), x.member.announcePerConnection, st, x.start.Began)
 	switch {
 	case !fencing.Checking, c.Tables && c.Announced == 0 && st.Epoch == 0:
 		return st, nil
@@ -185,7 +185,7 @@ func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy
 		Resource: req.Resource, Worker: req.Worker, Incarnation: cand.Incarnation(), Nameless: req.Nameless,
 		Version: c.Version, Cache: c.Cache, Status: cand.Status, Trouble: cand.Trouble,
 		Campaign:  x.member.shadow.trigger(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
-		Announced: x.knownEpoch(cand.Status(), x.start.Began),
+		Announced: knownEpoch(cand, x.member.announcePerConnection, cand.Status(), x.start.Began),
 	})
 	return nil
 }
@@ -199,22 +199,12 @@ func (x *session) auditStartup(r *fencing.Refusal) {
 	})
 }
 
-// knowsEpoch reports whether the client of a session that has joined its candidacy at the given time
-// counts as knowing its worker's epoch as soon as it has read the reply. If the worker was
+// knownEpoch returns the epoch of st, a status of cand, if the client of a session that has joined at the given time
+// counts as knowing it as soon as it has read the reply; otherwise 0. If the worker was
 // superseded before, a driver may have opened this connection in order to send a statement again
 // that was decided under an earlier epoch.
-func knowsEpoch(cand fencing.Candidacy, announcePerConnection bool, e fencing.Epoch, at time.Time) bool {
-	return !cand.SupersededBefore() || !announcePerConnection && cand.KnewAt(e, at)
-}
-
-// knownEpoch is the epoch of st if the client counts as knowing it (see knowsEpoch); otherwise 0.
-func (x *session) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
-	return knownEpochOf(x.member.candidacy(), x.member.announcePerConnection, st, at)
-}
-
-// knownEpochOf is knownEpoch for any candidacy.
-func knownEpochOf(cand fencing.Candidacy, announcePerConnection bool, st *fencing.Status, at time.Time) fencing.Epoch {
-	if st.CanWrite() && knowsEpoch(cand, announcePerConnection, st.Epoch, at) {
+func knownEpoch(cand fencing.Candidacy, announcePerConnection bool, st *fencing.Status, at time.Time) fencing.Epoch {
+	if knows := !cand.SupersededBefore() || !announcePerConnection && cand.KnewAt(st.Epoch, at); st.CanWrite() && knows {
 		return st.Epoch
 	}
 	return 0

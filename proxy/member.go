@@ -260,7 +260,7 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 // rejoined gives the core the candidacy that the session has joined at the given time.
 func (x *session) rejoined(began time.Time) {
 	c := x.coreCandidacy()
-	c.Announced = x.knownEpoch(c.Status(), began)
+	c.Announced = knownEpoch(x.member.candidacy(), x.member.announcePerConnection, c.Status(), began)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.member.unreadEpochs = x.member.unreadEpochs[:0] // of the candidacy before

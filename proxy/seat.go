@@ -56,36 +56,21 @@ func (s *seat) endIfSuperseded() {
 
 func (s *seat) candidacy() fencing.Candidacy { return s.joinedTo.Load().Candidacy }
 
-// candidacyOf returns the candidacy of s, or that of the startup if s is nil.
-func (x *session) candidacyOf(s *seat) fencing.Candidacy {
-	if s == nil {
-		return x.member.candidacy()
-	}
-	return s.candidacy()
-}
-
 // candidacyFor returns the candidacy of a resource that the client has named, or that of the startup
 // for "".
 func (x *session) candidacyFor(resource string) *joinedCandidacy {
-	if resource == "" {
-		return x.member.joinedTo.Load()
-	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.member.seats[resource].joinedTo.Load()
+	return x.member.candidacyFor(resource)
 }
 
-// candidacyForLocked is candidacyFor for a caller that holds x.mu.
-func (x *session) candidacyForLocked(resource string) fencing.Candidacy {
+// candidacyFor is the same for a caller that holds the session's mu.
+func (m *membership) candidacyFor(resource string) *joinedCandidacy {
 	if resource == "" {
-		return x.member.candidacy()
+		return m.joinedTo.Load()
 	}
-	return x.member.seats[resource].candidacy()
+	return m.seats[resource].joinedTo.Load()
 }
-
-// announceOwn records that the greeting announces e, an epoch of the candidacy of the startup. The
-// session's mu is held.
-func (x *session) announceOwn(e fencing.Epoch) { x.member.addUnreadEpoch(x.member.candidacy(), e) }
 
 // fencedSeats returns the seats of what the client has chosen for the transaction in hand.
 func (x *session) fencedSeats() (seats []*seat) {
@@ -245,7 +230,7 @@ func (x *session) chosenCandidacy(resource string, s *seat, at time.Time) *proto
 	cand := s.candidacy()
 	c := &protocol.Candidacy{Resource: resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
 	if !s.knownToCore {
-		c.Announced = knownEpochOf(cand, s.announcePerConnection, cand.Status(), at)
+		c.Announced = knownEpoch(cand, s.announcePerConnection, cand.Status(), at)
 		s.knownToCore = true
 	}
 	return c

@@ -135,7 +135,7 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 		return refusals.ShuttingDown
 	}
 	out := x.m.AppendGreeting(nil)
-	x.announceOwn(announced)
+	x.member.addUnreadEpoch(x.member.candidacy(), announced)
 	x.since = time.Now()
 	x.mu.Unlock()
 	if b := &x.backend; b.keyPID != 0 {

@@ -144,7 +144,7 @@ var table = []mutation{
 
 	// What a client is told, and what it has decided before.
 	{name: "a worker that leads again is told at each startup", file: "proxy/join.go", tests: toldAgain,
-		old: "	return !cand.SupersededBefore() || !announcePerConnection && cand", text: "	return cand.SupersededBefore() || cand"},
+		old: "knows := !cand.SupersededBefore() || !announcePerConnection && cand", text: "knows := cand.SupersededBefore() || cand"},
 	{name: "nobody notes who shares an epoch", file: "migrations/grant.sql", in: ofSystem, tests: "^TestSafetyAWorkerThatSharedAnEpochStartsOver$/^a_pause$",
 		old: "        IF rec.worker IS DISTINCT FROM worker THEN", text: "        IF false THEN"},
 	{name: "an epoch of the same token is left out", file: "election/request.go", in: ofSystem, tests: "^TestSafetyATokenThatLedElsewhereStartsOver$",
