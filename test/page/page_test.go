@@ -23,7 +23,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/admin"
