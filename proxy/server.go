@@ -123,25 +123,22 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	for {
 		conn, err := s.accept(ln)
 		switch {
+		case err == nil: // also if ctx has ended meanwhile: only a Shutdown refuses it
+			backoff = 5 * time.Millisecond
+			s.failing.accept.Passed()
+			s.begin(conn)
 		case ctx.Err() != nil:
-			if err == nil {
-				_ = conn.Close()
-			}
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case err != nil: // mostly too few descriptors: try again when some may be free
+		default: // mostly too few descriptors: try again when some may be free
 			s.failing.accept.Failed(zap.Error(err))
 			select {
 			case <-time.After(backoff):
 			case <-ctx.Done():
 			}
 			backoff = min(2*backoff, time.Second)
-			continue
 		}
-		backoff = 5 * time.Millisecond
-		s.failing.accept.Passed()
-		s.begin(conn)
 	}
 }
 
