@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +23,7 @@ const backlog = 4096
 // Listen makes a socket file with these permissions and listens there. A file that was left
 // by a process that has ended is replaced. The error says if a living process listens there,
 // and what else is in the way.
-func Listen(path string, mode fs.FileMode) (net.Listener, error) {
+func Listen(path string, mode fs.FileMode) (*Listener, error) {
 	unlock, err := lock(filepath.Dir(path))
 	if err != nil {
 		return nil, err
@@ -40,7 +41,23 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 		_ = below.Close()
 		return nil, fmt.Errorf("examine the new socket: %w", err)
 	}
-	return &listener{UnixListener: below, path: path, made: made}, nil
+	return &Listener{UnixListener: below, path: path, made: made}, nil
+}
+
+// Inherit listens on a socket that another process has made at path with Listen, and that f is. Close leaves the socket's file to
+// that process, unless Own was called before.
+func Inherit(path string, f *os.File) (*Listener, error) {
+	made, err := os.Lstat(path)
+	if err != nil {
+		return nil, fmt.Errorf("examine the inherited socket: %w", err)
+	}
+	below, err := net.FileListener(f) // which has a descriptor of its own
+	if err != nil {
+		return nil, fmt.Errorf("listen on the inherited socket of %s: %w", path, err)
+	}
+	l := &Listener{UnixListener: below.(*net.UnixListener), path: path, made: made}
+	l.Disown()
+	return l, nil
 }
 
 // lock keeps other listeners of this package out of a directory until unlock is called:
@@ -117,18 +134,37 @@ func listenAt(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	return ln.(*net.UnixListener), nil
 }
 
-// listener accepts local clients.
-type listener struct {
+// Listener accepts local clients.
+type Listener struct {
 	*net.UnixListener
 	path string
 	made fs.FileInfo // the file that Listen made
 
-	once   sync.Once
-	closed error
+	disowned atomic.Bool // the file belongs to another process
+	once     sync.Once
+	closed   error
+}
+
+// Own makes Close remove the file, and gives it these permissions.
+func (l *Listener) Own(mode fs.FileMode) error {
+	l.disowned.Store(false)
+	if err := os.Chmod(l.path, mode); err != nil {
+		return fmt.Errorf("set the permissions of the socket: %w", err)
+	}
+	return nil
+}
+
+// Disown makes Close leave the file to another process that listens on the same socket.
+func (l *Listener) Disown() { l.disowned.Store(true) }
+
+// Reachable reports whether clients that connect to the path get here: the file is still there.
+func (l *Listener) Reachable() bool {
+	there, err := os.Lstat(l.path)
+	return err == nil && os.SameFile(there, l.made)
 }
 
 // Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	conn, err := l.AcceptUnix()
 	if err != nil {
 		return nil, err
@@ -136,15 +172,18 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &peerConn{UnixConn: conn, peer: peerOf(conn)}, nil
 }
 
-// Close ends the listener and removes its file. The file goes first: a process that starts
-// meanwhile finds either a living listener or no file.
-func (l *listener) Close() error {
+// Close ends the listener and removes its file, unless that belongs to another process. The file goes first: a process
+// that starts meanwhile finds either a living listener or no file.
+func (l *Listener) Close() error {
 	l.once.Do(func() { l.closed = errors.Join(l.remove(), l.UnixListener.Close()) })
 	return l.closed
 }
 
-// remove removes the file, unless it is gone or another one has its name.
-func (l *listener) remove() error {
+// remove removes the file, unless it is disowned or gone, or another one has its name.
+func (l *Listener) remove() error {
+	if l.disowned.Load() {
+		return nil
+	}
 	there, err := os.Lstat(l.path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(there, l.made) {
 		return nil

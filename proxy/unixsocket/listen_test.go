@@ -194,3 +194,59 @@ func TestCloseLeavesAnothersSocket(t *testing.T) {
 	}
 	_ = conn.Close()
 }
+
+// TestASocketIsInherited: two listeners have one socket. The file is left by the one that does not own it, and removed by the other.
+func TestASocketIsInherited(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(shortDir(t), ".s.PGSQL.6432")
+	old, err := Listen(path, 0o777)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inherit := func() *Listener {
+		t.Helper()
+		f, err := old.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		next, err := Inherit(path, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return next
+	}
+	if err := inherit().Close(); err != nil || !old.Reachable() {
+		t.Fatalf("a listener that owns no file has removed it, or %v", err)
+	}
+	next := inherit()
+	old.Disown()
+	if err := next.Own(0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(); err != nil || !next.Reachable() {
+		t.Fatalf("the former owner has removed the file, or %v", err)
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode() != os.ModeSocket|0o700 {
+		t.Errorf("the file is %v, %v", info, err)
+	}
+	far, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	conn, err := next.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if from := conn.RemoteAddr(); from.Network() != Network || !strings.HasPrefix(from.String(), "local") {
+		t.Errorf("the peer's address is %s %s", from.Network(), from)
+	}
+	_ = conn.Close()
+	if err := next.Close(); err != nil || next.Reachable() {
+		t.Errorf("the owner has left the file, or %v", err)
+	}
+	if _, err := Inherit(path, nil); err == nil {
+		t.Error("a socket without a file was inherited")
+	}
+}
