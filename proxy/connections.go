@@ -47,6 +47,12 @@ type Connection struct {
 	Transactions uint64 `json:"transactions"`
 }
 
+// connecting is the State of a client in its startup.
+const connecting = "connecting"
+
+// Connecting reports whether the client is in its startup and does not wait for the lead.
+func (c Connection) Connecting() bool { return c.State == connecting }
+
 // Connections returns all clients, the oldest first.
 func (s *Server) Connections() []Connection {
 	s.mu.Lock()
@@ -55,7 +61,7 @@ func (s *Server) Connections() []Connection {
 	for _, conn := range others {
 		a := s.mu.conns[conn]
 		c := Connection{
-			Client: a.from.String(), State: "connecting", Since: stamp(a.at), Start: stamp(a.at),
+			Client: a.from.String(), State: connecting, Since: stamp(a.at), Start: stamp(a.at),
 			Received: conn.Received(), Sent: conn.Written(),
 		}
 		if a.console != nil {
@@ -134,7 +140,7 @@ func (x *session) stateLocked() string {
 	case phase == phaseStarting && x.active.waitingToLead.Load():
 		return "waiting for the lead"
 	case phase == phaseStarting:
-		return "connecting"
+		return connecting
 	case x.m.Is(protocol.AtRest):
 		return "idle"
 	case x.m.Is(protocol.Quiet):

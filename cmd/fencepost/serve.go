@@ -5,6 +5,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"go.uber.org/zap"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/electors"
 	"github.com/fencepost/fencepost/internal/service"
+	"github.com/fencepost/fencepost/internal/service/upgrade"
 )
 
 const serveAbout = `
@@ -21,7 +25,9 @@ Runs the proxy until SIGTERM or SIGINT. It then waits for its clients to leave
 (shutdown_delay), accepts no new connections, lets running transactions end
 (drain_timeout), releases its leases and exits. A second
 signal ends it at once; its leases then expire with their TTL. SIGHUP reloads the
-configuration, as fencepost reload does.
+configuration, as fencepost reload does. At SIGUSR2, a new process of the program file
+takes the listening sockets over, and this one ends as at SIGTERM when the new one
+serves; if that cannot serve, this one goes on.
 
 Exit code 78: the command line or the configuration is wrong, so that a restart is of no
 use.
@@ -38,6 +44,14 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	if err := refuseUnfenced(t); err != nil {
 		return err
 	}
+	upgrades := make(chan os.Signal, 1)
+	signal.Notify(upgrades, syscall.SIGUSR2) // before anything else: the signal must not end the process
+	defer signal.Stop(upgrades)
+	replaces, err := upgrade.Inherited()
+	if err != nil {
+		return err
+	}
+	defer func() { replaces.Failed(err) }()
 	cfg, err := loadServed(*path, t.environ())
 	if err != nil {
 		return err
@@ -52,6 +66,8 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 		Logs:    logs,
 		Open:    unless(ctx, kinds.Serve),
 		Load:    func() (config.Config, error) { return loadServed(*path, t.environ()) },
+
+		Upgrades: upgrades, Replaces: replaces,
 	})
 	if err != nil {
 		return err

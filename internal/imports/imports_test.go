@@ -91,6 +91,7 @@ var ours = map[string][]string{
 	"internal/service/recorded":    {"internal/admin", "internal/guard", "election", "election/status", "fencing", "fencing/fence", "fencing/owner", "internal/lockwait"},
 	"internal/audit/rejections":    {"fencing", "fencing/owner", "fencing/evidence", "fencing/sqltext", "internal/faults"},
 	"internal/service/reload":      {"internal/config"},
+	"internal/service/upgrade":     {"internal/faults"},
 	"internal/routes":              {"fencing"},
 	"cmd/fencepost-lab/scratch":    {"internal/child"},
 	"internal/web":                 {},

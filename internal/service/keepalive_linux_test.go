@@ -19,12 +19,29 @@ func TestADeadClientsConnectionEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.closeListeners()
-	client, err := net.Dial("tcp", s.listeners[0].Addr().String())
+	made := s.listeners[0].(*net.TCPListener)
+	f, err := made.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	inherited, err := net.FileListener(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inherited.Close()
+	for name, ln := range map[string]net.Listener{"new": made, "inherited": probing{inherited.(*net.TCPListener)}} {
+		t.Run(name, func(t *testing.T) { testADeadClient(t, ln) })
+	}
+}
+
+func testADeadClient(t *testing.T, ln net.Listener) {
+	client, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := s.listeners[0].Accept()
+	conn, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,9 @@ import (
 // releaseTimeout is the default of Options.ReleaseTimeout.
 const releaseTimeout = 5 * time.Second
 
-// Run serves until ctx ends, then drains, releases the leases and returns. The admin
-// address is served until the end.
+// Run serves until ctx ends, or a new process has taken over, then drains, releases the leases and returns. The admin
+// address is served until the end, or until a new process has it. A process that replaces another one serves when it is able to, and
+// returns an error if it is not.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, s.quit = context.WithCancel(ctx)
 	defer s.quit()
@@ -36,14 +37,37 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(func() error { s.upstream.Run(asking); return nil })
 	group.Go(func() error { s.health.Run(asking); return nil })
 	group.Go(func() error { s.audit.table.Run(asking); return nil })
+	var err error
+	if s.options.Replaces != nil {
+		err = s.takeOver(ctx)
+	}
+	if err == nil {
+		err = s.serve(ctx, asking, &group)
+	} else {
+		s.closeListeners()
+	}
+	s.draining.Store(true)
+	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
+	stopAsking() // not before: the checks notice a database that was dropped, whose leases cannot be released
+	err = errors.Join(err, group.Wait())
+	err = errors.Join(err, s.leases.Close()) // when nobody uses the leases any more
+	s.log.Info("ended", zap.NamedError("error", err))
+	return err
+}
+
+// serve accepts clients until they are to be drained. What it starts in group ends with asking.
+func (s *Server) serve(ctx, asking context.Context, group *errgroup.Group) error {
+	stopAdmin := func() {}
 	if s.admin != nil {
 		l := s.admin
 		if s.adminTLS != nil {
 			l = tls.NewListener(l, s.adminTLS.Config("http/1.1"))
 		}
-		group.Go(func() error { return s.newAdmin(asking).Serve(asking, l) })
+		administered, stop := context.WithCancel(asking)
+		stopAdmin = stop
+		group.Go(func() error { defer stop(); return s.newAdmin(asking).Serve(administered, l) })
 	}
-	fields := []zap.Field{zap.String("version", s.options.Version), zap.String("proxy", s.id),
+	fields := []zap.Field{zap.String("version", s.options.Version), zap.String("proxy", s.id), zap.Int("pid", os.Getpid()),
 		zap.String("listen", joined(s.Addresses())), zap.String("upstream", strings.Join(s.upstream.Addresses(), ",")),
 		zap.String("election", s.current().Election.Provider),
 		zap.String("tls", s.current().TLS.Mode), zap.String("upstream_tls", s.current().Upstream.TLS.Mode)}
@@ -54,18 +78,29 @@ func (s *Server) Run(ctx context.Context) error {
 		fields = append(fields, zap.String("console", c.Database))
 	}
 	s.log.Info("serving", fields...)
-	tellSystemd(s.log, daemon.SdNotifyReady)
 	accepting, stopAccepting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAccepting()
 	group.Go(func() error { defer stopAccepting(); s.outlast(ctx, accepting); return nil })
+	group.Go(func() error {
+		s.upgrades(ctx, asking, func() { stopAdmin(); stopAccepting() })
+		return nil
+	})
+	if before := s.options.Replaces; before == nil {
+		tellSystemd(s.log, daemon.SdNotifyReady)
+	} else {
+		if err := before.Serving(); err != nil { // it has ended, so that nobody else serves
+			s.log.Warn("the process that this one replaces does not know that it is replaced", zap.Error(err))
+		}
+		group.Go(func() error { s.awaitPredecessor(asking); return nil })
+	}
 	err := s.accept(accepting)
-	stopAccepting()
 	s.draining.Store(true)
-	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
-	stopAsking() // not before: the checks notice a database that was dropped, whose leases cannot be released
-	err = errors.Join(err, group.Wait())
-	err = errors.Join(err, s.leases.Close()) // when nobody uses the leases any more
-	s.log.Info("ended", zap.NamedError("error", err))
+	if s.successor.Load() == nil {
+		tellSystemd(s.log, daemon.SdNotifyStopping)
+		return err
+	}
+	s.awaitStartups(ctx)
+	s.awaitClients(ctx, 0)
 	return err
 }
 
@@ -82,6 +117,11 @@ func (s *Server) outlast(ctx, accepting context.Context) {
 		return
 	}
 	s.draining.Store(true)
+	s.awaitClients(accepting, leftFor)
+}
+
+// awaitClients returns when no client has been connected for so long, when the shutdown_delay has passed, or when ctx has ended.
+func (s *Server) awaitClients(ctx context.Context, left time.Duration) {
 	delay := s.current().ShutdownDelay.D()
 	if delay == 0 {
 		return
@@ -90,7 +130,7 @@ func (s *Server) outlast(ctx, accepting context.Context) {
 	over, tick := time.NewTimer(delay), time.NewTicker(100*time.Millisecond)
 	defer over.Stop()
 	defer tick.Stop()
-	for last := time.Now(); time.Since(last) < leftFor; {
+	for last := time.Now(); s.proxy.Clients() > 0 || time.Since(last) < left; {
 		if s.proxy.Clients() > 0 {
 			last = time.Now()
 		}
@@ -98,7 +138,7 @@ func (s *Server) outlast(ctx, accepting context.Context) {
 		case <-tick.C:
 		case <-over.C:
 			return
-		case <-accepting.Done():
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -125,7 +165,6 @@ func joined(addresses []net.Addr) string {
 
 // drain ends the sessions and releases the leases.
 func (s *Server) drain(ctx context.Context) error {
-	tellSystemd(s.log, daemon.SdNotifyStopping)
 	s.log.Info("draining", zap.Stringer("for_at_most", s.current().DrainTimeout))
 	draining, cancel := context.WithTimeout(ctx, s.current().DrainTimeout.D())
 	defer cancel()

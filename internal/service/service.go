@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"sync/atomic"
@@ -31,9 +30,9 @@ import (
 	"github.com/fencepost/fencepost/internal/service/hosts"
 	"github.com/fencepost/fencepost/internal/service/recorded"
 	"github.com/fencepost/fencepost/internal/service/reload"
+	"github.com/fencepost/fencepost/internal/service/upgrade"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
-	"github.com/fencepost/fencepost/proxy/unixsocket"
 	"github.com/fencepost/fencepost/upstream"
 )
 
@@ -50,11 +49,12 @@ type Server struct {
 	tls       *pgtls.Clients // nil if clients are not offered TLS
 	adminTLS  *pgtls.Clients // nil if the admin address is not under TLS
 	upstream  *upstream.Servers
-	listeners []net.Listener // for workers
+	listeners []net.Listener // for workers, in the order of the setting
 	admin     net.Listener   // nil if disabled
 	draining  atomic.Bool
 	options   Options
-	quit      context.CancelFunc // ends what Run was given, as SIGTERM does
+	quit      context.CancelFunc                // ends what Run was given, as SIGTERM does
+	successor atomic.Pointer[upgrade.Successor] // the process that has taken over, nil if none has
 
 	faults  *faults.Register // what is wrong at present
 	records *recorded.Reader // what the databases know of resources
@@ -75,6 +75,10 @@ type Options struct {
 	Open    Opener
 	// Load reads the configuration again.
 	Load func() (config.Config, error)
+	// Upgrades has a signal for each time that a new process is to take over; nil if none ever is. Replaces is the process that
+	// this one takes over from; nil if there is none.
+	Upgrades <-chan os.Signal
+	Replaces *upgrade.Predecessor
 	// ReleaseTimeout bounds the release of all leases at the end. 0 stands for 5 s. Leases that are not released expire with
 	// their TTL.
 	ReleaseTimeout time.Duration
@@ -83,6 +87,9 @@ type Options struct {
 // New listens and wires the packages together. Run must be called on the result.
 func New(cfg config.Config, o Options) (_ *Server, err error) {
 	log, logs := o.Logs.Log, o.Logs
+	if o.Replaces != nil && isRaftNode(&cfg) {
+		return nil, errRaftNode
+	}
 	o.ReleaseTimeout = cmp.Or(o.ReleaseTimeout, releaseTimeout)
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
@@ -187,51 +194,6 @@ func (s *Server) process() admin.Process {
 	return admin.Process{
 		Version: s.options.Version, Certificates: s.certificates, LastReload: s.settings.Last,
 		Traffic: func() map[string]proxy.Traffic { return s.proxy.Traffic() }, // there may be no proxy yet
-	}
-}
-
-// keepalive detects a client whose host has died silently: its connection ends after 75
-// s without a response, and releases what it holds.
-var keepalive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 6}
-
-// listen opens all listeners, or none.
-func (s *Server) listen() error {
-	for _, address := range s.current().Listen {
-		ln, err := listenAt(address, fs.FileMode(s.current().ListenMode))
-		if err != nil {
-			s.closeListeners()
-			return fmt.Errorf("listen for workers (setting listen): %w", err)
-		}
-		s.listeners = append(s.listeners, ln)
-	}
-	if s.current().Admin.Address == "" {
-		return nil
-	}
-	var err error
-	if s.admin, err = net.Listen("tcp", s.current().Admin.Address); err != nil {
-		s.closeListeners()
-		return fmt.Errorf("listen on the admin address (set admin: \"\" to disable it): %w", err)
-	}
-	return nil
-}
-
-// listenAt opens one listener for workers.
-func listenAt(address config.Address, mode fs.FileMode) (net.Listener, error) {
-	if address.Network() == unixsocket.Network {
-		return unixsocket.Listen(string(address), mode)
-	}
-	workers := net.ListenConfig{KeepAliveConfig: keepalive}
-	return workers.Listen(context.Background(), "tcp", string(address))
-}
-
-// closeListeners closes the listeners of a Server that never ran: nobody has
-// connected.
-func (s *Server) closeListeners() {
-	for _, ln := range s.listeners {
-		_ = ln.Close()
-	}
-	if s.admin != nil {
-		_ = s.admin.Close()
 	}
 }
 

@@ -9,8 +9,8 @@ if [ "$1" = configure ]; then
 	chown root:fencepost /etc/fencepost/fencepost.yml
 	if [ -d /run/systemd/system ]; then
 		systemctl daemon-reload
-		if [ -n "$2" ]; then # an upgrade
-			systemctl try-restart fencepost.service || true
+		if [ -n "$2" ]; then # an upgrade: the new program takes over
+			systemctl try-reload-or-restart fencepost.service || true
 		fi
 	fi
 	if [ -z "$2" ]; then

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -84,12 +85,13 @@ type Checker struct {
 	fenced     map[string]time.Time // databases that have the schema, by when they are to be asked for their resources
 	leasesAt   time.Time            // when the lease service was last tried
 	loggedIn   chan struct{}
+	looked     chan struct{}
 	shut       bool // Postgres lets no one log in, as far as the last login has shown
 }
 
 // New returns a Checker, which Run starts.
 func New(cfg Config) *Checker {
-	return &Checker{cfg: cfg, wake: make(chan struct{}, 1), loggedIn: make(chan struct{}), fenced: map[string]time.Time{}}
+	return &Checker{cfg: cfg, wake: make(chan struct{}, 1), loggedIn: make(chan struct{}), looked: make(chan struct{}), fenced: map[string]time.Time{}}
 }
 
 // Observe is called with the events of the elections. It does not block.
@@ -117,10 +119,15 @@ func (c *Checker) LoggedIn() bool {
 	}
 }
 
+// Looked is closed when everything has been looked at once.
+func (c *Checker) Looked() <-chan struct{} { return c.looked }
+
 // Run looks until ctx ends.
 func (c *Checker) Run(ctx context.Context) {
+	first := sync.OnceFunc(func() { close(c.looked) })
 	for suspected := true; ctx.Err() == nil; {
 		c.look(ctx, suspected)
+		first()
 		pause := time.NewTimer(soonest)
 		select {
 		case <-pause.C:
@@ -201,7 +208,7 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 	for _, name := range doubtful {
 		if !looked[name] {
 			looked[name] = true
-			c.examined(ctx, name, c.probe(ctx, name))
+			c.examined(ctx, name, c.Probe(ctx, name))
 		}
 	}
 	maps.DeleteFunc(idle, func(name string, _ bool) bool { return looked[name] })
@@ -247,7 +254,8 @@ func (c *Checker) Record(ctx context.Context, database string) error {
 	return store.Look(ctx, c.control(database), func(conn *pgx.Conn) error { return c.cfg.Record(ctx, database, conn) })
 }
 
-func (c *Checker) probe(ctx context.Context, database string) error {
+// Probe logs in to a database and examines it. Any goroutine may call it.
+func (c *Checker) Probe(ctx context.Context, database string) error {
 	return c.bounded(ctx, func(ctx context.Context) error { return store.Probe(ctx, c.control(database)) })
 }
 

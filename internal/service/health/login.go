@@ -42,7 +42,7 @@ func (c *Checker) login(ctx context.Context, used, idle []string) bool {
 		c.report(ctx, faults.InPrimary, standbyFault(found.Standby))
 	}
 	for _, name := range idle {
-		if slices.Contains(found.Missing, name) || err != nil && store.Gone(c.probe(ctx, name)) {
+		if slices.Contains(found.Missing, name) || err != nil && store.Gone(c.Probe(ctx, name)) {
 			c.cfg.Dropped(name)
 		}
 	}
@@ -81,7 +81,7 @@ func (c *Checker) loginEnded(ctx context.Context, err error, sure bool) {
 // it should be repeated.
 func (c *Checker) survey(ctx context.Context) (done bool) {
 	if c.cfg.Named {
-		err := c.probe(ctx, c.cfg.Home)
+		err := c.Probe(ctx, c.cfg.Home)
 		if store.Gone(err) {
 			c.report(ctx, placeSchema, &faults.Fault{Kind: faults.Schema, Problem: err.Error(),
 				Remedy: fmt.Sprintf("Create database %q and run fencepost migrate --dsn DSN for it, or correct control.probe_database (FENCEPOST_CONTROL_PROBE_DATABASE).", c.cfg.Home)})
@@ -105,7 +105,7 @@ func (c *Checker) survey(ctx context.Context) (done bool) {
 	}
 	perhaps := len(c.cfg.Open()) > 0
 	for _, name := range names {
-		switch err := c.probe(ctx, name); {
+		switch err := c.Probe(ctx, name); {
 		case store.NoSchema(err):
 		case store.Refused(err):
 			perhaps = true

@@ -1,0 +1,140 @@
+package upgrade
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// Predecessor is the old process, as the new one sees it. Except for Ended, one goroutine at a time may use it.
+type Predecessor struct {
+	Offer
+	talk    channel
+	names   []string   // of the sockets
+	sockets []*os.File // nil if taken
+	taken   []int
+	over    bool // it has served, or failed
+	ended   chan struct{}
+}
+
+// Inherited returns the process that this one was started to replace, nil if there is none. It must be called once, before
+// anything reads the environment.
+func Inherited() (*Predecessor, error) {
+	text, replaces := os.LookupEnv(variable)
+	if !replaces {
+		return nil, nil
+	}
+	if err := os.Unsetenv(variable); err != nil {
+		return nil, fmt.Errorf("unset %s: %w", variable, err)
+	}
+	p := &Predecessor{ended: make(chan struct{})}
+	if err := json.Unmarshal([]byte(text), &p.names); err != nil {
+		return nil, fmt.Errorf("the variable %s, which only Fencepost itself sets, is %q: unset it", variable, text)
+	}
+	in, err := inherit(fromOld)
+	if err != nil {
+		return nil, err
+	}
+	out, err := inherit(toOld)
+	if err != nil {
+		return nil, err
+	}
+	p.talk = newChannel(in, out)
+	for i := range p.names {
+		f, err := inherit(firstSocket + i)
+		if err != nil {
+			return nil, err
+		}
+		p.sockets = append(p.sockets, f)
+	}
+	m, err := p.talk.receive()
+	if err == nil && m.Offer == nil {
+		err = errors.New("it speaks otherwise than this version of Fencepost: restart the service")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("talk to the process that started this one: %w", err)
+	}
+	p.Offer = *m.Offer
+	return p, nil
+}
+
+// inherit returns an inherited descriptor. The processes that this one starts do not inherit it.
+func inherit(fd int) (*os.File, error) {
+	unix.CloseOnExec(fd)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("the variable %s, which only Fencepost itself sets, is set, and descriptor %d is missing: unset it", variable, fd)
+	}
+	return os.NewFile(uintptr(fd), "inherited"), nil
+}
+
+// Take returns a socket of that name, which the caller closes, nil if there is no such socket or all were taken. p may be nil.
+func (p *Predecessor) Take(name string) *os.File {
+	if p == nil {
+		return nil
+	}
+	for i, f := range p.sockets {
+		if f != nil && p.names[i] == name {
+			p.sockets[i], p.taken = nil, append(p.taken, i)
+			return f
+		}
+	}
+	return nil
+}
+
+// Report says that this process is able to serve, and which faults it has found, closes the sockets that nobody has taken, and returns
+// when it may serve.
+func (p *Predecessor) Report(ctx context.Context, found []faults.Active) error {
+	for _, f := range p.sockets {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	if err := p.talk.encoder.Encode(message{Report: &Report{Taken: p.taken, Faults: found}}); err != nil {
+		return fmt.Errorf("talk to the process that is to be replaced: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = p.talk.in.SetReadDeadline(time.Unix(1, 0)) })()
+	m, err := p.talk.receive()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, io.EOF), err == nil && !m.Serve:
+		return errors.New("the process that was to be replaced goes on, or has ended")
+	case err != nil:
+		return fmt.Errorf("talk to the process that is to be replaced: %w", err)
+	}
+	return nil
+}
+
+// Serving says that this process serves. The old one accepts no more connections from then on.
+func (p *Predecessor) Serving() error {
+	p.over = true
+	go func() {
+		defer close(p.ended)
+		_, _ = p.talk.in.Read(make([]byte, 1)) // nothing is sent any more
+	}()
+	if err := p.talk.encoder.Encode(message{Serving: true}); err != nil {
+		return fmt.Errorf("talk to the process that is to be replaced: %w", err)
+	}
+	return nil
+}
+
+// Ended is closed when the old process has ended, after Serving.
+func (p *Predecessor) Ended() <-chan struct{} { return p.ended }
+
+// Failed says why this process cannot take over. It does nothing after Serving, and if p or err is nil.
+func (p *Predecessor) Failed(err error) {
+	if p == nil || err == nil || p.over {
+		return
+	}
+	p.over = true
+	_ = p.talk.encoder.Encode(message{Failed: err.Error()}) // the old process notices otherwise that this one ends
+	p.talk.close()
+}
