@@ -77,8 +77,25 @@ func (k *cancelKeys) find(r *startup.Cancel) (cancelTarget, bool) {
 // that is when Postgres closes the client's connection. It stops waiting when the client has
 // gone, or when the server does not answer in time.
 func (s *Server) cancel(ctx context.Context, client link, r *startup.Cancel) {
-	t, ok := s.keys.find(r)
-	if !ok || !t.session.cancelWait() {
+	switch t, ok := s.keys.find(r); {
+	case ok:
+		s.deliver(ctx, client, t)
+	case s.cfg.CancelElsewhere != nil:
+		s.cfg.CancelElsewhere(ctx, r.PID, r.Secret)
+	}
+}
+
+// Cancel does what a cancel request with that key does, which has reached another process. It returns when the server has processed
+// it, or does not answer in time.
+func (s *Server) Cancel(ctx context.Context, pid uint32, secret []byte) {
+	if t, ok := s.keys.find(&startup.Cancel{PID: pid, Secret: secret}); ok {
+		s.deliver(ctx, nil, t)
+	}
+}
+
+// deliver sends a cancel request to the server, if that has the statement. client is nil if it is not connected to this process.
+func (s *Server) deliver(ctx context.Context, client link, t cancelTarget) {
+	if !t.session.cancelWait() {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, s.cfg.StartupTimeout)
@@ -93,8 +110,12 @@ func (s *Server) cancel(ctx context.Context, client link, r *startup.Cancel) {
 	if _, err := conn.Write(wire.AppendCancelRequest(nil, t.serverPID, t.serverSecret)); err != nil {
 		return
 	}
-	there, end := untilGone(ctx, client, 0, errClientGone)
-	defer end()
+	there := ctx
+	if client != nil {
+		var end func()
+		there, end = untilGone(ctx, client, 0, errClientGone)
+		defer end()
+	}
 	defer context.AfterFunc(there, func() { _ = conn.SetReadDeadline(aLongTimeAgo) })()
 	_, _ = io.Copy(io.Discard, conn)
 }

@@ -134,6 +134,12 @@ func New(cfg config.Config, o Options) (_ *Server, err error) {
 		Candidates:     s.elections,
 		Policy:         policy{s.current}.session,
 		ProxyID:        s.id,
+
+		CancelElsewhere: func(ctx context.Context, pid uint32, secret []byte) {
+			ctx, stop := context.WithTimeout(ctx, cfg.StartupTimeout.D())
+			defer stop()
+			o.Replaces.Cancel(ctx, pid, secret)
+		},
 		StartupWait:    cfg.StartupWait.D(),
 		StartupTimeout: cfg.StartupTimeout.D(),
 		MaxConnections: cfg.Limits.MaxConnections,

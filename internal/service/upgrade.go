@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -44,6 +45,8 @@ func isRaftNode(c *config.Config) bool {
 func (s *Server) upgrades(ctx, asking context.Context, replaced func()) {
 	log := s.log.Named("upgrade")
 	var starting chan error
+	var following sync.WaitGroup
+	defer following.Wait()
 	for {
 		select {
 		case <-s.options.Upgrades:
@@ -61,6 +64,7 @@ func (s *Server) upgrades(ctx, asking context.Context, replaced func()) {
 			starting = nil
 			switch {
 			case err == nil:
+				following.Go(s.followSuccessor)
 				replaced()
 			case ctx.Err() != nil:
 				log.Info("the new process does not take over", zap.Error(err))
@@ -68,8 +72,11 @@ func (s *Server) upgrades(ctx, asking context.Context, replaced func()) {
 				log.Error("the new process does not take over: this one goes on", zap.Error(err))
 			}
 		case <-asking.Done():
-			if starting != nil {
-				<-starting
+			if starting != nil && <-starting == nil { // it has taken over at the last moment
+				replaced()
+			}
+			if next := s.successor.Load(); next != nil {
+				next.Leave()
 			}
 			return
 		}
@@ -125,18 +132,23 @@ func (s *Server) upgrade(ctx context.Context, log *zap.Logger) (err error) {
 	if found := newFaults(s.faults.Active(), report.Faults); len(found) > 0 {
 		return fmt.Errorf("it has faults that this process does not have: %s", strings.Join(found, "; "))
 	}
-	if err := next.Serve(serveTimeout); err != nil {
-		return err
-	}
-	for _, i := range report.Taken {
+	for _, i := range report.Taken { // also if this process is told to end meanwhile
 		if local, ok := sockets[i].Listener.(*unixsocket.Listener); ok {
 			local.Disown()
 		}
+	}
+	if err := next.Serve(serveTimeout); err != nil {
+		return errors.Join(err, s.ownSockets())
 	}
 	tellSystemd(s.log, fmt.Sprintf("MAINPID=%d\n%s", next.PID, daemon.SdNotifyReady)) // which listens to the new process from now on
 	s.successor.Store(next)
 	log.Info("the new process has taken over")
 	return nil
+}
+
+// followSuccessor delivers the cancel requests of the clients of this process that reach the new one.
+func (s *Server) followSuccessor() {
+	s.successor.Load().Follow(func(pid uint32, secret []byte) { s.proxy.Cancel(context.Background(), pid, secret) })
 }
 
 // newFaults describes the faults that are not among those that were there before.
@@ -174,8 +186,9 @@ func (s *Server) takeOver(ctx context.Context) error {
 	return s.ownSockets()
 }
 
-// awaitPredecessor logs that the process before this one has ended.
+// awaitPredecessor logs that the process before this one has ended. It ends with ctx.
 func (s *Server) awaitPredecessor(ctx context.Context) {
+	defer s.options.Replaces.Close()
 	select {
 	case <-s.options.Replaces.Ended():
 		s.log.Named("upgrade").Info("the process before this one has ended")

@@ -199,6 +199,36 @@ func testAnUpgradeDrains(t *testing.T, provider string) {
 	}
 }
 
+// TestCancelRequestsReachTheOldProcess: they come to the new one, and those that it cannot know are passed on. It returns when Postgres
+// has processed the request, so that it cannot hit the next statement.
+func TestCancelRequestsReachTheOldProcess(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", with(long, "SHUTDOWN_DELAY=10m", "UNFENCED=allow"))
+	p := h.proxy()
+	old := h.mustPlain(p)
+	p.Upgrade(t)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	running := make(chan error, 1)
+	for _, c := range []*client{old, h.mustPlain(p)} {
+		go func() { running <- c.exec("SELECT pg_sleep(600)") }()
+		process.Eventually(t, process.Patience, "the statement to run", func() bool {
+			return ask[bool](h, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep')")
+		})
+		if err := c.PgConn().CancelRequest(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := <-running; stateOf(err) != "57014" {
+			t.Errorf("the statement ends with %v", err)
+		}
+	}
+	old.leave()
+	awaitEnd(t, p)
+	if err := old.PgConn().CancelRequest(ctx); err != nil {
+		t.Errorf("a cancel request that nobody knows: %v", err)
+	}
+}
+
 // TestAFailedUpgradeChangesNothing: whatever keeps a new process from serving, the old one says why and goes on.
 func TestAFailedUpgradeChangesNothing(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@
 //	lets it serve                ---------->  accepts connections
 //	                             <----------  serves
 //	accepts no more, and drains
+//	                             <----------  cancel requests of its clients, which it delivers
 //	ends                         ---------->  Ended
 //
 // Until the new process serves, the old one can give up and go on as if nothing had happened. The two talk through a pair of
@@ -18,6 +19,7 @@ package upgrade
 import (
 	"encoding/json"
 	"os"
+	"sync"
 
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -54,26 +56,43 @@ type message struct {
 	Failed  string  `json:"failed,omitempty"`
 	Serve   bool    `json:"serve,omitempty"`
 	Serving bool    `json:"serving,omitempty"`
+	// Cancel is said by the new process, and again by the old one when it has done that.
+	Cancel *cancel `json:"cancel,omitempty"`
+}
+
+// cancel is a cancel request that a client of the old process has sent to the new one. ID is different for each.
+type cancel struct {
+	ID     uint64 `json:"id"`
+	PID    uint32 `json:"pid"`
+	Secret []byte `json:"secret,omitempty"`
 }
 
 // channel is one process' side of the conversation.
 type channel struct {
 	in, out *os.File
 	decoder *json.Decoder
+
+	sending sync.Mutex
 	encoder *json.Encoder
 }
 
-func newChannel(in, out *os.File) channel {
-	return channel{in: in, out: out, decoder: json.NewDecoder(in), encoder: json.NewEncoder(out)}
+func newChannel(in, out *os.File) *channel {
+	return &channel{in: in, out: out, decoder: json.NewDecoder(in), encoder: json.NewEncoder(out)}
+}
+
+func (c *channel) send(m message) error {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	return c.encoder.Encode(m)
 }
 
 // receive waits for a message. io.EOF means that the other process has ended, or has given up.
-func (c channel) receive() (m message, err error) {
+func (c *channel) receive() (m message, err error) {
 	err = c.decoder.Decode(&m)
 	return m, err
 }
 
-func (c channel) close() {
+func (c *channel) close() {
 	_ = c.in.Close()
 	_ = c.out.Close()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,15 +15,21 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// Predecessor is the old process, as the new one sees it. Except for Ended, one goroutine at a time may use it.
+// Predecessor is the old process, as the new one sees it. Except for Ended and Cancel, one goroutine at a time may use it.
 type Predecessor struct {
 	Offer
-	talk    channel
+	talk    *channel
 	names   []string   // of the sockets
 	sockets []*os.File // nil if taken
 	taken   []int
 	over    bool // it has served, or failed
 	ended   chan struct{}
+
+	mu struct {
+		sync.Mutex
+		last    uint64
+		cancels map[uint64]chan struct{} // closed when the old process has delivered that request
+	}
 }
 
 // Inherited returns the process that this one was started to replace, nil if there is none. It must be called once, before
@@ -36,6 +43,7 @@ func Inherited() (*Predecessor, error) {
 		return nil, fmt.Errorf("unset %s: %w", variable, err)
 	}
 	p := &Predecessor{ended: make(chan struct{})}
+	p.mu.cancels = map[uint64]chan struct{}{}
 	if err := json.Unmarshal([]byte(text), &p.names); err != nil {
 		return nil, fmt.Errorf("the variable %s, which only Fencepost itself sets, is %q: unset it", variable, text)
 	}
@@ -97,7 +105,7 @@ func (p *Predecessor) Report(ctx context.Context, found []faults.Active) error {
 			_ = f.Close()
 		}
 	}
-	if err := p.talk.encoder.Encode(message{Report: &Report{Taken: p.taken, Faults: found}}); err != nil {
+	if err := p.talk.send(message{Report: &Report{Taken: p.taken, Faults: found}}); err != nil {
 		return fmt.Errorf("talk to the process that is to be replaced: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = p.talk.in.SetReadDeadline(time.Unix(1, 0)) })()
@@ -118,16 +126,63 @@ func (p *Predecessor) Serving() error {
 	p.over = true
 	go func() {
 		defer close(p.ended)
-		_, _ = p.talk.in.Read(make([]byte, 1)) // nothing is sent any more
+		for {
+			m, err := p.talk.receive()
+			if err != nil {
+				return
+			}
+			if m.Cancel != nil {
+				p.delivered(m.Cancel.ID)
+			}
+		}
 	}()
-	if err := p.talk.encoder.Encode(message{Serving: true}); err != nil {
+	if err := p.talk.send(message{Serving: true}); err != nil {
 		return fmt.Errorf("talk to the process that is to be replaced: %w", err)
 	}
 	return nil
 }
 
+// Cancel passes a cancel request on to the old process, and returns when that has delivered it, has ended, or does not know it. It does
+// nothing if p is nil. Call it after Serving.
+func (p *Predecessor) Cancel(ctx context.Context, pid uint32, secret []byte) {
+	if p == nil {
+		return
+	}
+	done := make(chan struct{})
+	p.mu.Lock()
+	p.mu.last++
+	id := p.mu.last
+	p.mu.cancels[id] = done
+	p.mu.Unlock()
+	defer p.delivered(id)
+	if err := p.talk.send(message{Cancel: &cancel{ID: id, PID: pid, Secret: secret}}); err != nil {
+		return // it has ended
+	}
+	select {
+	case <-done:
+	case <-p.ended:
+	case <-ctx.Done():
+	}
+}
+
+// delivered ends the wait of a Cancel.
+func (p *Predecessor) delivered(id uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if done, waits := p.mu.cancels[id]; waits {
+		close(done)
+		delete(p.mu.cancels, id)
+	}
+}
+
 // Ended is closed when the old process has ended, after Serving.
 func (p *Predecessor) Ended() <-chan struct{} { return p.ended }
+
+// Close ends what Serving has begun. It is called when this process serves no more.
+func (p *Predecessor) Close() {
+	p.talk.close()
+	<-p.ended
+}
 
 // Failed says why this process cannot take over. It does nothing after Serving, and if p or err is nil.
 func (p *Predecessor) Failed(err error) {
@@ -135,6 +190,6 @@ func (p *Predecessor) Failed(err error) {
 		return
 	}
 	p.over = true
-	_ = p.talk.encoder.Encode(message{Failed: err.Error()}) // the old process notices otherwise that this one ends
+	_ = p.talk.send(message{Failed: err.Error()}) // the old process notices otherwise that this one ends
 	p.talk.close()
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,7 +27,7 @@ type Socket struct {
 type Successor struct {
 	PID   int
 	cmd   *exec.Cmd
-	talk  channel
+	talk  *channel
 	ended chan struct{} // closed when the process has ended
 }
 
@@ -81,7 +82,7 @@ func Start(sockets []Socket, offer Offer) (_ *Successor, err error) {
 		defer close(s.ended)
 		_ = cmd.Wait() // ProcessState says how it ended
 	}()
-	if err := s.talk.encoder.Encode(message{Offer: &offer}); err != nil {
+	if err := s.talk.send(message{Offer: &offer}); err != nil {
 		return nil, errors.Join(s.failure(err), s.End())
 	}
 	return s, nil
@@ -127,7 +128,7 @@ func (s *Successor) Report(ctx context.Context) (Report, error) {
 
 // Serve lets the new process serve, and returns nil when it does. It has patience for so long.
 func (s *Successor) Serve(patience time.Duration) error {
-	if err := s.talk.encoder.Encode(message{Serve: true}); err != nil {
+	if err := s.talk.send(message{Serve: true}); err != nil {
 		return s.failure(err)
 	}
 	if err := s.talk.in.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -142,8 +143,30 @@ func (s *Successor) Serve(patience time.Duration) error {
 	case !m.Serving:
 		return errors.New("it has answered something else than that it serves")
 	}
-	return nil
+	return s.talk.in.SetReadDeadline(time.Time{})
 }
+
+// Follow calls deliver, in a goroutine each, with the cancel requests that the new process gets and that may be for clients of this one.
+// deliver returns when it has done what it can. Follow returns when the new process has ended, or after Leave. Call it after Serve.
+func (s *Successor) Follow(deliver func(pid uint32, secret []byte)) {
+	var delivering sync.WaitGroup
+	defer delivering.Wait()
+	for {
+		m, err := s.talk.receive()
+		if err != nil {
+			return
+		}
+		if c := m.Cancel; c != nil {
+			delivering.Go(func() {
+				deliver(c.PID, c.Secret)
+				_ = s.talk.send(message{Cancel: &cancel{ID: c.ID, PID: c.PID}}) // it may have ended
+			})
+		}
+	}
+}
+
+// Leave tells the new process that this one has ended, which is about to.
+func (s *Successor) Leave() { s.talk.close() }
 
 // failure says why the new process could not be talked to.
 func (s *Successor) failure(err error) error {

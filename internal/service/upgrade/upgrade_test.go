@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,14 @@ func beSuccessor(role string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(conn, "%d", os.Getpid())
+	if _, err = fmt.Fprintf(conn, "%d\n", os.Getpid()); err != nil {
+		return err
+	}
+	p.Cancel(context.Background(), 7, []byte("secret"))
+	_, err = fmt.Fprint(conn, "canceled")
+	p.Cancel(context.Background(), 8, nil) // which the old process answers by ending
+	<-p.Ended()
+	p.Close()
 	return errors.Join(err, conn.Close())
 }
 
@@ -116,8 +124,38 @@ func TestANewProcessServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if said, err := io.ReadAll(conn); err != nil || string(said) != fmt.Sprint(next.PID) {
+	in := bufio.NewReader(conn)
+	if said, err := in.ReadString('\n'); err != nil || said != fmt.Sprintln(next.PID) {
 		t.Errorf("the socket is served by %s, %v; want process %d", said, err, next.PID)
+	}
+	asked, deliver, followed := make(chan string), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(followed)
+		next.Follow(func(pid uint32, secret []byte) {
+			asked <- fmt.Sprintf("%d %s", pid, secret)
+			<-deliver
+		})
+	}()
+	if key := <-asked; key != "7 secret" {
+		t.Errorf("the cancel request has the key %s", key)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := in.Peek(1); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("before the request was delivered, the new process says %q, %v", said, err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	close(deliver)
+	if key := <-asked; key != "8 " {
+		t.Errorf("the second cancel request has the key %s", key)
+	}
+	next.Leave()
+	<-followed
+	if said, err := io.ReadAll(in); err != nil || string(said) != "canceled" {
+		t.Errorf("at last, the new process says %s, %v", said, err)
 	}
 	_ = a.Close()
 	if conn, err := net.Dial("tcp", a.Addr().String()); err == nil {
