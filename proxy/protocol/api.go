@@ -237,7 +237,7 @@ type Session struct {
 
 	// The exchange.
 
-	txn        byte // of the last ReadyForQuery
+	txn byte // of the last ReadyForQuery
 	// endsBySync means that the block, if there is one, may be the implicit one of a batch that a Query has ended in place of
 	// a Sync: PostgreSQL 18 leaves it open after the Query, and a Sync commits it.
 	endsBySync bool

@@ -75,7 +75,8 @@ type own struct {
 	sql        []string
 	does       work
 	show       shown
-	repliesDue int // within a batch: how many replies are due
+	repliesDue int  // within a batch: how many replies are due
+	failed     bool // outside one: it has failed
 }
 
 // work is a set of what an own exchange does.

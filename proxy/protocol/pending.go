@@ -11,13 +11,12 @@ import "slices"
 //   - While it reads COPY data, it ignores Flush and Sync. At other times, it ignores the end of COPY data.
 type pending struct {
 	queue   runs
-	status  byte // of the last ReadyForQuery
 	inBatch bool // extended messages were sent since the last Sync, Query or FunctionCall, which the server has not skipped
 	// skipping means that the server skips what it is sent, up to a Sync. The queue is empty then.
 	skipping bool
 	copying  bool // what is first in the queue reads COPY data
-	// maybe is how many ReadyForQuery may come beyond those that the queue is owed, before any other reply: a COPY has
-	// failed, and the server has ignored the Syncs behind it, or answers them.
+	// maybe is how many ReadyForQuery may or may not come before any other reply, beyond those that the queue is owed: after
+	// a COPY that has failed, the server may have ignored the Syncs that were sent after it, as part of its data.
 	maybe int
 	// lost means that the client has sent messages in an order from which no one can know how many
 	// ReadyForQuery are due. The session is never at rest again.
@@ -33,7 +32,7 @@ const (
 	kindCopyEnd = 'c'
 )
 
-// sent follows a message of the client's, of which the body has so many bytes, or more.
+// sent records a message of the client's. body is the length of what has arrived of its body.
 func (p *pending) sent(typ byte, body int) {
 	switch typ {
 	case 'Q', 'F':
@@ -63,11 +62,11 @@ func (p *pending) add(kind byte) {
 		return
 	}
 	p.queue.push(kind)
-	p.inBatch = inBatch(p.inBatch, kind)
+	p.inBatch = opensBatch(p.inBatch, kind)
 }
 
-// inBatch reports whether a batch is open after a message.
-func inBatch(before bool, kind byte) bool {
+// opensBatch reports whether a batch is open after a message.
+func opensBatch(before bool, kind byte) bool {
 	switch kind {
 	case kindQuery, kindSync:
 		return false
@@ -104,8 +103,8 @@ func (p *pending) answered(typ byte) {
 // fail follows an error.
 func (p *pending) fail() {
 	if p.copying {
-		// The server has read the Syncs behind the COPY, or only some of them.
-		if p.maybe = p.endCopy(); p.maybe > 0 && p.queue.first() == kindQuery {
+		p.maybe = p.endCopy() // the server may have read all of these Syncs, or only some
+		if p.maybe > 0 && p.queue.first() == kindQuery {
 			p.queue.all[p.queue.head].kind = kindSync // its ReadyForQuery comes next
 		}
 	}
@@ -130,32 +129,33 @@ func (p *pending) endCopy() (syncs int) {
 	if len(all) == 0 {
 		return 0
 	}
-	i := 1
-	for ; all[0].n == 1 && i < len(all) && (all[i].kind == kindSync || all[i].kind == kindFlush); i++ {
+	i, intruder := 1, all[0].n > 1 // the next message of the same kind
+	for ; !intruder && i < len(all) && (all[i].kind == kindSync || all[i].kind == kindFlush); i++ {
 		if all[i].kind == kindSync {
 			syncs += all[i].n
 		}
 	}
-	switch {
-	case all[0].n == 1 && i == len(all):
-	case all[0].n == 1 && all[i].kind == kindCopyEnd:
-		if all[i].n--; all[i].n == 0 {
-			i++
+	if !intruder && i < len(all) {
+		if intruder = all[i].kind != kindCopyEnd; !intruder {
+			if all[i].n--; all[i].n == 0 {
+				i++
+			}
 		}
-	default: // it has failed over a message that does not belong into its data, or before it read that
+	}
+	if intruder { // the COPY has failed because of a message that is not COPY data, or before the server read that
 		p.lost = p.lost || all[0].kind == kindQuery || syncs > 0
 	}
 	p.queue.all = append(p.queue.all[:p.queue.head+1], all[i:]...)
 	p.inBatch = false
 	for _, r := range p.queue.all[p.queue.head:] {
-		p.inBatch = inBatch(p.inBatch, r.kind)
+		p.inBatch = opensBatch(p.inBatch, r.kind)
 	}
 	return syncs
 }
 
 // ready follows ReadyForQuery.
-func (p *pending) ready(status byte) {
-	p.status, p.skipping, p.copying = status, false, false
+func (p *pending) ready() {
+	p.skipping, p.copying = false, false
 	switch first := p.queue.first(); {
 	case first == kindSync, first == kindQuery && p.maybe == 0:
 		p.queue.pop()
@@ -177,9 +177,6 @@ func (p *pending) skipIgnored() {
 // quiet reports that no reply is due.
 func (p *pending) quiet() bool { return p.queue.len() == 0 && p.maybe == 0 && !p.lost }
 
-// atRest reports that the server has answered everything, is outside a transaction, and has been sent nothing since.
-func (p *pending) atRest() bool { return p.quiet() && !p.inBatch && p.status == 'I' }
-
 // isSkipping reports that the server is known to skip what is sent now, up to a Sync.
 func (p *pending) isSkipping() bool { return p.skipping && p.maybe == 0 && !p.lost }
 
@@ -188,13 +185,14 @@ func (p *pending) awaitsData() bool {
 	return p.copying && !slices.ContainsFunc(p.queue.all[p.queue.head:], func(r run) bool { return r.kind == kindCopyEnd })
 }
 
-// isUncertain reports that it cannot be known, without another message, whether a reply is due, or that the server waits for data.
+// isUncertain reports that waiting for replies might last for ever: it is not known whether one is due, or the server waits for
+// the client.
 func (p *pending) isUncertain() bool {
 	return p.lost || p.awaitsData() || p.maybe > 0 && p.queue.len() == 0
 }
 
 // isWorking reports whether the server is known to be working for the client, which has asked for the result. inside says
-// that the server has not been sent the last message to its end.
+// that only a part of the last message was sent.
 func (p *pending) isWorking(inside bool) bool {
 	if p.lost || p.awaitsData() {
 		return false

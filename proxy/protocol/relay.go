@@ -7,12 +7,12 @@ import (
 )
 
 // relay passes the messages of a session on as they are. A session is relayed while its backend
-// is registered, or if it may write without a fence. The relay puts nothing into the stream. It
+// is registered, or if it may write without a fence. It adds to the stream only SETs before a SHOW of Fencepost's parameters,
+// a Flush when it has to wait within a batch, and a text that fails in place of one that is refused. It
 // follows only what it needs in order to know whether the session is at rest (pending).
 //
-// It begins at rest. It ends where nothing is due, in front of a message that Fencepost has to
-// look at: one whose text mentions a parameter of Fencepost's or prepares a transaction, or any
-// message that begins a transaction while the lease is not confirmed.
+// It begins at rest. It ends where nothing is due: before a SET of fencepost.resource or fencepost.token, and before a
+// message that begins a transaction while the worker does not lead or its lease is not confirmed.
 type relay struct {
 	on bool
 	pending

@@ -33,10 +33,13 @@ func (s *Session) leftToGuards() bool {
 	return st.Epoch == 0 && st.Holder.Guards > 0 && st.Fault == nil
 }
 
+// isAtRest reports that the server has answered all that was relayed, is outside a transaction, and has been sent nothing since.
+func (s *Session) isAtRest() bool { return s.relay.quiet() && !s.relay.inBatch && s.txn == 'I' }
+
 // startRelay begins the relay, between two exchanges.
 func (s *Session) startRelay() {
 	r := &s.relay
-	s.relay = relay{on: true, pending: pending{status: s.txn, queue: r.queue}, text: r.text[:0], stmt: r.stmt[:0], named: r.named[:0]}
+	s.relay = relay{on: true, pending: pending{queue: r.queue}, text: r.text[:0], stmt: r.stmt[:0], named: r.named[:0]}
 	s.relay.reason = s.relayReason()
 	s.exchange, s.relayEntry = exchange{}, relayEntry{}
 	clear(s.names)
@@ -102,7 +105,7 @@ func (s *Session) relayMessage(in []byte, n int, p *gate.Plan) (taken int, need 
 	body := in[n+wire.HeaderLen : n+avail]
 	if s.config.Mode == ModeFenced {
 		taken, need, handled := s.inspectFenced(f, body, p)
-		if handled || taken > 0 || need != NeedNothing || s.err != nil {
+		if handled {
 			return taken, need
 		}
 	}
@@ -139,8 +142,8 @@ func shadowable(typ byte, body []byte) bool {
 	}
 }
 
-// relayLast relays what the server ends the connection over: a message of an unknown type, or with a length that no
-// message of its type has, which err says. What follows is dropped: input that the server leaves unread would reset the
+// relayLast relays a message after which the server closes the connection: of an unknown type, or of a length that is invalid
+// for its type (err). What follows is dropped: input that the server leaves unread would reset the
 // connection, which discards what it has said and not yet delivered.
 func (s *Session) relayLast(in []byte, n int, err error, p *gate.Plan) (taken int) {
 	if serverReads(in[n]) {
@@ -157,7 +160,7 @@ func (s *Session) relayLast(in []byte, n int, err error, p *gate.Plan) (taken in
 // nothing more is to be done with it in this call.
 func (s *Session) inspectFenced(f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	r := &s.relay
-	if (begins(f.Type) || f.Type == 'd') && (r.atRest() || r.lost) {
+	if (begins(f.Type) || f.Type == 'd') && (s.isAtRest() || r.lost) {
 		switch {
 		case s.mayRelay():
 			r.reason = s.relayReason()
@@ -215,7 +218,7 @@ func (s *Session) concerns(text []byte) bool {
 // mustCampaignFirst reports whether the candidacy of a worker whose writes are left to guards has to be given the chance to lead
 // first: no one leads, and the text may write.
 func (s *Session) mustCampaignFirst(typ byte, body []byte) bool {
-	if fencing.Checking && s.config.Tables && s.own.Status().Vacant && s.relay.atRest() && s.inHand.done < NeedCampaign && s.leftToGuards() {
+	if fencing.Checking && s.config.Tables && s.own.Status().Vacant && s.isAtRest() && s.inHand.done < NeedCampaign && s.leftToGuards() {
 		a := Attempt{}
 		s.attemptMessage(&a, &madeBy{}, typ, body)
 		return a.Write
@@ -346,7 +349,7 @@ func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, handl
 		return 0, need, true
 	}
 	r := &s.relay
-	if r.status == 'E' || s.endsBySync && !r.inBatch {
+	if s.txn == 'E' || s.endsBySync && !r.inBatch {
 		return 0, NeedNothing, false
 	}
 	if s.relayEntry.failures >= maxFailures {
@@ -362,12 +365,12 @@ func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, handl
 	return 0, NeedRoom, true
 }
 
-// relayRefusal sends what fails in place of a message, once all that was relayed before is answered.
+// relayRefusal sends, in place of a message, a text that Postgres cannot parse, once all that was relayed before is answered.
 func (s *Session) relayRefusal(f wire.Frame, name, sql []byte, known bool, refusal *fencing.Refusal, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 		return 0, need, true
 	}
-	if s.relay.status == 'E' && refusal != fencing.TwoPhaseRefusal { // Postgres refuses it, too
+	if s.txn == 'E' && refusal != fencing.TwoPhaseRefusal { // Postgres refuses it, too
 		return 0, NeedNothing, false
 	}
 	text := poison(sql, known)
@@ -514,7 +517,7 @@ func (s *Session) followReply(f wire.Frame, msg []byte, p *gate.Segments) (drop 
 func (s *Session) relayReady(status byte, p *gate.Segments) {
 	r := &s.relay
 	failed := r.failed
-	r.ready(status)
+	r.ready()
 	r.failed = false
 	s.txn = status
 	s.countTransaction(status)
@@ -575,15 +578,18 @@ func (s *Session) relayOwnReply(in []byte, n int, f wire.Frame, p *gate.Segments
 			}
 			p.Insert(out)
 			r.skipping, r.failed, r.own = true, true, nil
-		} else if r.own.repliesDue = -1; r.status == 'T' {
-			s.blockError = bytes.Clone(msg)
+		} else {
+			r.own.failed = true
+			if s.txn == 'T' {
+				s.blockError = bytes.Clone(msg)
+			}
 		}
 	case 'Z':
-		if r.own.repliesDue >= 0 {
+		if !r.own.failed {
 			s.relayEntry.failures = 0
 			s.ownWorked(r.own, body[0] != 'I')
 		}
-		r.status, s.txn, r.own = body[0], body[0], nil
+		s.txn, r.own = body[0], nil
 	default:
 		if r.inBatch && r.own.answered(f.Type) {
 			s.ownWorked(r.own, true)
@@ -615,10 +621,10 @@ func (s *Session) relayedError(msg []byte, e *wire.ServerError) []byte {
 	}
 }
 
-// guardLines matches the lines of the triggers of guarded tables in the context of an error.
-// They are the innermost. The names of functions do not depend on lc_messages, but that of a trigger's has no schema
-// where the control role has the name of the schema, because of "$user" in search_path. In the first line, nothing quoted
-// is in front of the name: a function of the client's can have that in its own name only within quotes.
+// guardLines matches the lines of the triggers of guarded tables in the context of an error, which come first there. The
+// names of functions do not depend on lc_messages. The name of a trigger function has no schema if the control role is called
+// fencepost, because "$user" is in search_path. Nothing quoted may precede the name in the first line, or a function of the
+// client's could imitate it.
 var guardLines = regexp.MustCompile(`^[^\n"]*\bfencepost\.(?:refuse|guard_[0-9]+)\([^\n]*(?:\n|$)(?:[^\n]*\b(?:fencepost\.refuse|(?:fencepost\.)?guard_[0-9]+)[^\n]*(?:\n|$))*`)
 
 // isGuardError reports whether an error comes from the trigger of a guarded table.
@@ -674,7 +680,7 @@ func (s *Session) relayIs(c Condition) bool {
 	case Quiet:
 		return r.own == nil && r.quiet() && !s.partial && !s.muted
 	case AtRest:
-		return r.own == nil && r.atRest() && !s.partial
+		return r.own == nil && s.isAtRest() && !s.partial
 	case Working:
 		return r.own != nil || r.isWorking(s.body.left > 0)
 	case ReplyPending:

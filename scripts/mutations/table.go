@@ -57,7 +57,7 @@ var table = []mutation{
 	{name: "what a leader sends is not preceded by its registration", file: "proxy/protocol/client.go", in: ofTheCore, tests: "^TestBecomingLeader$/^18$",
 		old: "s.leads() && !s.isRegisteredFor(s.currentChoice()) {\n		return NeedRegister", text: "s.leads() && !s.isRegisteredFor(s.currentChoice()) {\n		return NeedNothing"},
 	{name: "a relay goes on when the lease is not confirmed any more", file: theRelay, tests: "^TestALapsedSessionIsUnregistered$",
-		old: "(begins(f.Type) || f.Type == 'd') && (r.atRest() || r.lost)", text: "begins(f.Type) && r.lost"},
+		old: "(begins(f.Type) || f.Type == 'd') && (s.isAtRest() || r.lost)", text: "begins(f.Type) && r.lost"},
 	{name: "a session that leaves the relay stays registered", file: theRelay, tests: "^TestALapsedSessionIsUnregistered$",
 		old: "		case len(s.registered) > 0:\n", text: "		case len(s.registered) > 9:\n"},
 	{name: "writes are left to guards that are not there", file: theRelay, in: ofGuards, tests: "^TestWithoutAGuardNothingIsLeftToGuards$",
