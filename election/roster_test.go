@@ -174,7 +174,7 @@ func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
 // is or was one of this proxy, which would know. While the grant is unconfirmed, only its own proxy knows.
 func TestWhoLeadsByARecordedGrant(t *testing.T) {
 	t.Parallel()
-	const ungranted = "whoever holds the lease, not through this proxy, has not been granted an epoch in this database"
+	const ungranted = "the worker that holds the lease is not connected here, and has no epoch in this database yet"
 	for _, c := range []struct {
 		incarnation string
 		unconfirmed bool

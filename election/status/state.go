@@ -11,9 +11,9 @@ import (
 var (
 	errUnconfirmed = errors.New("the lease is not confirmed: the lease service does not answer in time")
 	errUnseen      = errors.New("the lease has not been read yet")
-	errUngranted   = errors.New("whoever holds the lease, not through this proxy, has not been granted an epoch in this database: ask its proxy what keeps the takeover, or, if no proxy has it, the lease service who that is")
+	errUngranted   = errors.New("the worker that holds the lease is not connected here, and has no epoch in this database yet: run fencepost status at its proxy; if no proxy holds the lease, ask the lease service who does")
 	// ErrUncertainGrant is why a state is Unknown although the recorded leader holds the lease.
-	ErrUncertainGrant = errors.New("the synchronous standbys are not known to have its newest grant, so only the proxy of the worker that was granted it knows whether it leads")
+	ErrUncertainGrant = errors.New("the synchronous standbys have not confirmed the newest grant, so only the leader's own proxy knows whether it leads")
 )
 
 // State says whether anyone leads a resource, as far as this proxy knows. docs/status.md has the table.
