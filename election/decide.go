@@ -20,9 +20,9 @@ const (
 	releaseUnreached // the database does not answer, so the lease is of no use here
 	releaseSilent    // the worker is unresponsive
 	releaseOffered   // the resource is handed over to another worker
-	releaseUncertain // the candidacy makes no more attempts, and one of unknown outcome may have got a lease
-	releaseStray     // such an attempt has got one
-	releaseVacant    // the lease was released as unresponsive, and the worker is gone now
+	releaseUncertain // an Acquire whose answer was lost may have got a lease
+	releaseStray     // the watch shows that it did
+	releaseVacant    // the worker of a lease that was released as unresponsive has gone
 )
 
 var actionNames = [...]string{
@@ -32,7 +32,7 @@ var actionNames = [...]string{
 
 func (a action) String() string { return actionNames[a] }
 
-// isOver reports that no one can join any more.
+// isOver reports that the candidacy can never lead (again): it is superseded or ended.
 func (s *state) isOver() bool { return s.phase == superseded || s.ended }
 
 // lives reports whether the candidacy is needed and may still lead.
@@ -89,19 +89,19 @@ func (s *state) nextHolding(now time.Duration) action {
 // nextFollowing decides whether it is time to try for the lease. If an attempt that someone waits for is pointless, it
 // ends their wait.
 func (s *state) nextFollowing(now time.Duration) action {
-	pointless := nothing
+	giveUp := nothing
 	if s.asked() {
-		pointless = answer
+		giveUp = answer
 	}
 	switch {
 	case !s.eligible(), s.retained != 0, s.seen.unreached, now < s.barredUntil, s.seen.offer.Excludes(s.worker, now):
-		return pointless
-	case s.token > 0: // no one has to give it anything up
+		return giveUp
+	case s.token > 0: // with a token, no other holder has to release first
 		return s.tryIf(s.firstExpected() || now >= s.tryAt)
 	case s.seen.departing: // it releases first, and then wakes this loop
 		return nothing
 	case s.seen.taken:
-		return pointless
+		return giveUp
 	case s.reclaim.Pending():
 		if !s.reclaim.Waits(now) && s.asked() {
 			return answer
@@ -133,7 +133,7 @@ func (s *state) isWorthTrying(now time.Duration) bool {
 		return s.waiters > 0 || s.epoch > 0 || s.seen.offer.Invites(s.worker, now)
 	case elector.Held: // by a lost response of this candidacy, or the observation is old
 		return s.seen.watchFailing || s.seen.observation.Incarnation == s.incarnation
-	default:
+	default: // elector.Unseen
 		return s.seen.watchFailing
 	}
 }
