@@ -25,7 +25,7 @@ func (r *resource) leaderLocked() status.Leader {
 		return status.LeaderUnknown
 	case r.tokenProvider != nil && r.faultyLocked(o.Incarnation):
 		return status.LeaderNone
-	case r.grantedElsewhereLocked() && !r.mu.record.Unconfirmed:
+	case r.leaseHolderLocked() == status.HolderRecorded && !r.mu.record.Unconfirmed:
 		return status.LeaderElsewhere
 	default:
 		return status.LeaderNone
@@ -35,13 +35,23 @@ func (r *resource) leaderLocked() status.Leader {
 // lostLocked reports whether the candidacies here have lost their fence. r.mu is held.
 func (r *resource) lostLocked() bool { return r.mu.lost != nil && len(r.mu.loops) > 0 }
 
-// grantedElsewhereLocked reports whether a candidacy of another proxy holds the lease and has the
-// recorded epoch. A recorded epoch may be that of a grant which has failed since, because no standby
-// has confirmed it, so a candidacy of this proxy that does not lead does not count as one of another
-// proxy. Nor does one that has ended, whose release the watch has not seen yet. r.mu is held.
-func (r *resource) grantedElsewhereLocked() bool {
+// leaseHolderLocked returns who holds the lease. A recorded epoch may be that of a grant which has failed
+// since, because no standby has confirmed it, so a candidacy of this proxy that does not lead is not taken
+// for the recorded leader. Nor is one that has ended, whose release the watch has not seen yet. r.mu is held.
+func (r *resource) leaseHolderLocked() status.Holder {
 	o := r.mu.observation
-	return o.State == elector.Held && o.Incarnation == r.mu.record.Incarnation && !r.isOwnLocked(o.Incarnation)
+	switch {
+	case r.mu.holder != nil:
+		return status.HolderHere
+	case o.State != elector.Held:
+		return status.HolderNone
+	case r.isOwnLocked(o.Incarnation):
+		return status.HolderHere
+	case o.Incarnation == r.mu.record.Incarnation:
+		return status.HolderRecorded
+	default:
+		return status.HolderUnknown
+	}
 }
 
 // isOwnLocked reports whether the candidacy of an incarnation runs at this proxy, or has run there. One

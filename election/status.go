@@ -149,14 +149,13 @@ func (r *resource) candidacyStatesLocked(now time.Duration) (all status.Candidac
 // knownLocked is what this proxy knows of the resource now. r.mu is held.
 func (r *resource) knownLocked(now time.Duration) status.Known {
 	all, leader := r.candidacyStatesLocked(now), r.leaderLocked()
-	o, offer := r.mu.observation, r.offerLocked()
+	offer := r.offerLocked()
 	k := status.Known{
 		Leader: leader, History: r.mu.History, Candidacies: all,
 		Unusable: r.mu.unusable, WatchErr: r.mu.watchErr, FailingSince: r.mu.failingSince,
 		Paused: r.mu.inForce.Paused, PausedSince: r.mu.pausedSince, Resumed: r.mu.resumed,
 		Offered: offer.IsActive(now), OfferBegins: offer.Begins,
-		HeldHere: r.mu.holder != nil, Held: o.State == elector.Held, HeldByOwn: r.isOwnLocked(o.Incarnation),
-		GrantedElsewhere: r.grantedElsewhereLocked(), FreeSince: r.mu.freeSince,
+		Holder: r.leaseHolderLocked(), FreeSince: r.mu.freeSince,
 	}
 	if r.lostLocked() {
 		k.Lost = r.mu.lost

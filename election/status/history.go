@@ -20,7 +20,7 @@ type History struct {
 	LastLed time.Duration
 	// LastEnded is how the term of that leader ended.
 	LastEnded fencing.Ending
-	// NoLeaderNeededUntil is when no one was last seen to be meant to lead; 0 if that was never so.
+	// NoLeaderNeededUntil is when the state was last seen to be Idle or Paused; 0 if never since the last leader.
 	NoLeaderNeededUntil time.Duration
 }
 
@@ -42,8 +42,8 @@ func (h *History) Follow(led bool, now time.Duration) {
 	}
 }
 
-// EndedLeading records that the last leader was last confirmed at this time, and how its term ended, while no one leads
-// after it. Of several such times the first counts, because what is seen later is less exact.
+// EndedLeading records when and how the last leader's term ended. The earliest report wins, because later
+// ones are less exact.
 func (h *History) EndedLeading(at time.Duration, how fencing.Ending) {
 	if h.LastLed == 0 || at < h.LastLed {
 		h.LastLed, h.LastEnded = at, how

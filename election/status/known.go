@@ -18,7 +18,17 @@ const (
 // Leads reports whether anyone is known to lead.
 func (l Leader) Leads() bool { return l == LeaderHere || l == LeaderElsewhere }
 
-// Candidacies are what the states of a resource's candidacies at this proxy say about its own.
+// Holder is who holds the lease of a resource, whether or not it leads.
+type Holder uint8
+
+const (
+	HolderNone     Holder = iota // no one, as far as the watch shows
+	HolderHere                   // a candidacy of this proxy, or one that has ended here
+	HolderRecorded               // a candidacy of another proxy, which has the recorded epoch
+	HolderUnknown                // someone else, who does not have the recorded epoch
+)
+
+// Candidacies summarizes the candidacies of this proxy for one resource.
 type Candidacies struct {
 	Fault   error // why one of them cannot lead, nil if none has such a fault
 	Waiting bool  // one of them waits for the lease, and no order keeps it from leading
@@ -35,7 +45,7 @@ type Candidacies struct {
 	Unserved error
 	// Ungranted says why the last grant to one of them failed, nil if someone was granted an epoch since.
 	Ungranted error
-	// Obstructed: it is because of something that is still there, and would block the next grant too.
+	// Obstructed: that grant failed because of something that still exists and would block the next grant too.
 	Obstructed bool
 }
 
@@ -44,24 +54,24 @@ type Known struct {
 	Leader Leader
 	History
 	Candidacies
-	// LeaseUntil is until when the leader's lease is confirmed, 0 if that is not known. For a leader at another proxy, that
-	// is read again then, which may take AnswerWithin.
-	LeaseUntil, AnswerWithin time.Duration
-	// Lost is why the candidacies here have lost their fence, Unusable why none can begin, WatchErr why the lease
-	// service cannot be watched, since FailingSince, and Unreached why the database cannot be asked; nil if that is not so.
-	Lost, Unusable, WatchErr, Unreached error
-	FailingSince                        time.Duration
-	// Paused: an operator keeps everyone from leading, since PausedSince, which is 0 if that is not known. Resumed is when
-	// that was last seen to be over.
-	Paused               bool
-	PausedSince, Resumed time.Duration
-	// Offered: the lead is offered to one worker, from OfferBegins on.
-	Offered     bool
-	OfferBegins time.Duration
-	// HeldHere: a candidacy of this proxy holds the lease. Held: the watch shows that someone does, by what may be one of
-	// this proxy if HeldByOwn, and by the recorded leader at another proxy if GrantedElsewhere.
-	HeldHere, Held, HeldByOwn, GrantedElsewhere bool
-	FreeSince                                   time.Duration // since when the lease has had no holder; 0 if it has one
+	LeaseUntil   time.Duration // until when the leader's lease is confirmed; 0 if that is not known
+	AnswerWithin time.Duration // how long it may take to read the lease of a leader at another proxy again, from LeaseUntil on
+
+	Lost         error         // why the candidacies here have lost their fence, nil if they have not
+	Unusable     error         // why no candidacy can begin, nil if one can
+	WatchErr     error         // why the lease service cannot be watched, nil if it can
+	FailingSince time.Duration // since when it cannot
+	Unreached    error         // why the database cannot be asked, nil if it can
+
+	Paused      bool          // an operator keeps everyone from leading
+	PausedSince time.Duration // since when; 0 if that is not known
+	Resumed     time.Duration // when a pause was last seen to be over
+
+	Offered     bool          // the lead is offered to one worker
+	OfferBegins time.Duration // from when on
+
+	Holder    Holder        // who holds the lease
+	FreeSince time.Duration // since when no one does; 0 if someone does
 }
 
 // Shown is the state of a resource at one moment.
@@ -88,29 +98,29 @@ func (k *Known) At(now time.Duration) Shown {
 	case k.Paused:
 		return Shown{State: Paused, Since: cmp.Or(k.PausedSince, k.LeaderlessSince)}
 	case k.Unconfirmed != 0:
-		return Shown{Since: k.Unconfirmed, Why: cmp.Or(k.UnconfirmedWhy, errUnconfirmed)}
+		return Shown{State: Unknown, Since: k.Unconfirmed, Why: cmp.Or(k.UnconfirmedWhy, errUnconfirmed)}
 	case k.WatchErr != nil:
-		return Shown{Since: k.FailingSince, Why: k.WatchErr}
+		return Shown{State: Unknown, Since: k.FailingSince, Why: k.WatchErr}
 	case k.Unreached != nil:
 		return k.leaderless(Unknown, k.Unreached)
-	case !k.HeldHere && k.GrantedElsewhere: // and the grant is unconfirmed
+	case k.Holder == HolderRecorded: // and the grant is unconfirmed
 		return k.leaderless(Unknown, ErrUncertainGrant)
 	case k.Offered:
 		offered := k.leaderless(Handover, nil)
 		offered.Since = max(offered.Since, min(k.OfferBegins, now))
 		return offered
-	case k.Ungranted != nil && (k.Waiting || k.Obstructed || k.HeldHere || k.Held):
+	case k.Ungranted != nil && (k.Waiting || k.Obstructed || k.Holder != HolderNone):
 		return k.leaderless(Blocked, k.Ungranted)
-	case !k.HeldHere && k.Held && !k.HeldByOwn:
+	case k.Holder == HolderUnknown:
 		return k.leaderless(Electing, errUngranted)
-	case k.HeldHere, k.Held:
+	case k.Holder == HolderHere:
 		return k.leaderless(Electing, nil)
 	case k.Waiting && k.Unserved != nil:
 		return k.leaderless(Blocked, k.Unserved)
 	case k.Waiting:
 		return k.leaderless(Electing, nil)
 	case k.Leader == LeaderUnknown:
-		return Shown{Why: errUnseen}
+		return Shown{State: Unknown, Why: errUnseen}
 	case k.Idle:
 		return Shown{State: Idle, Since: max(k.LeaderlessSince, k.Resumed)}
 	case k.Frozen != nil:
@@ -137,6 +147,6 @@ func (k *Known) ledElsewhere(now time.Duration) Shown {
 		led.Until = now
 		return led
 	default: // the answer is overdue
-		return Shown{Since: led.Until, Why: errUnconfirmed}
+		return Shown{State: Unknown, Since: led.Until, Why: errUnconfirmed}
 	}
 }
