@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -54,11 +55,7 @@ func mustAcquire(t *testing.T, p *Provider, worker string) *elector.Lease {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("this does not hold: %s", what)
-		}
-	}
+	stopwatch.Eventually(t, patience, what, holds)
 }
 
 func (m *memory) living() int {
