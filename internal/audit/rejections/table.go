@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -192,20 +193,18 @@ func (t *Table) due(now time.Time) map[string]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pending.expire(now)
-	due := map[string]bool{}
-	for _, name := range append(open, t.pending.databases()...) {
-		if t.known[name] == nil {
+	due, pending := map[string]bool{}, t.pending.databases()
+	for _, name := range append(open, pending...) {
+		d := t.known[name]
+		if d == nil {
 			log := t.cfg.Log.With(zap.String("database", name))
-			t.known[name] = &database{faults: faults.NewSeries(log, "refusals are not recorded in the database", math.MaxInt64)}
+			d = &database{faults: faults.NewSeries(log, "refusals are not recorded in the database", math.MaxInt64)}
+			t.known[name] = d
 		}
-		prune := settings.Record && settings.Keep > 0 && !now.Before(t.known[name].prune)
-		if !ending && prune && !now.Before(t.known[name].again) {
-			due[name] = true
-		}
-	}
-	for _, name := range t.pending.databases() {
-		if ending || !now.Before(t.known[name].again) {
-			due[name] = due[name] // also if there is nothing to delete
+		pauses := !ending && now.Before(d.again)
+		prune := !ending && settings.Record && settings.Keep > 0 && !now.Before(d.prune)
+		if !pauses && (prune || slices.Contains(pending, name)) {
+			due[name] = prune
 		}
 	}
 	return due
