@@ -37,7 +37,7 @@ type activity struct {
 	moved atomic.Pointer[fencing.Refusal]
 
 	// taken and takenByCrew are how many bytes the client had accepted when Activity and
-	// the poll of its crew last called works.
+	// the poll of its crew last called isWorking.
 	taken, takenByCrew atomic.Uint64
 }
 
@@ -57,7 +57,7 @@ func (x *session) Activity() (received uint64, owed bool) {
 	return x.activitySince(&x.active.taken)
 }
 
-// activitySince is Activity for the candidacy whose last call has left last, as works needs it.
+// activitySince is Activity for the candidacy whose last call has left last, as isWorking needs it.
 func (x *session) activitySince(last *atomic.Uint64) (received uint64, owed bool) {
 	received = socketBelow(x.client).Received()
 	if !x.active.isWorking(x.client, last) {

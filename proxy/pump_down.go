@@ -213,7 +213,7 @@ func (d *downPump) endStep() {
 	d.x.sending.Unlock()
 }
 
-// relay carries out the step that serve has left, or takes one and carries it out.
+// relay carries out the step that Serve has left, or takes one and carries it out.
 func (d *downPump) relay() error {
 	x := d.x
 	if !d.taken {

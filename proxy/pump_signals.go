@@ -26,7 +26,7 @@ type pumpSignals struct {
 	room chan struct{}
 }
 
-// takePending returns the question that the up pump must answer now, or nil.
+// takeQuestion returns the question that the up pump must answer now, or nil.
 func (h *pumpSignals) takeQuestion() *announcement {
 	q := h.question
 	h.question = nil

@@ -178,7 +178,8 @@ const (
 	Quiet
 	// ReplyPending: a reply is pending, whether or not the client has asked for it.
 	ReplyPending
-	// AtRest: the session can end, or leave, without losing anything: Quiet, and no block is open.
+	// AtRest: the session can end, or leave, without losing anything: no reply is pending, all that the client has sent was
+	// taken, and the server is outside a transaction. Unlike Quiet, it is so also if what was sent last ends the connection.
 	AtRest
 	// Holding: FromClient has not taken all that the client has sent.
 	Holding
