@@ -6,10 +6,10 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// maxName is the length in bytes to which Postgres cuts the parameter (NAMEDATALEN - 1).
+// maxName is the length in bytes to which Postgres cuts application_name (NAMEDATALEN - 1).
 const maxName = 63
 
-// isApplicationName reports whether this is the name of the parameter, as Postgres compares names.
+// isApplicationName reports whether a parameter is application_name, as Postgres compares names.
 func isApplicationName(name string) bool { return strings.EqualFold(name, "application_name") }
 
 // NameWorker returns the application_name of a connection of a worker for a resource, in ASCII and not

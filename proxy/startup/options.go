@@ -4,12 +4,11 @@ import (
 	"strings"
 )
 
-// splitOptions separates the settings whose name is one of those wanted from the rest of the
-// parameter options. It reads the parameter as PostgreSQL's pg_split_opts does: white space
-// separates words, a backslash escapes the next byte, and a setting has the form -c name=value,
-// -cname=value or --name=value, perhaps after other switches, as in -ec name=value. own is name,
-// value, …; kept is the rest, with its bytes unchanged.
-func splitOptions(options string, wanted func(name string) bool) (kept string, own []string) {
+// splitOptions removes the settings for whose name wanted is true from the startup parameter `options`. It
+// reads the parameter as PostgreSQL's pg_split_opts does: white space separates words, a backslash escapes the
+// next byte, and a setting has the form -c name=value, -cname=value or --name=value, perhaps after other
+// switches, as in -ec name=value. removed is name, value, …; kept is the rest, with its bytes unchanged.
+func splitOptions(options string, wanted func(name string) bool) (kept string, removed []string) {
 	words := optionWords(options)
 	var keep []string
 	for i := 0; i < len(words); i++ {
@@ -17,7 +16,7 @@ func splitOptions(options string, wanted func(name string) bool) (kept string, o
 		name, value, ok := strings.Cut(setting, "=")
 		name = strings.ReplaceAll(name, "-", "_") // as PostgreSQL reads --name
 		if ok && wanted(name) {
-			own = append(own, name, value)
+			removed = append(removed, name, value)
 			if before != "" {
 				keep = append(keep, before)
 			}
@@ -28,10 +27,10 @@ func splitOptions(options string, wanted func(name string) bool) (kept string, o
 		}
 		i += used - 1
 	}
-	if len(own) == 0 {
+	if len(removed) == 0 {
 		return options, nil
 	}
-	return strings.Join(keep, " "), own
+	return strings.Join(keep, " "), removed
 }
 
 // The switches of a server process that take no argument, and those that do. process_postgres_switches

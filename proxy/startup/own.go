@@ -22,23 +22,25 @@ type Own struct {
 
 // set takes one fencepost.* parameter. Its error is a *Refusal.
 func (o *Own) set(name, value string) error {
+	name = strings.ToLower(name)
 	bad := func(hint string) error {
 		return &fencing.Refusal{
 			SQLState: "22023",
-			Message:  fmt.Sprintf("invalid value for parameter %q: %q", fencing.ASCII(strings.ToLower(name)), fencing.ASCII(value)),
+			Message:  fmt.Sprintf("invalid value for parameter %q: %q", fencing.ASCII(name), fencing.ASCII(value)),
 			Hint:     hint,
 		}
 	}
-	switch strings.ToLower(name) {
-	case "fencepost.resource", "fencepost.worker":
+	switch name {
+	case "fencepost.resource":
 		if !fencing.ValidName(value) {
 			return bad(fencing.NameRule)
 		}
-		if strings.HasSuffix(strings.ToLower(name), "resource") {
-			o.Resource = value
-		} else {
-			o.Worker = value
+		o.Resource = value
+	case "fencepost.worker":
+		if !fencing.ValidName(value) {
+			return bad(fencing.NameRule)
 		}
+		o.Worker = value
 	case "fencepost.campaign":
 		switch value {
 		case "on":
@@ -79,7 +81,7 @@ func (o *Own) set(name, value string) error {
 	return nil
 }
 
-// parseDuration reads a duration with its unit, or 0. A negative one is none.
+// parseDuration reads a duration with its unit, or 0. Negative durations are rejected.
 func parseDuration(value string) (d time.Duration, ok bool) {
 	if value == "0" {
 		return 0, true

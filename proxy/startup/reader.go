@@ -70,7 +70,6 @@ func (r *Reader) Read() (*Request, *Cancel, error) {
 				return nil, nil, err
 			}
 			gssDone = gssDone || secured
-			continue
 		case code == wire.GSSRequestCode && !gssDone:
 			gssDone = true
 			if err := r.decline("GSSAPI encryption request"); err != nil {

@@ -63,23 +63,26 @@ func (s *Request) ProtocolOptions() (options []string) {
 	return options
 }
 
+// errLayout refuses a startup packet that does not consist of names and values.
+var errLayout = refusals.Protocol("invalid startup packet layout: expected terminator as last byte")
+
 // parseStartup reads the body of a startup packet.
 func parseStartup(version uint32, body []byte) (*Request, error) {
 	s := &Request{Version: version, Own: Own{WorkerTimeout: -1}}
 	for {
 		name, rest, ok := wire.CString(body)
 		if !ok {
-			return nil, refusals.Protocol("invalid startup packet layout: expected terminator as last byte")
+			return nil, errLayout
 		}
 		if len(name) == 0 {
 			if len(rest) > 0 {
-				return nil, refusals.Protocol("invalid startup packet layout: expected terminator as last byte")
+				return nil, errLayout
 			}
 			break
 		}
 		value, rest, ok := wire.CString(rest)
 		if !ok {
-			return nil, refusals.Protocol("invalid startup packet layout: expected terminator as last byte")
+			return nil, errLayout
 		}
 		if err := s.add(string(name), string(value)); err != nil {
 			return nil, err
