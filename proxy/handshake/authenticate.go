@@ -17,7 +17,6 @@ const maxAuthMessage = 65535
 
 // Authenticate relays the authentication until the server accepts the client.
 func (h *Handshake) Authenticate() error {
-	stripped := false
 	for {
 		typ, msg, err := h.serverMessage()
 		if err != nil {
@@ -27,6 +26,7 @@ func (h *Handshake) Authenticate() error {
 		if typ == 'R' && len(msg) >= wire.HeaderLen+4 {
 			ask = binary.BigEndian.Uint32(msg[wire.HeaderLen:])
 		}
+		stripped := false
 		if ask == authSASL {
 			msg, stripped = h.offer(msg)
 		}
@@ -45,7 +45,7 @@ func (h *Handshake) Authenticate() error {
 			return nil
 		case authSASLFinal: // the server continues without an answer
 		default:
-			if err := h.relayAnswer(ask == authSASL && stripped); err != nil {
+			if err := h.relayAnswer(stripped); err != nil {
 				return err
 			}
 		}
@@ -104,8 +104,8 @@ func (h *Handshake) relayAnswer(stripped bool) error {
 // err.
 func noAnswer(err error) error {
 	var timeout net.Error
-	if !errors.As(err, &timeout) || !timeout.Timeout() {
-		return ErrOver
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return ErrNoAnswer
 	}
-	return ErrNoAnswer
+	return ErrOver
 }

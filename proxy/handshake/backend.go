@@ -20,7 +20,7 @@ type Backend struct {
 	PID     uint32 // its process id, 0 if it gave none
 	Secret  []byte // of its cancel key
 	Started string // when its server was started, in the form of fencing.RegisterRequest; "" if it was not asked
-	Seen    string // a time at which the session had it, in the same form
+	Seen    string // a time of the server at which this backend served the session, in the same form
 	Version gate.Version
 	// Parameters are the bodies of its ParameterStatus messages.
 	Parameters [][]byte
@@ -59,7 +59,8 @@ func (b *Backend) addParameter(body []byte, primary upstream.Primary) error {
 //
 // When the server was started distinguishes servers that have the same data, such as those of a failover. The process id
 // distinguishes Postgres from a connection pooler, which gives its clients another one than the backend's, and may give
-// the next transaction another backend. The time shows later that the process id is still that of this backend.
+// the next transaction another backend. A backend that started after the time of the third answer is another one with the
+// same process id.
 var questionCalls = [...]uint32{
 	2560, // pg_postmaster_start_time()
 	2026, // pg_backend_pid()
@@ -91,19 +92,30 @@ func (h *Handshake) AskForBackend() error {
 	return nil
 }
 
-// IdentifyBackend completes b by the answers about which backend the session has. A very short statement_timeout of the client may hit the questions, so
-// they are asked a few times. A backend that does not answer could be that of a pooler, so its session is refused.
+// tries is how often the server is asked what a very short statement_timeout of the client may hit.
+const tries = 5
+
+// IdentifyBackend completes b by the answers to the questions that AskForBackend has sent. If they fail, it asks again.
+// A backend that does not answer could be that of a pooler, so its session is refused.
 func (h *Handshake) IdentifyBackend(b *Backend) error {
-	values, failed, err := h.readAnswers()
-	for try := 1; try < questionTries && err == nil && failed != nil; try++ {
-		h.log().Debug("the backend did not say which it is", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
-		if err = h.AskForBackend(); err == nil {
-			values, failed, err = h.readAnswers()
+	var values [][]byte
+	var failed *wire.ServerError
+	for try := range tries {
+		if try > 0 {
+			if err := h.AskForBackend(); err != nil {
+				return err
+			}
 		}
+		var err error
+		if values, failed, err = h.readAnswers(); err != nil {
+			return err
+		}
+		if failed == nil {
+			break
+		}
+		h.log().Debug("the backend did not say which it is", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
 	}
 	switch {
-	case err != nil:
-		return err
 	case failed != nil:
 		return fencing.UnidentifiedBackendRefusal(failed.Code, failed.Message)
 	case len(values) != len(questionCalls) || len(values[1]) != 4:
@@ -114,8 +126,6 @@ func (h *Handshake) IdentifyBackend(b *Backend) error {
 	b.Started, b.Seen = hex.EncodeToString(values[0]), hex.EncodeToString(values[2])
 	return nil
 }
-
-const questionTries = 5
 
 // readAnswers reads the answers to the questions. failed is the first error that did not end the connection.
 func (h *Handshake) readAnswers() (values [][]byte, failed *wire.ServerError, err error) {
@@ -165,8 +175,8 @@ func (h *Handshake) readAnswer() (value []byte, failed *wire.ServerError, err er
 	}
 }
 
-// While its worker waits to lead, the backend is idle, and idle_session_timeout would end it. It is any that the
-// client, the role, the database or the server has set, and counts again when the wait is over.
+// A waiting worker's backend is idle, so idle_session_timeout, wherever it is set, would end it. Fencepost sets it to 0,
+// and resets it when the wait is over.
 const (
 	suspendIdleTimeoutSQL = "SET idle_session_timeout = 0"
 	restoreIdleTimeoutSQL = "RESET idle_session_timeout"
@@ -178,10 +188,9 @@ func (h *Handshake) SuspendIdleTimeout() error { return h.setIdleTimeout(suspend
 // RestoreIdleTimeout undoes SuspendIdleTimeout.
 func (h *Handshake) RestoreIdleTimeout() error { return h.setIdleTimeout(restoreIdleTimeoutSQL) }
 
-// setIdleTimeout runs one of these two statements. A statement_timeout of the client that is very short may hit it, so it is tried more
-// than once.
+// setIdleTimeout runs one of these two statements. If the server does not execute it, the timeout stays as it is.
 func (h *Handshake) setIdleTimeout(sql string) error {
-	for range 3 {
+	for range tries {
 		switch failed, err := h.Ask(sql); {
 		case err != nil:
 			return err
