@@ -136,7 +136,7 @@ func TestLeversAtTwoPrimaries(t *testing.T) {
 	}
 	run(1, "", "--at is "+h.a.Addr()+", but "+b+" and "+c+" accept writes", "pause", "billing", "--at", h.a.Addr())
 
-	run(0, "worker B does not lead", "warning: "+c+" accepts writes too, on the same timeline as "+b+": stop one of them. The command acts at "+b+" only: whoever leads at "+c+" goes on", "evict", "billing", "--at", b)
+	run(0, "worker B does not lead", "warning: "+c+" accepts writes too, on the same timeline as "+b+": stop one of them. The command acts at "+b+" only: whoever leads at "+c+" continues", "evict", "billing", "--at", b)
 	if err := exec(atB, "INSERT INTO work VALUES ('evicted')"); errorOf(err).Code != "ZF001" {
 		t.Errorf("the worker that was evicted: %v", err)
 	}
