@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ELECTION ?= postgres
-# The timeout allows for other load on the machine. Two packages run at a time, because many tests wait
+# The timeout allows for other load on the machine. Several packages run at a time, because many tests wait
 # for leases; a -p in TESTFLAGS changes that.
 TESTFLAGS ?= -parallel 6 -timeout 60m
 # The packages that take longest come first.
@@ -35,7 +35,7 @@ lab: build ## Build bin/fencepost-lab, the demo and the playground
 	go build -buildvcs=false -trimpath -o bin/fencepost-lab ./cmd/fencepost-lab
 
 test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
-	go test -race -count=1 -p 2 $(TESTFLAGS) $(PKG)
+	go test -race -count=1 -p 3 $(TESTFLAGS) $(PKG)
 
 # make test builds the program without -race, and the tests that start it with.
 test-race: setup pgbouncer redis consul etcd zookeeper postgres-18 ## Run the safety tests of whole systems with a program that is built with -race, too
