@@ -41,8 +41,10 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.options.Replaces != nil {
 		err = s.takeOver(ctx)
 	}
-	if err == nil {
+	serves := err == nil
+	if serves {
 		err = s.serve(ctx, asking, &group)
+		s.log.Info("draining", zap.Stringer("for_at_most", s.current().DrainTimeout))
 	} else {
 		s.closeListeners()
 	}
@@ -51,7 +53,9 @@ func (s *Server) Run(ctx context.Context) error {
 	stopAsking() // not before: the checks notice a database that was dropped, whose leases cannot be released
 	err = errors.Join(err, group.Wait())
 	err = errors.Join(err, s.leases.Close()) // when nobody uses the leases any more
-	s.log.Info("ended", zap.NamedError("error", err))
+	if serves {
+		s.log.Info("ended", zap.NamedError("error", err))
+	}
 	return err
 }
 
@@ -165,7 +169,6 @@ func joined(addresses []net.Addr) string {
 
 // drain ends the sessions and releases the leases.
 func (s *Server) drain(ctx context.Context) error {
-	s.log.Info("draining", zap.Stringer("for_at_most", s.current().DrainTimeout))
 	draining, cancel := context.WithTimeout(ctx, s.current().DrainTimeout.D())
 	defer cancel()
 	if err := s.proxy.Shutdown(draining); err != nil {

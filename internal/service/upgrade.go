@@ -72,8 +72,8 @@ func (s *Server) upgrades(ctx, asking context.Context, replaced func()) {
 				log.Error("the new process does not take over: this one goes on", zap.Error(err))
 			}
 		case <-asking.Done():
-			if starting != nil && <-starting == nil { // it has taken over at the last moment
-				replaced()
+			if starting != nil {
+				<-starting // it may have taken over at the last moment
 			}
 			if next := s.successor.Load(); next != nil {
 				next.Leave()
@@ -132,13 +132,18 @@ func (s *Server) upgrade(ctx context.Context, log *zap.Logger) (err error) {
 	if found := newFaults(s.faults.Active(), report.Faults); len(found) > 0 {
 		return fmt.Errorf("it has faults that this process does not have: %s", strings.Join(found, "; "))
 	}
+	var passed []*unixsocket.Listener
 	for _, i := range report.Taken { // also if this process is told to end meanwhile
 		if local, ok := sockets[i].Listener.(*unixsocket.Listener); ok {
 			local.Disown()
+			passed = append(passed, local)
 		}
 	}
 	if err := next.Serve(serveTimeout); err != nil {
-		return errors.Join(err, s.ownSockets())
+		for _, local := range passed {
+			err = errors.Join(err, local.Own(os.FileMode(s.current().ListenMode)))
+		}
+		return err
 	}
 	tellSystemd(s.log, fmt.Sprintf("MAINPID=%d\n%s", next.PID, daemon.SdNotifyReady)) // which listens to the new process from now on
 	s.successor.Store(next)
@@ -148,7 +153,10 @@ func (s *Server) upgrade(ctx context.Context, log *zap.Logger) (err error) {
 
 // followSuccessor delivers the cancel requests of the clients of this process that reach the new one.
 func (s *Server) followSuccessor() {
-	s.successor.Load().Follow(func(pid uint32, secret []byte) { s.proxy.Cancel(context.Background(), pid, secret) })
+	next := s.successor.Load()
+	if next.Follow(func(pid uint32, secret []byte) { s.proxy.Cancel(context.Background(), pid, secret) }) {
+		s.log.Named("upgrade").Error("the new process has ended, and this one accepts no connections any more: start Fencepost again", zap.Int("pid", next.PID))
+	}
 }
 
 // newFaults describes the faults that are not among those that were there before.
@@ -196,10 +204,14 @@ func (s *Server) awaitPredecessor(ctx context.Context) {
 	}
 }
 
-// awaitStartups returns when no client is in its startup any more, except for those that wait for the lead, when startup_timeout has
+// startupPatience is how long clients that are connecting may hold up the drain: a leader's pool cannot write until the connections
+// that it has at this process have ended.
+const startupPatience = time.Second
+
+// awaitStartups returns when no client is in its startup any more, except for those that wait for the lead, when startupPatience has
 // passed, or when ctx has ended. Draining would refuse such clients, and none comes any more.
 func (s *Server) awaitStartups(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, s.current().StartupTimeout.D())
+	ctx, cancel := context.WithTimeout(ctx, startupPatience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -20,12 +20,13 @@ import (
 	"encoding/json"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// variable is the environment variable that tells a process that it was started to replace another one. Its value are the names
-// of the sockets in JSON, whose descriptors begin at firstSocket.
+// variable is the environment variable that tells a process that it was started to replace another one. Its value is a JSON list
+// of the names of the sockets, whose descriptors begin at firstSocket.
 const variable = "FENCEPOST_INHERITED_SOCKETS"
 
 // The descriptors that the new process inherits after the standard streams.
@@ -63,7 +64,7 @@ type message struct {
 // cancel is a cancel request that a client of the old process has sent to the new one. ID is different for each.
 type cancel struct {
 	ID     uint64 `json:"id"`
-	PID    uint32 `json:"pid"`
+	PID    uint32 `json:"pid,omitempty"`
 	Secret []byte `json:"secret,omitempty"`
 }
 
@@ -74,7 +75,11 @@ type channel struct {
 
 	sending sync.Mutex
 	encoder *json.Encoder
+	broken  error // why nothing can be sent any more
 }
+
+// sendPatience is how long the other process, which may be frozen, may take to read what fills the pipe.
+const sendPatience = time.Second
 
 func newChannel(in, out *os.File) *channel {
 	return &channel{in: in, out: out, decoder: json.NewDecoder(in), encoder: json.NewEncoder(out)}
@@ -83,7 +88,11 @@ func newChannel(in, out *os.File) *channel {
 func (c *channel) send(m message) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	return c.encoder.Encode(m)
+	if c.broken == nil {
+		_ = c.out.SetWriteDeadline(time.Now().Add(sendPatience)) // which pipes have
+		c.broken = c.encoder.Encode(m)
+	}
+	return c.broken
 }
 
 // receive waits for a message. io.EOF means that the other process has ended, or has given up.

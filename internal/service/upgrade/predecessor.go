@@ -32,6 +32,9 @@ type Predecessor struct {
 	}
 }
 
+// errVersion means that the two processes do not understand each other.
+var errVersion = errors.New("it speaks another version of this protocol: restart the service")
+
 // Inherited returns the process that this one was started to replace, nil if there is none. It must be called once, before
 // anything reads the environment.
 func Inherited() (*Predecessor, error) {
@@ -65,7 +68,7 @@ func Inherited() (*Predecessor, error) {
 	}
 	m, err := p.talk.receive()
 	if err == nil && m.Offer == nil {
-		err = errors.New("it speaks otherwise than this version of Fencepost: restart the service")
+		err = errVersion
 	}
 	if err != nil {
 		return nil, fmt.Errorf("talk to the process that started this one: %w", err)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -25,10 +26,11 @@ type Socket struct {
 
 // Successor is the new process, as the old one sees it. One goroutine at a time may use it.
 type Successor struct {
-	PID   int
-	cmd   *exec.Cmd
-	talk  *channel
-	ended chan struct{} // closed when the process has ended
+	PID     int
+	sockets int // that it inherits
+	cmd     *exec.Cmd
+	talk    *channel
+	ended   chan struct{} // closed when the process has ended
 }
 
 // Start starts the program file again, with the arguments and the environment of this process.
@@ -55,7 +57,7 @@ func Start(sockets []Socket, offer Offer) (_ *Successor, err error) {
 		return nil, fmt.Errorf("create a pipe: %w", err)
 	}
 	cmd.ExtraFiles = append(cmd.ExtraFiles, theirs) // toOld
-	s := &Successor{cmd: cmd, talk: newChannel(in, out), ended: make(chan struct{})}
+	s := &Successor{sockets: len(sockets), cmd: cmd, talk: newChannel(in, out), ended: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.talk.close()
@@ -120,13 +122,13 @@ func (s *Successor) Report(ctx context.Context) (Report, error) {
 		return Report{}, s.failure(err)
 	case m.Failed != "":
 		return Report{}, errors.New(m.Failed)
-	case m.Report == nil:
-		return Report{}, errors.New("it speaks otherwise than this version of Fencepost: restart the service")
+	case m.Report == nil, slices.ContainsFunc(m.Report.Taken, func(i int) bool { return i < 0 || i >= s.sockets }):
+		return Report{}, errVersion
 	}
 	return *m.Report, nil
 }
 
-// Serve lets the new process serve, and returns nil when it does. It has patience for so long.
+// Serve lets the new process serve, and returns nil when it does. It waits at most patience.
 func (s *Successor) Serve(patience time.Duration) error {
 	if err := s.talk.send(message{Serve: true}); err != nil {
 		return s.failure(err)
@@ -147,19 +149,20 @@ func (s *Successor) Serve(patience time.Duration) error {
 }
 
 // Follow calls deliver, in a goroutine each, with the cancel requests that the new process gets and that may be for clients of this one.
-// deliver returns when it has done what it can. Follow returns when the new process has ended, or after Leave. Call it after Serve.
-func (s *Successor) Follow(deliver func(pid uint32, secret []byte)) {
+// deliver returns when it has done what it can. Follow returns when the new process has ended, which it reports, or after Leave. Call
+// it after Serve.
+func (s *Successor) Follow(deliver func(pid uint32, secret []byte)) (ended bool) {
 	var delivering sync.WaitGroup
 	defer delivering.Wait()
 	for {
 		m, err := s.talk.receive()
 		if err != nil {
-			return
+			return errors.Is(err, io.EOF)
 		}
 		if c := m.Cancel; c != nil {
 			delivering.Go(func() {
 				deliver(c.PID, c.Secret)
-				_ = s.talk.send(message{Cancel: &cancel{ID: c.ID, PID: c.PID}}) // it may have ended
+				_ = s.talk.send(message{Cancel: &cancel{ID: c.ID}}) // it may have ended
 			})
 		}
 	}
@@ -173,9 +176,16 @@ func (s *Successor) failure(err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) {
 		return fmt.Errorf("talk to it: %w", err)
 	}
-	<-s.ended
-	return fmt.Errorf("it ended: %s", s.cmd.ProcessState)
+	select {
+	case <-s.ended:
+		return fmt.Errorf("it ended: %s", s.cmd.ProcessState)
+	case <-time.After(endPatience):
+		return errors.New("it has closed its pipes, and goes on: it is not Fencepost")
+	}
 }
+
+// endPatience is how long a process may take to end after the system has closed its pipes.
+const endPatience = time.Second
 
 // End ends a process that is not to take over.
 func (s *Successor) End() error {

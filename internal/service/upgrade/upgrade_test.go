@@ -50,8 +50,15 @@ func beSuccessor(role string) error {
 		p.Failed(errors.New("for this reason"))
 		select {} // until it is ended
 	}
-	if role == "silent" {
+	switch role {
+	case "silent":
 		select {}
+	case "no Fencepost":
+		p.talk.close()
+		select {}
+	case "another version":
+		p.taken = []int{99}
+		return p.Report(context.Background(), nil)
 	}
 	f := p.Take("b")
 	if f == nil || p.Take("b") != nil || p.Take("c") != nil {
@@ -167,7 +174,7 @@ func TestANewProcessServes(t *testing.T) {
 // TestANewProcessFails: the old one knows why, or that it has ended, and goes on with its sockets, which no other process has put into
 // blocking mode.
 func TestANewProcessFails(t *testing.T) {
-	for behaves, want := range map[string]string{"fails": "for this reason", "dies": "it ended: exit status 3"} {
+	for behaves, want := range map[string]string{"fails": "for this reason", "dies": "it ended: exit status 3", "no Fencepost": "it has closed its pipes, and goes on: it is not Fencepost", "another version": errVersion.Error()} {
 		t.Run(behaves, func(t *testing.T) {
 			next, a, _ := begin(t, behaves)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -205,6 +212,31 @@ func TestANewProcessIsLate(t *testing.T) {
 	if err := next.End(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAnOldProcessThatIsFrozen reads no cancel requests, of which anybody may send any number: they wait for their own time only.
+func TestAnOldProcessThatIsFrozen(t *testing.T) {
+	in, theirs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unread, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unread.Close()
+	defer theirs.Close()
+	p := &Predecessor{talk: newChannel(in, out), ended: make(chan struct{})}
+	p.mu.cancels = map[uint64]chan struct{}{}
+	if err := p.Serving(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 1 << 16 { // much more than a pipe holds
+		p.Cancel(ctx, 1, make([]byte, 32))
+	}
+	p.Close()
 }
 
 // TestThisProcessReplacesNone: it was started by nobody who says so, or by somebody who only seems to.
