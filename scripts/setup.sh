@@ -45,7 +45,7 @@ install() {
 		exit 1
 	fi
 	say "installing $*"
-	local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends)
+	local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o DPkg::Lock::Timeout=300)
 	if ! as_root "${apt[@]}" install "$@" >/dev/null 2>&1; then
 		as_root "${apt[@]}" update >&2
 		as_root "${apt[@]}" install "$@" >&2
