@@ -36,9 +36,7 @@ type activity struct {
 	// moved is why the session ends if its server is not the one to which its address leads, nil if that is not known.
 	moved atomic.Pointer[fencing.Refusal]
 
-	// taken and takenByCrew are how many bytes the client had accepted when Activity and
-	// the poll of its crew last called isWorking.
-	taken, takenByCrew atomic.Uint64
+	takenByCrew atomic.Uint64 // how many bytes the client had accepted when its crew was last polled
 }
 
 // isWorking reports whether the server, or the proxy, is working for the client. It reports
@@ -52,12 +50,7 @@ func (a *activity) isWorking(client link, last *atomic.Uint64) bool {
 	return !a.auditing.Load() && (a.busy.Load() || a.pending.Load())
 }
 
-// Activity implements fencing.Member. It does not block.
-func (x *session) Activity() (received uint64, owed bool) {
-	return x.activitySince(&x.active.taken)
-}
-
-// activitySince is Activity for the candidacy whose last call has left last, as isWorking needs it.
+// activitySince is Activity of a seat. last is as isWorking needs it.
 func (x *session) activitySince(last *atomic.Uint64) (received uint64, owed bool) {
 	received = socketBelow(x.client).Received()
 	if !x.active.isWorking(x.client, last) {

@@ -30,7 +30,7 @@ func TestNoOneWaitsForASession(t *testing.T) {
 	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return noStatus }}, Cache: sqltext.NewCache(1 << 10)})
 	x.member.place = s.crews.Join(x, fencing.JoinRequest{Worker: "w"})
 	defer x.member.place.Leave()
-	x.member.setCandidacy(supersededCandidacy{})
+	x.member.startup.joinedTo.Store(&joinedCandidacy{Candidacy: supersededCandidacy{}})
 	x.member.state.Store(joined)
 	x.sending.Lock()
 	defer x.sending.Unlock()
@@ -48,10 +48,10 @@ func TestNoOneWaitsForASession(t *testing.T) {
 	go func() {
 		defer close(done)
 		x.active.pending.Store(true)
-		if received, owed := x.Activity(); received != 1 || !owed {
+		if received, owed := x.member.startup.Activity(); received != 1 || !owed {
 			t.Errorf("%d bytes received, owed %v", received, owed)
 		}
-		x.StatusChanged()
+		x.member.startup.StatusChanged()
 	}()
 	select {
 	case <-done:

@@ -92,7 +92,7 @@ func (x *session) connection() Connection {
 	defer x.mu.Unlock()
 	if x.m != nil || x.member.state.Load() != outside {
 		c.Resource, c.Worker = x.member.request.Resource, x.member.request.Worker
-		c.Chosen = slices.Sorted(maps.Keys(x.member.seats))
+		c.Chosen = slices.Sorted(maps.Keys(x.member.chosen))
 		c.Role, c.Fence = x.role(), x.fence()
 	}
 	c.State, c.Since = x.stateLocked(), stamp(x.since)

@@ -165,19 +165,18 @@ func (x *session) end(reason error) {
 // has tried.
 func (x *session) endSuperseded(tried protocol.Attempt) {
 	r := x.endedRefusal()
+	s := x.supersededBy()
 	x.mu.Lock()
 	audit := tried.Sent && r != fencing.RetiredRefusal && x.life.markAudited()
 	var rejection fencing.Rejection
 	if audit {
 		rejection = x.m.Rejection(r, tried)
 		rejection.Time = time.Now()
-		if s := x.member.supersededSeat.Load(); s != nil {
-			rejection.Resource, rejection.Incarnation, rejection.Held = s.resource, s.candidacy().Incarnation(), s.candidacy().Status().Epoch
-		}
+		rejection.Resource, rejection.Incarnation, rejection.Held = s.resource, s.candidacy().Incarnation(), s.candidacy().Status().Epoch
 		audit = !x.postponeAudit(&rejection)
 	}
 	x.mu.Unlock()
-	x.member.supersededCandidacy().noteSuperseded()
+	s.joinedTo.Load().noteSuperseded()
 	x.end(r)
 	if audit {
 		x.audit(rejection)
@@ -204,10 +203,12 @@ func (x *session) hangUp() {
 // because another worker was granted an epoch, the client gets that reason instead.
 func (x *session) relayFatal(e *protocol.Event) {
 	_ = x.server.Close()
-	if fencing.Checking && x.member.candidacy() != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.checkSuperseded(x.context()) {
-		x.member.state.Store(superseded)
-		x.serverEnded()
-		return
+	if fencing.Checking && x.member.candidacy() != nil && x.member.shadow == nil && e.Err.Code == "57P01" {
+		if s := x.findSuperseded(x.context()); s != nil {
+			x.member.state.Store(s)
+			x.serverEnded()
+			return
+		}
 	}
 	x.mu.Lock()
 	first := x.life.markNotified()
@@ -218,41 +219,43 @@ func (x *session) relayFatal(e *protocol.Event) {
 	x.hangUp()
 }
 
-// checkSupersededPause is how long advanced waits before it asks again.
-const checkSupersededPause = 50 * time.Millisecond
+// askAgainAfter is how long findSuperseded waits before it asks again.
+const askAgainAfter = 50 * time.Millisecond
 
-// checkSuperseded reports whether the backend was ended because another worker was granted an
-// epoch of a resource that the transaction is fenced for, or of that of the startup. While the
+// findSuperseded returns the seat for whose resource another worker was granted an epoch, so that the backend was
+// ended: one that the transaction is fenced for, or that of the startup. It returns nil if there is none. While the
 // worker has an epoch and its lease is not confirmed, such a grant may
 // not have returned yet: it ends the backend in order to get its lock. A worker without an
 // epoch has nothing that another worker could take over.
-func (x *session) checkSuperseded(ctx context.Context) bool {
+func (x *session) findSuperseded(ctx context.Context) *seat {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	seats := append(x.fencedSeats(), nil) // nil is the candidacy of the startup, which may have been superseded before
+	x.mu.Lock()
+	seats := []*seat{}
+	for _, resource := range x.m.FencedResources() {
+		seats = append(seats, x.member.seatLocked(resource))
+	}
+	x.mu.Unlock()
+	seats = append(seats, &x.member.startup) // which may have been superseded before
 	for {
 		waits := false
 		for _, s := range seats {
-			cand := x.member.candidacy()
-			if s != nil {
-				cand = s.candidacy()
-			}
+			cand := s.candidacy()
 			switch {
 			case cand.Status().Epoch == 0:
 			case cand.CheckSuperseded(ctx):
-				x.member.supersededSeat.Store(s)
-				return true
+				return s
 			case !cand.Status().CanWrite(): // else the lease is confirmed: most likely an operator ended the backend
 				waits = true
 			}
 		}
 		if !waits {
-			return false
+			return nil
 		}
 		select {
-		case <-time.After(checkSupersededPause):
+		case <-time.After(askAgainAfter):
 		case <-ctx.Done():
-			return false
+			return nil
 		}
 	}
 }

@@ -57,12 +57,12 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 // epoch that the greeting announces. Otherwise it makes the session read-only.
 func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing.Status, error) {
 	st := c.Status()
-	c.Announced = knownEpoch(x.member.candidacy(), x.member.announcePerConnection, st, x.start.Began)
+	c.Announced = x.member.startup.knownEpoch(st, x.start.Began)
 	switch {
 	case !fencing.Checking, c.Tables && c.Announced == 0 && st.Epoch == 0:
 		return st, nil
 	case c.Announced != 0:
-		_, refusal := x.register(ctx, []protocol.AnnouncedEpoch{{Epoch: c.Announced}})
+		_, refusal := x.register(ctx, []protocol.AnnouncedEpoch{{Resource: c.Resource, Epoch: c.Announced}})
 		c.Registered = refusal == nil
 	}
 	if c.Registered {
@@ -106,56 +106,51 @@ func (x *session) beginReading(ctx context.Context) error {
 
 // enter joins the candidacy and waits for the lease, and completes the configuration of the core.
 func (x *session) enter(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
-	x.member.discards, x.member.tables, x.member.announcePerConnection = policy.OnStale == DiscardStale, policy.Fence == FenceTables, policy.AnnouncePerConnection
-	cand, err := x.joinCandidacy(ctx, req)
-	if err != nil {
+	s := &x.member.startup
+	x.member.tables = policy.Fence == FenceTables
+	s.discards, s.announcePerConnection, s.knownToCore = policy.OnStale == DiscardStale, policy.AnnouncePerConnection, true
+	if err := x.joinCandidacy(ctx, req); err != nil {
 		return policy.Route.explain(refusals.Startup(err))
 	}
-	x.StatusChanged() // an earlier call has done nothing
+	s.StatusChanged() // an earlier call has done nothing
 	if x.member.tables && !x.hasGuards(ctx) {
 		return fencing.UnguardedRefusal(req.Resource)
 	}
 	if err := x.awaitLease(ctx, req.Campaign); err != nil {
 		return err
 	}
-	if fencing.Checking && cand.Status().Role == fencing.Superseded { // its next connection begins another one
-		return x.supersededRefusal()
+	if fencing.Checking && s.candidacy().Status().Role == fencing.Superseded { // its next connection begins another one
+		return s.supersededRefusal()
 	}
-	x.member.catalog = cand.Fence()
+	x.member.catalog = s.candidacy().Fence()
 	if !x.backend.Version.KeepsReadOnly() {
 		x.awaitCatalog(ctx)
 		c.Catalog = x.member.catalog.Catalog
 	}
-	c.Candidacy, c.Worker, c.Nameless = x.coreCandidacy(), x.member.request.Worker, x.member.request.Nameless
-	c.Discards, c.Tables = x.member.discards, x.member.tables
+	c.Candidacy, c.Worker, c.Nameless = s.forCore(), req.Worker, req.Nameless
+	c.Discards, c.Tables = s.discards, x.member.tables
 	return nil
 }
 
 // hasGuards reports whether the resource guards a table. If none was known of, it looks again.
 func (x *session) hasGuards(ctx context.Context) bool {
 	if x.member.candidacy().Status().Holder.Guards == 0 {
-		x.readRecord(ctx, x.member.joinedTo.Load())
+		x.readRecord(ctx, x.member.startup.joinedTo.Load())
 	}
 	return x.member.candidacy().Status().Holder.Guards > 0
 }
 
-// joinCandidacy makes the session a member of the candidacy.
-func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) (fencing.Candidacy, error) {
+// joinCandidacy makes the session a member of the candidacy of its startup.
+func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) error {
+	m := &x.member
 	req.Backend = x.backend.PID
-	x.member.request, x.member.token = req, req.Token
-	x.member.place = x.srv.crews.Join(x, req)
-	cand, err := x.srv.cfg.Candidates.Join(ctx, req, x)
+	m.request, m.token, m.startup.resource = req, req.Token, req.Resource
+	m.place = x.srv.crews.Join(x, req)
+	err := m.startup.join(ctx, req)
 	if err == nil {
-		x.member.setCandidacy(cand)
-		x.member.state.Store(joined)
+		m.state.Store(joined)
 	}
-	return cand, err
-}
-
-// coreCandidacy returns what the core has to know of the candidacy.
-func (x *session) coreCandidacy() protocol.Candidacy {
-	cand := x.member.candidacy()
-	return protocol.Candidacy{Resource: x.member.request.Resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
+	return err
 }
 
 // enterShadow is enter for a resource in shadow. Nothing keeps the client from Postgres: what
@@ -163,7 +158,7 @@ func (x *session) coreCandidacy() protocol.Candidacy {
 func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
 	x.srv.cfg.Metrics.Shadowed(x.start.Database, req.Resource)
 	x.member.shadow = newBackground()
-	cand, err := x.joinCandidacy(ctx, req)
+	err := x.joinCandidacy(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return handshake.ErrOver
@@ -180,12 +175,12 @@ func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy
 	} else if err != nil {
 		return err
 	}
-	c.Candidacy, c.Worker, c.Nameless = x.coreCandidacy(), req.Worker, req.Nameless
+	c.Candidacy, c.Worker, c.Nameless = x.member.startup.forCore(), req.Worker, req.Nameless
 	c.Shadow = shadow.New(shadow.Config{
-		Resource: req.Resource, Worker: req.Worker, Incarnation: cand.Incarnation(), Nameless: req.Nameless,
-		Version: c.Version, Cache: c.Cache, Status: cand.Status, Trouble: cand.Trouble,
-		Campaign:  x.member.shadow.trigger(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
-		Announced: knownEpoch(cand, x.member.announcePerConnection, cand.Status(), x.start.Began),
+		Resource: req.Resource, Worker: req.Worker, Incarnation: c.Incarnation, Nameless: req.Nameless,
+		Version: c.Version, Cache: c.Cache, Status: c.Status, Trouble: c.Trouble,
+		Campaign:  x.member.shadow.trigger(x.srv.cfg.StartupWait, x.member.candidacy().CampaignOnDemand),
+		Announced: x.member.startup.knownEpoch(c.Status(), x.start.Began),
 	})
 	return nil
 }
@@ -197,17 +192,6 @@ func (x *session) auditStartup(r *fencing.Refusal) {
 		Time: time.Now(), Resource: own.Resource, Worker: x.member.request.Worker, Write: true, Verb: fencing.VerbConnection, Shadow: true,
 		Kind: fencing.KindOf(own.Resource, r.SQLState, fencing.Finding{}), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
 	})
-}
-
-// knownEpoch returns the epoch of st, a status of cand, if the client of a session that has joined at the given time
-// counts as knowing it as soon as it has read the reply; otherwise 0. If the worker was
-// superseded before, a driver may have opened this connection in order to send a statement again
-// that was decided under an earlier epoch.
-func knownEpoch(cand fencing.Candidacy, announcePerConnection bool, st *fencing.Status, at time.Time) fencing.Epoch {
-	if knows := !cand.SupersededBefore() || !announcePerConnection && cand.KnewAt(st.Epoch, at); st.CanWrite() && knows {
-		return st.Epoch
-	}
-	return 0
 }
 
 // noStatus is the status of a connection without a resource.

@@ -34,7 +34,7 @@ func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
 	}
 	x.cancel = func() {}
 	x.drain()
-	if _, owed := x.Activity(); !owed {
+	if _, owed := x.member.startup.Activity(); !owed {
 		t.Error("a session in its startup is not at work")
 	}
 	next := &poll{began: make(chan struct{})}

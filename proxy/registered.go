@@ -12,46 +12,19 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// EpochEnds implements fencing.Member. The backend of a registered session is ended, or unregistered, once the session
-// is at rest, so that the grant need not end it. If the grant has ended it, and it still exists because it sends what the client
-// does not read, it ends when the connection to it is closed.
-func (x *session) EpochEnds(d fencing.Drain) { x.epochEnds("", nil, d) }
-
-// epochEnds is EpochEnds of a seat, which is nil for the candidacy of the startup.
-func (x *session) epochEnds(resource string, s *seat, d fencing.Drain) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	r, registered := x.registrations.of(resource)
-	switch {
-	case x.m == nil, !registered, r.epoch > d.Epoch:
-		return
-	case slices.Contains(d.Ended, int32(x.backend.PID)):
-		_ = x.server.Close()
-		return
-	case s != nil && !s.forSession.Load():
-		return // what was chosen for one transaction is unregistered after it
-	}
-	x.member.retiringSeat.Store(s)
-	x.member.retireUntil.Store(time.Now().Add(retireWithin).UnixNano())
-	x.retireAtRest()
-}
-
 // retireAtRest ends the backend of a session that retires, if the session is at rest, or unregisters it if the session
 // continues and discards. The client gets the error at its next use, as the client of a superseded session is. x.mu is held.
 func (x *session) retireAtRest() {
-	m := &x.member
-	switch {
-	case !x.isRetiring() || !x.m.Is(protocol.AtRest):
-	case m.discards && m.retiringSeat.Load() == nil:
-		m.retireUntil.Store(0)
-		deleted := x.takeRegistrations()
-		x.deletions.Go(func() { x.unregister(context.Background(), deleted) })
-	case m.state.Load() == joined:
-		m.supersededSeat.CompareAndSwap(nil, m.retiringSeat.Load())
-		if m.state.CompareAndSwap(joined, superseded) {
-			_ = x.server.Close()
-		}
+	if !x.isRetiring() || !x.m.Is(protocol.AtRest) {
+		return
 	}
+	if s := x.member.retiring.Load(); !s.discards {
+		x.supersede(s)
+		return
+	}
+	x.member.retireUntil.Store(0)
+	deleted := x.takeRegistrations()
+	x.deletions.Go(func() { x.unregister(context.Background(), deleted) })
 }
 
 // retireWithin is how long a session is to end at rest for one grant, which has ended its backend or was given up by then.
@@ -66,13 +39,15 @@ func (x *session) isRetiring() bool {
 // endedRefusal is the error for the client of a session that was superseded, or that has retired for a grant. That
 // grant may have been given up.
 func (x *session) endedRefusal() *fencing.Refusal {
-	if x.member.retireUntil.Load() != 0 && x.member.supersededCandidacy().Status().Role != fencing.Superseded {
+	if x.member.retireUntil.Load() != 0 && x.supersededBy().candidacy().Status().Role != fencing.Superseded {
 		defer while(&x.active.busy)()
-		if !x.checkSuperseded(context.Background()) {
+		s := x.findSuperseded(context.Background())
+		if s == nil {
 			return fencing.RetiredRefusal
 		}
+		x.member.state.Store(s)
 	}
-	return x.supersededRefusal()
+	return x.supersededBy().supersededRefusal()
 }
 
 const (
@@ -160,13 +135,12 @@ func (all *registeredSessions) verify(ctx context.Context, registry registryKey)
 // does not know that yet.
 func (x *session) unregistered(ctx context.Context, entry int64) {
 	x.mu.Lock()
-	i := slices.IndexFunc(x.registrations, func(r registration) bool { return r.entry.ID == entry })
-	resource := ""
-	if i >= 0 {
-		resource = x.registrations[i].resource
+	var s *seat
+	if i := slices.IndexFunc(x.registrations, func(r registration) bool { return r.entry.ID == entry }); i >= 0 {
+		s = x.registrations[i].seat
 	}
 	x.mu.Unlock()
-	if i < 0 || x.isSuperseded() || x.candidacyFor(resource).CheckSuperseded(ctx) || ctx.Err() != nil {
+	if s == nil || x.isSuperseded() || s.candidacy().CheckSuperseded(ctx) || ctx.Err() != nil {
 		return // in the last case the database has not said who leads, and the next comparison asks again
 	}
 	x.log().Error("session ended: the registry has lost the entry of its backend", zap.Uint32("pid", x.backend.PID))

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -17,18 +16,19 @@ const unregisterTimeout = 5 * time.Second
 
 // registration is an entry of a session's backend in the registry.
 type registration struct {
-	resource string // "" for that of the startup
-	entry    fencing.Registration
-	epoch    fencing.Epoch // under which the backend is registered
+	seat  *seat
+	entry fencing.Registration
+	epoch fencing.Epoch // under which the backend is registered
 }
 
-// registrations are the entries of a session's backend, one for a resource, without those that are being deleted. A deletion names the number of its entry, so that nothing waits for it: it cannot hit a newer
+// registrations are the entries of a session's backend, one for a seat, without those that are being deleted. A deletion
+// names the number of its entry, so that nothing waits for it: it cannot hit a newer
 // one, and an entry that it leaves is deleted by the next grant, which ends the backend.
 type registrations []registration
 
-// of returns the entry for a resource.
-func (r registrations) of(resource string) (registration, bool) {
-	i := slices.IndexFunc(r, func(one registration) bool { return one.resource == resource })
+// of returns the entry for a seat.
+func (r registrations) of(s *seat) (registration, bool) {
+	i := slices.IndexFunc(r, func(one registration) bool { return one.seat == s })
 	if i < 0 {
 		return registration{}, false
 	}
@@ -38,7 +38,7 @@ func (r registrations) of(resource string) (registration, bool) {
 // take takes out the entries for these resources, for unregister.
 func (r *registrations) take(resources []string) (taken registrations) {
 	*r = slices.DeleteFunc(*r, func(one registration) bool {
-		took := slices.Contains(resources, one.resource)
+		took := slices.Contains(resources, one.seat.resource)
 		if took {
 			taken = append(taken, one)
 		}
@@ -67,13 +67,14 @@ func (x *session) register(ctx context.Context, all []protocol.AnnouncedEpoch) (
 
 // registerFor is register for one resource.
 func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedEpoch) *fencing.Refusal {
-	cand := x.candidacyFor(announced.Resource)
+	s := x.seat(announced.Resource)
+	b := s.joinedTo.Load()
 	request := fencing.RegisterRequest{
 		PID: x.backend.PID, Started: x.backend.Started, Seen: x.backend.Seen,
-		Worker: x.member.request.Worker, Incarnation: cand.Incarnation(), Announced: announced.Epoch, Held: cand.Status().Epoch,
+		Worker: x.member.request.Worker, Incarnation: b.Incarnation(), Announced: announced.Epoch, Held: b.Status().Epoch,
 	}
 	adding, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
-	entry, err := cand.Fence().RegisterBackend(adding, request)
+	entry, err := b.Fence().RegisterBackend(adding, request)
 	cancel()
 	if err != nil {
 		x.log().Debug("registry refused", zap.Error(err))
@@ -81,16 +82,16 @@ func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedE
 		if refusal.SQLState != fencing.StateSuperseded {
 			return refusal
 		}
-		x.readRecord(ctx, cand) // the status says so before the client gets the error
-		if st := cand.Status(); st.Role == fencing.Superseded {
-			return fencing.SupersededRefusal(cmp.Or(announced.Resource, x.member.request.Resource), request.Worker, request.Incarnation, st)
+		x.readRecord(ctx, b) // the status says so before the client gets the error
+		if b.Status().Role == fencing.Superseded {
+			return s.supersededRefusal()
 		}
 		return refusal
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.registrations.take([]string{announced.Resource})
-	x.registrations = append(x.registrations, registration{announced.Resource, entry, request.Held})
+	x.registrations = append(x.registrations, registration{s, entry, request.Held})
 	return nil
 }
 
@@ -115,7 +116,7 @@ func (x *session) unregister(ctx context.Context, deleted registrations) {
 	ctx, cancel := context.WithTimeout(ctx, unregisterTimeout)
 	defer cancel()
 	for _, r := range deleted {
-		if err := x.candidacyFor(r.resource).Fence().UnregisterBackend(ctx, r.entry); err != nil {
+		if err := r.seat.candidacy().Fence().UnregisterBackend(ctx, r.entry); err != nil {
 			x.log().Warn("registry entry not deleted", zap.Error(err))
 		}
 	}

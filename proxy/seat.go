@@ -13,23 +13,34 @@ import (
 	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
-// seat is a session's part in the candidacy of a resource that its client has named in addition to
-// that of the startup. It lasts as long as the session.
+// seat is a session's part in the candidacy of one resource: that of the startup, or one that its client has
+// chosen since. It lasts as long as the session.
 type seat struct {
 	x                     *session
 	resource              string
-	announcePerConnection bool // as in membership
-	joinedTo              atomic.Pointer[joinedCandidacy]
-	// forSession: the resource is chosen for the session, which then ends when the candidacy is superseded.
-	// A transaction that has chosen it for itself is ended by the grant.
+	announcePerConnection bool // the setting of the resource's policy
+	// discards: the session continues when the candidacy is superseded, and its writes are discarded. Only that of
+	// the startup can.
+	discards bool
+	// joinedTo is nil before the session has joined the candidacy. While the session is outside, the up pump replaces
+	// that of the startup.
+	joinedTo atomic.Pointer[joinedCandidacy]
+	// forSession: the session goes by the resource, and ends when the candidacy is superseded. A transaction that has
+	// chosen the resource for itself is ended by the grant.
 	forSession  atomic.Bool
-	taken       atomic.Uint64 // as in activity
+	taken       atomic.Uint64 // how many bytes the client had accepted when Activity was last called
 	knownToCore bool          // the core knows it; only the session's own goroutine uses it
+}
+
+// joinedCandidacy is a candidacy that a session belongs to.
+type joinedCandidacy struct {
+	fencing.Candidacy
+	noted sync.Once // noteSuperseded was called
 }
 
 var _ fencing.Member = (*seat)(nil)
 
-// Activity implements fencing.Member.
+// Activity implements fencing.Member. It does not block.
 func (s *seat) Activity() (received uint64, owed bool) { return s.x.activitySince(&s.taken) }
 
 // StatusChanged implements fencing.Member.
@@ -39,62 +50,120 @@ func (s *seat) StatusChanged() {
 	}
 }
 
-// EpochEnds implements fencing.Member.
-func (s *seat) EpochEnds(d fencing.Drain) { s.x.epochEnds(s.resource, s, d) }
+// EpochEnds implements fencing.Member. The backend of a registered session is ended, or unregistered, once the session
+// is at rest, so that the grant need not end it. If the grant has ended it, and it still exists because it sends what
+// the client does not read, it ends when the connection to it is closed.
+func (s *seat) EpochEnds(d fencing.Drain) {
+	x := s.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r, registered := x.registrations.of(s)
+	switch {
+	case x.m == nil, !registered, r.epoch > d.Epoch:
+	case slices.Contains(d.Ended, int32(x.backend.PID)):
+		_ = x.server.Close()
+	case s.forSession.Load(): // what was chosen for one transaction is unregistered after it
+		x.member.retiring.Store(s)
+		x.member.retireUntil.Store(time.Now().Add(retireWithin).UnixNano())
+		x.retireAtRest()
+	}
+}
 
-// endIfSuperseded ends the session if the seat's candidacy is superseded.
+// endIfSuperseded ends the session if the candidacy is superseded, unless the session continues, or is in shadow.
 func (s *seat) endIfSuperseded() {
-	m, b := &s.x.member, s.joinedTo.Load()
-	if !fencing.Checking || b == nil || b.Status().Role != fencing.Superseded || m.state.Load() != joined {
+	b := s.joinedTo.Load()
+	if !fencing.Checking || b == nil || s.x.member.shadow != nil {
 		return
 	}
-	m.supersededSeat.CompareAndSwap(nil, s)
-	if m.state.CompareAndSwap(joined, superseded) {
-		_ = s.x.server.Close()
+	if st := b.Status(); st.Role == fencing.Superseded && !(s.discards && fencing.Discardable(st)) {
+		s.x.supersede(s)
 	}
 }
 
-func (s *seat) candidacy() fencing.Candidacy { return s.joinedTo.Load().Candidacy }
+// candidacy returns the candidacy that the session has joined, nil if it has not.
+func (s *seat) candidacy() fencing.Candidacy {
+	if b := s.joinedTo.Load(); b != nil {
+		return b.Candidacy
+	}
+	return nil
+}
 
-// candidacyFor returns the candidacy of a resource that the client has named, or that of the startup
-// for "".
-func (x *session) candidacyFor(resource string) *joinedCandidacy {
+// join makes the session a member of the candidacy that the request asks for.
+func (s *seat) join(ctx context.Context, req fencing.JoinRequest) error {
+	cand, err := s.x.srv.cfg.Candidates.Join(ctx, req, s)
+	if err == nil {
+		s.joinedTo.Store(&joinedCandidacy{Candidacy: cand})
+	}
+	return err
+}
+
+// leave ends the session's part in the candidacy. orderly says that the client has sent Terminate.
+func (s *seat) leave(orderly bool) {
+	b := s.joinedTo.Load()
+	if b == nil {
+		return
+	}
+	if !orderly {
+		b.noteIfSuperseded()
+	}
+	b.Leave(s, orderly)
+}
+
+// noteSuperseded notes in the candidacy that the connection ends because it is superseded, before the
+// client can learn that. Only the first call for a candidacy has an effect.
+func (b *joinedCandidacy) noteSuperseded() { b.noted.Do(b.ConnectionSuperseded) }
+
+// noteIfSuperseded is noteSuperseded of a connection that ends for any reason, if the candidacy is superseded.
+// The session may not know that yet, or have continued. b may be nil.
+func (b *joinedCandidacy) noteIfSuperseded() {
+	if b != nil && b.Status().Role == fencing.Superseded {
+		b.noteSuperseded()
+	}
+}
+
+// supersededRefusal is what the client gets once the candidacy has superseded the session.
+func (s *seat) supersededRefusal() *fencing.Refusal {
+	cand := s.candidacy()
+	return fencing.SupersededRefusal(s.resource, s.x.member.request.Worker, cand.Incarnation(), cand.Status())
+}
+
+// forCore returns what the core has to know of the candidacy.
+func (s *seat) forCore() protocol.Candidacy {
+	cand := s.candidacy()
+	return protocol.Candidacy{Resource: s.resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
+}
+
+// knownEpoch returns the epoch of st, a status of the candidacy, if the client of a session that has joined at the given
+// time counts as knowing it as soon as it has read the reply; otherwise 0. If the worker was
+// superseded before, a driver may have opened this connection in order to send a statement again
+// that was decided under an earlier epoch.
+func (s *seat) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
+	cand := s.candidacy()
+	if knows := !cand.SupersededBefore() || !s.announcePerConnection && cand.KnewAt(st.Epoch, at); st.CanWrite() && knows {
+		return st.Epoch
+	}
+	return 0
+}
+
+// seat returns the session's seat for a resource, nil if it has none.
+func (x *session) seat(resource string) *seat {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.member.candidacyFor(resource)
+	return x.member.seatLocked(resource)
 }
 
-// candidacyFor is the same for a caller that holds the session's mu.
-func (m *membership) candidacyFor(resource string) *joinedCandidacy {
-	if resource == "" {
-		return m.joinedTo.Load()
+func (m *membership) seatLocked(resource string) *seat {
+	if resource == m.startup.resource {
+		return &m.startup
 	}
-	return m.seats[resource].joinedTo.Load()
+	return m.chosen[resource]
 }
 
-// fencedSeats returns the seats of what the client has chosen for the transaction in hand.
-func (x *session) fencedSeats() (seats []*seat) {
+// seats returns all seats of the session. The first one is that of the startup.
+func (x *session) seats() []*seat {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, resource := range x.m.FencedResources() {
-		if s := x.member.seats[resource]; s != nil && !slices.Contains(seats, s) {
-			seats = append(seats, s)
-		}
-	}
-	return seats
-}
-
-// leaveSeats ends the session's part in all candidacies but that of the startup.
-func (x *session) leaveSeats(orderly bool) {
-	x.mu.Lock()
-	seats := slices.Collect(maps.Values(x.member.seats))
-	x.mu.Unlock()
-	for _, s := range seats {
-		if !orderly {
-			s.joinedTo.Load().noteIfSuperseded()
-		}
-		s.candidacy().Leave(s, orderly)
-	}
+	return slices.AppendSeq([]*seat{&x.member.startup}, maps.Values(x.member.chosen))
 }
 
 // choose joins the candidacies of the resources that the client has chosen, and gives them
@@ -103,44 +172,44 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 	defer while(&x.active.busy)()
 	ctx, stop := untilGone(ctx, x.client, goneWait, errClientGone)
 	defer stop()
-	answer := protocol.Answer{Need: protocol.NeedJoin}
 	seats, refusal := x.seatsFor(ctx, need.Resources)
 	if refusal != nil {
-		answer.Refusal = refusal
-		x.answer(answer)
+		x.answer(protocol.Answer{Need: protocol.NeedJoin, Refusal: refusal})
 		return
 	}
 	x.awaitFirst(ctx, seats)
-	for i, s := range seats {
-		answer.Chosen = append(answer.Chosen, x.chosenCandidacy(need.Resources[i], s, at))
-	}
-	if !need.Local {
-		x.endIfSuperseded(seats)
+	answer := protocol.Answer{Need: protocol.NeedJoin}
+	for _, s := range seats {
+		c := s.forCore()
+		if !s.knownToCore { // the client may count as knowing its epoch, as at startup
+			c.Announced = s.knownEpoch(c.Status(), at)
+			s.knownToCore = true
+		}
+		answer.Chosen = append(answer.Chosen, c)
+		if !need.Local {
+			s.endIfSuperseded()
+		}
 	}
 	x.answer(answer)
 }
 
-// seatsFor returns the seats of these resources, nil for that of the startup. Those that there are
+// seatsFor returns the seats of these resources. Those that there are
 // none of yet join the candidacy, once it is known that no limit and no policy refuses one of them.
 func (x *session) seatsFor(ctx context.Context, resources []string) (seats []*seat, _ *fencing.Refusal) {
 	var missing []*seat
 	for _, resource := range resources {
-		var s *seat
-		if resource != x.member.request.Resource {
-			x.mu.Lock()
-			s = x.member.seats[resource]
-			others := len(x.member.seats) + len(missing)
-			x.mu.Unlock()
-			if s == nil {
-				if most := x.srv.cfg.ResourcesPerConnection(); most > 0 && others >= most {
-					return nil, fencing.TooManyChosenRefusal(resource, most)
-				}
-				var refusal *fencing.Refusal
-				if s, refusal = x.newSeat(resource); refusal != nil {
-					return nil, refusal
-				}
-				missing = append(missing, s)
+		x.mu.Lock()
+		s, chosen := x.member.seatLocked(resource), len(x.member.chosen)+len(missing)
+		x.mu.Unlock()
+		if s == nil {
+			if most := x.srv.cfg.ResourcesPerConnection(); most > 0 && chosen >= most {
+				return nil, fencing.TooManyChosenRefusal(resource, most)
 			}
+			var refusal *fencing.Refusal
+			if s, refusal = x.newSeat(resource); refusal != nil {
+				return nil, refusal
+			}
+			missing = append(missing, s)
 		}
 		seats = append(seats, s)
 	}
@@ -150,29 +219,35 @@ func (x *session) seatsFor(ctx context.Context, resources []string) (seats []*se
 	return seats, nil
 }
 
-// joinAll joins the candidacies of all seats, side by side, or of none.
-func (x *session) joinAll(ctx context.Context, seats []*seat) (first *fencing.Refusal) {
+// joinAll joins the candidacies of all these new seats, side by side, or of none.
+func (x *session) joinAll(ctx context.Context, seats []*seat) *fencing.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
 	defer cancel()
-	refusals := make([]*fencing.Refusal, len(seats))
+	failed := make([]error, len(seats))
 	var joins sync.WaitGroup
 	for i, s := range seats {
-		joins.Go(func() { refusals[i] = x.joinSeat(ctx, s) })
+		joins.Go(func() {
+			req := x.member.request
+			req.Resource, req.Token = s.resource, 0
+			failed[i] = s.join(ctx, req)
+		})
 	}
 	joins.Wait()
-	i := slices.IndexFunc(refusals, func(r *fencing.Refusal) bool { return r != nil })
-	if i < 0 {
-		return nil
-	}
-	for j, s := range seats {
-		if refusals[j] == nil {
-			x.mu.Lock()
-			delete(x.member.seats, s.resource)
-			x.mu.Unlock()
-			s.candidacy().Leave(s, true)
+	if i := slices.IndexFunc(failed, func(err error) bool { return err != nil }); i >= 0 {
+		for _, s := range seats {
+			s.leave(true)
 		}
+		return refusals.Startup(failed[i])
 	}
-	return refusals[i]
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range seats {
+		if x.member.chosen == nil {
+			x.member.chosen = map[string]*seat{}
+		}
+		x.member.chosen[s.resource] = s
+	}
+	return nil
 }
 
 // newSeat returns a seat that has joined nothing.
@@ -191,76 +266,25 @@ func (x *session) newSeat(resource string) (*seat, *fencing.Refusal) {
 	return &seat{x: x, resource: resource, announcePerConnection: policy.AnnouncePerConnection}, nil
 }
 
-// joinSeat joins the candidacy of the seat's resource.
-func (x *session) joinSeat(ctx context.Context, s *seat) *fencing.Refusal {
-	req := x.member.request
-	req.Resource, req.Token = s.resource, 0
-	cand, err := x.srv.cfg.Candidates.Join(ctx, req, s)
-	if err != nil {
-		return refusals.Startup(err)
-	}
-	s.joinedTo.Store(&joinedCandidacy{Candidacy: cand})
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.member.seats == nil {
-		x.member.seats = map[string]*seat{}
-	}
-	x.member.seats[s.resource] = s
-	return nil
-}
-
 // awaitFirst waits for the first attempts of the candidacies in which the session is new, for
 // StartupWait at most.
 func (x *session) awaitFirst(ctx context.Context, seats []*seat) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
 	for _, s := range seats {
-		if s != nil && !s.knownToCore {
+		if !s.knownToCore {
 			_ = s.candidacy().AwaitFirst(ctx, x.srv.cfg.StartupWait) // the status says how it went
 		}
 	}
 }
 
-// chosenCandidacy is what the core has to know of a resource that the client has chosen. The first
-// time, the client may count as knowing its epoch, as at startup.
-func (x *session) chosenCandidacy(resource string, s *seat, at time.Time) *protocol.Candidacy {
-	if s == nil {
-		return nil
-	}
-	cand := s.candidacy()
-	c := &protocol.Candidacy{Resource: resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
-	if !s.knownToCore {
-		c.Announced = knownEpoch(cand, s.announcePerConnection, cand.Status(), at)
-		s.knownToCore = true
-	}
-	return c
-}
-
-// endIfSuperseded ends the session at once if one of the candidacies that its client is choosing for
-// it is superseded. No seats, and a nil one, mean the candidacy of the startup.
-func (x *session) endIfSuperseded(seats []*seat) {
-	if len(seats) == 0 || slices.Contains(seats, nil) {
-		x.endIfOwnSuperseded()
-	}
-	for _, s := range seats {
-		if s != nil {
-			s.endIfSuperseded()
-		}
-	}
-}
-
-// setChosen makes the session end when its worker is superseded on one of these resources, and on no other. No
-// resources mean that of the startup.
+// setChosen makes the session end when its worker is superseded on one of these resources, and on no other.
 func (x *session) setChosen(resources []string) {
-	x.mu.Lock()
-	seats := slices.Collect(maps.Values(x.member.seats))
-	x.mu.Unlock()
-	x.member.choseOthers.Store(len(resources) > 0 && !slices.Contains(resources, x.member.request.Resource))
+	seats := x.seats()
 	for _, s := range seats {
 		s.forSession.Store(slices.Contains(resources, s.resource))
 	}
-	x.StatusChanged() // an earlier call has done nothing
 	for _, s := range seats {
-		s.StatusChanged()
+		s.StatusChanged() // an earlier call has done nothing
 	}
 }

@@ -72,7 +72,7 @@ func (x *session) refuse(err error) {
 	}
 	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
 	_ = x.handshake.Flush() // what was sent before the reason, which is sent if this fails or not
-	x.member.joinedTo.Load().noteIfSuperseded()
+	x.member.startup.joinedTo.Load().noteIfSuperseded()
 	x.end(err)
 	linger(x.client)
 	x.srv.refused.Refused(err, x.start.Client(x.client.RemoteAddr()))

@@ -100,7 +100,7 @@ func untilGone(parent context.Context, peer link, wait time.Duration, cause erro
 // refusalOf returns the error that the client of a startup gets if the startup ended with
 // err, or handshake.ErrOver if it gets none.
 func (x *session) refusalOf(err error, guard context.Context) error {
-	demotion, moved := demotionOf(x.backend.server.Tenure), x.active.moved.Load()
+	demotion, moved, supersededBy := demotionOf(x.backend.server.Tenure), x.active.moved.Load(), x.supersededBy()
 	switch cause := context.Cause(guard); {
 	case demotion != nil:
 		return demotion
@@ -108,8 +108,8 @@ func (x *session) refusalOf(err error, guard context.Context) error {
 		return moved
 	case x.life.phase() > phaseServing: // the proxy shuts down
 		return refusals.ShuttingDown
-	case x.isSuperseded():
-		return x.supersededRefusal()
+	case supersededBy != nil:
+		return supersededBy.supersededRefusal()
 	case errors.Is(cause, errClientGone):
 		return handshake.ErrOver
 	case errors.Is(err, handshake.ErrNoAnswer):

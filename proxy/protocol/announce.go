@@ -28,7 +28,7 @@ func (s *Session) followAnnouncing(st *sqltext.Statement) {
 		}
 	case st.Kind == sqltext.SetFence && s.config.Mode == ModeFenced:
 		if e, ok := epochOf(st); st.Name == "epoch" && ok {
-			s.own.epochs.expect(e)
+			s.startup.epochs.expect(e)
 		}
 		s.settings.shown.overwrites(st) // the server has the client's value
 	}
@@ -52,14 +52,14 @@ func (s *Session) report(dst []byte) []byte {
 	if s.config.Mode != ModeFenced {
 		return dst
 	}
-	was, c, now := &s.reported, s.currentChoice(), s.own.Status()
+	was, c, now := &s.reported, s.currentChoice(), s.startup.Status()
 	if c == &s.choices.startup && was.choice == c && was.status == now {
 		return dst
 	}
 	was.status, was.choice = now, c
 	dst = changed(dst, "fencepost.role", &was.role, c.role())
 	dst = changed(dst, "fencepost.epoch", &was.epoch, c.epochs())
-	return changed(dst, "fencepost.resource", &was.resource, fencing.ASCII(c.names()))
+	return changed(dst, "fencepost.resource", &was.resource, fencing.ASCII(c.shownResource()))
 }
 
 func changed(dst []byte, name string, was *string, now string) []byte {
@@ -75,7 +75,7 @@ func (s *Session) AppendGreeting(dst []byte) []byte {
 	if s.config.Mode != ModeFenced {
 		return dst
 	}
-	s.reported.resource = fencing.ASCII(s.own.Resource)
+	s.reported.resource = fencing.ASCII(s.startup.Resource)
 	dst = wire.AppendParameterStatus(dst, "fencepost.resource", s.reported.resource)
 	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(s.config.Worker))
 	return s.report(dst)

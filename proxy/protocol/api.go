@@ -82,7 +82,7 @@ type Need struct {
 	Join     JoinNeed         // of NeedJoin
 	// Register are the resources of NeedRegister, with the epochs that were announced.
 	Register []AnnouncedEpoch
-	// Resource is that of the candidacy of NeedCampaign and NeedConfirm, "" for that of the startup.
+	// Resource is that of the candidacy of NeedCampaign and NeedConfirm.
 	Resource string
 }
 
@@ -91,12 +91,12 @@ type JoinNeed struct {
 	// Token is that of the candidacy which takes the place of the startup's, 0 if it stays.
 	Token int64
 	// Resources are those that the client has chosen, if there is no Token: for one transaction if
-	// Local, and otherwise for the session. None means that of the startup.
+	// Local, and otherwise for the session.
 	Resources []string
 	Local     bool
 }
 
-// AnnouncedEpoch is a resource, and an epoch of it that was announced to the client. Resource is "" for that of the startup.
+// AnnouncedEpoch is a resource, and an epoch of it that was announced to the client.
 type AnnouncedEpoch struct {
 	Resource string
 	Epoch    fencing.Epoch
@@ -128,17 +128,17 @@ type Answer struct {
 	Canceled bool             // the client has canceled the statement in hand
 	// Joined is the candidacy for which the session has left its own, of NeedJoin with a Token; nil if it stays.
 	Joined *Candidacy
-	// Chosen are the candidacies of NeedJoin with Resources, in their order. One that the session knows is
-	// named by its resource alone, and that of the startup is nil.
-	Chosen []*Candidacy
+	// Chosen are the candidacies of NeedJoin with Resources, in their order. Of one that the session knows,
+	// only Resource counts.
+	Chosen []Candidacy
 }
 
 // Event is something that the session's owner does after a plan was made.
 type Event struct {
 	Kind      EventKind
 	Rejection *fencing.Rejection // of EventRefused and EventSuperseded
-	Resource  string             // of EventSuperseded and EventDiscarded; "" is that of the startup
-	Resources []string           // of EventChosen and EventUnregister; "" is that of the startup
+	Resource  string             // of EventSuperseded and EventDiscarded
+	Resources []string           // of EventChosen and EventUnregister
 	Name      string             // of EventRenamed
 	Err       wire.ServerError   // of EventEnded
 	Message   []byte             // of EventEnded; nil if the plan has it
@@ -157,11 +157,11 @@ const (
 	EventAnnounce
 	// EventSuperseded: the worker was superseded on Resource; the connection is over after the plan.
 	EventSuperseded
-	// EventChosen: the session goes by Resources from now on; none is that of the startup.
+	// EventChosen: the session goes by Resources from now on.
 	EventChosen
 	// EventUnregister: delete the registrations of the backend for Resources, before the plan is sent.
 	EventUnregister
-	// EventDiscarded: the plan shows the client that its worker was superseded, where stale writes are discarded:
+	// EventDiscarded: the plan shows the client that its worker was superseded on Resource, where stale writes are discarded:
 	// one was, or was refused. An EventRefused follows.
 	EventDiscarded
 	// EventRenamed: the client of a session that is not fenced has set application_name to Name, as the plan reports to it.
@@ -213,7 +213,7 @@ var errLost = errors.New("a statement for Fencepost follows messages in an order
 type Session struct {
 	config     Config
 	settings   settings
-	own        membership // in the candidacy of the startup
+	startup    membership // in the candidacy of the startup
 	choices    choices
 	names      names
 	needsNames bool // what was prepared before is asked for before the next exchange
@@ -285,14 +285,13 @@ type inHand struct {
 
 // New returns a session after its startup, which is between two exchanges.
 func New(c Config) *Session {
-	s := &Session{config: c, txn: 'I', own: membership{Candidacy: c.Candidacy, own: true}}
-	s.own.epochs.current = c.Announced
-	s.choices.startup.all = []*membership{&s.own}
+	s := &Session{config: c, txn: 'I', startup: newMembership(c.Candidacy)}
+	s.choices.startup.all = []*membership{&s.startup}
 	s.settings.begin(c.Parameters)
 	s.settings.readOnly = s.settings.readOnly || c.SetUp
 	s.settings.reportedReadOnly = s.settings.readOnly
 	if c.Registered {
-		s.registered = []*membership{&s.own}
+		s.registered = []*membership{&s.startup}
 	}
 	if s.mayRelay() {
 		s.startRelay()
@@ -332,7 +331,7 @@ func (s *Session) FromClient(in []byte, p *gate.Plan) (n int, need Need, err err
 	case NeedRegister:
 		need.Register = s.unregisteredEpochs()
 	case NeedCampaign, NeedConfirm:
-		need.Resource = s.refusedMembership().name()
+		need.Resource = s.refusedMembership().Resource
 	}
 	return n, need, s.err
 }
@@ -376,7 +375,7 @@ func (s *Session) Answer(a Answer) {
 		case a.Refusal != nil:
 			s.inHand.refusal = a.Refusal
 		case a.Joined != nil:
-			s.setCandidacy(a.Joined)
+			s.startup = newMembership(*a.Joined)
 		case s.inHand.join.Token == 0:
 			s.inHand.chosen = s.choice(a.Chosen)
 		}
@@ -384,12 +383,6 @@ func (s *Session) Answer(a Answer) {
 		s.inHand.done = max(s.inHand.done, a.Need)
 	default: // Unregistered has said so
 	}
-}
-
-// setCandidacy follows the begin of another candidacy of the same resource.
-func (s *Session) setCandidacy(c *Candidacy) {
-	s.own = membership{Candidacy: *c, own: true}
-	s.own.epochs.current = c.Announced
 }
 
 // Unregistered says that the backend is not registered any more, or is about to be, which the owner may begin
@@ -434,10 +427,10 @@ func (s *Session) Announced() (all []AnnouncedEpoch) {
 	if !s.Is(Quiet) {
 		return nil
 	}
-	for _, st := range append([]*membership{&s.own}, s.choices.known...) {
+	for _, st := range append([]*membership{&s.startup}, s.choices.known...) {
 		if st.epochs.hasPending {
 			st.epochs.current, st.epochs.hasPending = st.epochs.pending, false
-			all = append(all, AnnouncedEpoch{st.name(), st.epochs.current})
+			all = append(all, AnnouncedEpoch{st.Resource, st.epochs.current})
 		}
 	}
 	return all
@@ -447,14 +440,12 @@ func (s *Session) Announced() (all []AnnouncedEpoch) {
 // statement outside a block is one.
 func (s *Session) Transactions() uint64 { return s.ended }
 
-// FencedResources returns the resources that the transaction in hand is fenced for; "" is that of the startup.
-func (s *Session) FencedResources() (resources []string) {
-	if s.config.Mode == ModeFenced {
-		for _, st := range s.currentChoice().all {
-			resources = append(resources, st.name())
-		}
+// FencedResources returns the resources that the transaction in hand is fenced for, none if it is not fenced.
+func (s *Session) FencedResources() []string {
+	if s.config.Mode != ModeFenced {
+		return nil
 	}
-	return resources
+	return s.currentChoice().resources()
 }
 
 // Shadowed returns what was observed of a resource in shadow, and not reported by FromServer.

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -15,17 +16,12 @@ import (
 // membership is a session's part in a candidacy, and what its client knows of that.
 type membership struct {
 	Candidacy
-	own    bool // it is that of the startup
 	epochs announced
 	shown  fencing.Epoch // that SHOW shows
 }
 
-// name is the resource, "" for that of the startup.
-func (st *membership) name() string {
-	if st.own {
-		return ""
-	}
-	return st.Resource
+func newMembership(c Candidacy) membership {
+	return membership{Candidacy: c, epochs: announced{current: c.Announced}}
 }
 
 // leads reports whether the worker leads, and the client knows that.
@@ -120,7 +116,7 @@ func (s *Session) choiceToRegister() *choice {
 func (s *Session) unregisteredEpochs() (all []AnnouncedEpoch) {
 	for _, st := range s.choiceToRegister().all {
 		if !slices.Contains(s.registered, st) {
-			all = append(all, AnnouncedEpoch{st.name(), st.epochs.current})
+			all = append(all, AnnouncedEpoch{st.Resource, st.epochs.current})
 		}
 	}
 	return all
@@ -137,7 +133,7 @@ func (s *Session) registrationAnswered(r *fencing.Refusal, resource string) {
 	}
 	s.inHand.denied = r
 	if c := s.choiceToRegister(); c.local {
-		i := slices.IndexFunc(c.all, func(st *membership) bool { return st.name() == resource })
+		i := slices.IndexFunc(c.all, func(st *membership) bool { return st.Resource == resource })
 		s.choices.denied, s.choices.deniedFor = r, c.all[max(i, 0)]
 	}
 }
@@ -152,21 +148,18 @@ func (s *Session) markRegistered() {
 }
 
 // choice returns the choice of these candidacies by the message in hand.
-func (s *Session) choice(chosen []*Candidacy) *choice {
+func (s *Session) choice(chosen []Candidacy) *choice {
 	c := &choice{value: s.inHand.value, local: s.inHand.join.Local}
 	for _, cand := range chosen {
 		c.all = append(c.all, s.membershipOf(cand))
-	}
-	if len(c.all) == 0 {
-		c.all = s.choices.startup.all
 	}
 	return c
 }
 
 // membershipOf returns what is known of a candidacy, which is new if nothing is.
-func (s *Session) membershipOf(c *Candidacy) *membership {
-	if c == nil {
-		return &s.own
+func (s *Session) membershipOf(c Candidacy) *membership {
+	if c.Resource == s.startup.Resource {
+		return &s.startup
 	}
 	known := &s.choices.known
 	for _, st := range *known {
@@ -174,28 +167,24 @@ func (s *Session) membershipOf(c *Candidacy) *membership {
 			return st
 		}
 	}
-	st := &membership{Candidacy: *c}
-	st.epochs.current = c.Announced
-	*known = append(*known, st)
-	return st
+	st := newMembership(c)
+	*known = append(*known, &st)
+	return &st
 }
 
 // setSessionChoice has the session choose c from now on, nil for the resource of the startup.
 func (s *Session) setSessionChoice(c *choice) {
-	if c != nil && len(c.all) == 1 && c.all[0].own && (c.value == "" || c.value == s.own.Resource) {
+	if c != nil && len(c.all) == 1 && c.all[0] == &s.startup && (c.value == "" || c.value == s.startup.Resource) {
 		c = nil
 	}
 	if c == nil && s.choices.session == nil {
 		return
 	}
 	s.choices.session, s.settings.shown = c, shown{}
-	var resources []string
-	if c != nil {
-		for _, st := range c.all {
-			resources = append(resources, st.name())
-		}
+	if c == nil {
+		c = &s.choices.startup
 	}
-	s.emit(Event{Kind: EventChosen, Resources: resources})
+	s.emit(Event{Kind: EventChosen, Resources: c.resources()})
 }
 
 // transactionEnded follows the end of a transaction: what was chosen for it is over, and the backend keeps no registration
@@ -211,7 +200,7 @@ func (s *Session) transactionEnded() {
 	s.registered = slices.DeleteFunc(s.registered, func(st *membership) bool {
 		goes := !slices.Contains(keep.all, st)
 		if goes {
-			over = append(over, st.name())
+			over = append(over, st.Resource)
 		}
 		return goes
 	})
@@ -247,12 +236,15 @@ func (c *choice) epochs() string {
 	return string(text)
 }
 
-// names is the value of fencepost.resource.
-func (c *choice) names() string {
-	if c.value != "" {
-		return c.value
+// shownResource is the value of fencepost.resource.
+func (c *choice) shownResource() string { return cmp.Or(c.value, c.all[0].Resource) }
+
+func (c *choice) resources() []string {
+	all := make([]string, len(c.all))
+	for i, st := range c.all {
+		all[i] = st.Resource
 	}
-	return c.all[0].Resource
+	return all
 }
 
 // decideChoice decides about a SET of fencepost.resource or fencepost.token by its text and its place. alone says
@@ -305,6 +297,9 @@ func (s *Session) join(st *sqltext.Statement, alone bool) (*fencing.Refusal, Nee
 		s.inHand.join = JoinNeed{Token: token}
 	} else {
 		resources, _ := fencing.ParseResources(st.Value)
+		if len(resources) == 0 {
+			resources = []string{s.startup.Resource}
+		}
 		s.inHand.join, s.inHand.value = JoinNeed{Resources: resources, Local: st.Does(sqltext.SetsLocally)}, st.Value
 	}
 	return nil, NeedJoin
@@ -345,7 +340,7 @@ func (s *Session) applyLocalChoice() {
 		return
 	}
 	s.choices.local = c
-	s.settings.shown = shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.names(), inBlock: true}
+	s.settings.shown = shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.shownResource(), inBlock: true}
 	s.settings.unsure, s.choices.block = false, blockReads
 	if c.led() && s.isRegisteredFor(c) {
 		s.choices.block = blockWrites

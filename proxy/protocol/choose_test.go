@@ -13,9 +13,9 @@ func (h *harness) choosing(status func() *fencing.Status) {
 	h.join = func(n protocol.JoinNeed) (a protocol.Answer) {
 		for _, name := range n.Resources {
 			if name == "r" {
-				a.Chosen = append(a.Chosen, nil)
+				a.Chosen = append(a.Chosen, protocol.Candidacy{Resource: name})
 			} else {
-				a.Chosen = append(a.Chosen, &protocol.Candidacy{Resource: name, Incarnation: "i", Status: status, Announced: status().Epoch})
+				a.Chosen = append(a.Chosen, protocol.Candidacy{Resource: name, Incarnation: "i", Status: status, Announced: status().Epoch})
 			}
 		}
 		return a

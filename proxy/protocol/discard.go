@@ -21,10 +21,10 @@ import (
 
 // superseded reports whether the worker was superseded, and its session continues.
 func (s *Session) superseded() bool {
-	if !s.config.Discards || s.config.Mode != ModeFenced || s.refusedMembership() != &s.own {
+	if !s.config.Discards || s.config.Mode != ModeFenced || s.refusedMembership() != &s.startup {
 		return false
 	}
-	st := s.own.Status()
+	st := s.startup.Status()
 	return st.Role == fencing.Superseded && fencing.Discardable(st)
 }
 
@@ -67,7 +67,7 @@ func (s *Session) answerDiscarded(st *sqltext.Statement, text string, p *gate.Se
 	s.complete(tag)
 	r := s.Rejection(s.supersededRefusal(), Attempt{Text: text, Write: true})
 	r.Kind = fencing.KindDiscarded
-	s.emit(Event{Kind: EventDiscarded})
+	s.emit(Event{Kind: EventDiscarded, Resource: s.startup.Resource})
 	s.emit(Event{Kind: EventRefused, Rejection: &r})
 }
 

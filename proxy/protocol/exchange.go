@@ -209,7 +209,7 @@ func (c *settings) restore() string {
 // show adds the SETs after which SHOW of Fencepost's parameters shows the current values.
 func (s *Session) show(o *own) {
 	c := s.currentChoice()
-	now, has := shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.names()}, &s.settings.shown
+	now, has := shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.shownResource()}, &s.settings.shown
 	if has.valid && has.role == now.role && has.epochs == now.epochs && has.resource == now.resource {
 		return
 	}

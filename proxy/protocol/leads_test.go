@@ -81,7 +81,7 @@ func TestBecomingLeader(t *testing.T) {
 				expect(t, c, []string{""}, Q("select * from c"))
 				h.status.Store(leader(9))
 				expect(t, c, []string{"ZF003"}, first)
-				if !slices.Equal(h.announced, []protocol.AnnouncedEpoch{{Epoch: 9}}) || len(h.rejected) != 1 || h.rejected[0].Kind != fencing.KindStartOver || !h.rejected[0].Write {
+				if !slices.Equal(h.announced, []protocol.AnnouncedEpoch{{Resource: "r", Epoch: 9}}) || len(h.rejected) != 1 || h.rejected[0].Kind != fencing.KindStartOver || !h.rejected[0].Write {
 					t.Errorf("announced %v, rejected %+v", h.announced, h.rejected)
 				}
 				expect(t, c, []string{""}, Q("rollback"))
@@ -409,6 +409,9 @@ func TestJoining(t *testing.T) {
 		h.join = func(n protocol.JoinNeed) (a protocol.Answer) {
 			if asked = append(asked, n); n.Token == 5 {
 				a.Refusal = &fencing.Refusal{SQLState: "ZF006", Message: "no"}
+			}
+			for _, name := range n.Resources {
+				a.Chosen = append(a.Chosen, protocol.Candidacy{Resource: name, Incarnation: "i", Status: h.status.Load})
 			}
 			return a
 		}

@@ -26,10 +26,10 @@ func (s *Session) mayRelay() bool {
 // leftToGuards reports whether the writes of a worker that does not lead are left to the guards of the resource's tables. It has
 // never had an epoch, so that none was announced to its client.
 func (s *Session) leftToGuards() bool {
-	if !s.config.Tables || s.currentChoice() != &s.choices.startup || s.own.epochs.current != 0 {
+	if !s.config.Tables || s.currentChoice() != &s.choices.startup || s.startup.epochs.current != 0 {
 		return false
 	}
-	st := s.own.Status()
+	st := s.startup.Status()
 	return st.Epoch == 0 && st.Holder.Guards > 0 && st.Fault == nil
 }
 
@@ -82,7 +82,7 @@ func (s *Session) relayReason() gate.Reason {
 	if r, ok := gate.Registered(s.isRegisteredFor(s.currentChoice())); ok {
 		return r
 	}
-	r, _ := gate.Guarded(s.own.Status().Holder.Guards)
+	r, _ := gate.Guarded(s.startup.Status().Holder.Guards)
 	return r
 }
 
@@ -218,7 +218,7 @@ func (s *Session) concerns(text []byte) bool {
 // mustCampaignFirst reports whether the candidacy of a worker whose writes are left to guards has to be given the chance to lead
 // first: no one leads, and the text may write.
 func (s *Session) mustCampaignFirst(typ byte, body []byte) bool {
-	if fencing.Checking && s.config.Tables && s.own.Status().Vacant && s.isAtRest() && s.inHand.done < NeedCampaign && s.leftToGuards() {
+	if fencing.Checking && s.config.Tables && s.startup.Status().Vacant && s.isAtRest() && s.inHand.done < NeedCampaign && s.leftToGuards() {
 		a := Attempt{}
 		s.attemptMessage(&a, &madeBy{}, typ, body)
 		return a.Write
@@ -529,7 +529,7 @@ func (s *Session) relayReady(status byte, p *gate.Segments) {
 	}
 	if r.shows || r.sets {
 		if r.sets && !failed {
-			s.own.epochs.expect(r.epoch)
+			s.startup.epochs.expect(r.epoch)
 		} else if r.shows && !failed {
 			for _, one := range s.currentChoice().all {
 				one.epochs.expect(one.shown)
@@ -641,9 +641,9 @@ func isGuardError(e *wire.ServerError) bool {
 // who leads.
 func (s *Session) guardError(msg []byte, e *wire.ServerError) []byte {
 	found, ok := fencing.DecodeFinding(e.Detail)
-	st := s.own.Status()
-	if ok && found.Resource == s.own.Resource && e.Code == fencing.StateNotLeader && s.config.Tables {
-		r := fencing.GuardedRefusal(e.Message, s.own.Resource, s.config.Worker, s.own.Incarnation, st)
+	st := s.startup.Status()
+	if ok && found.Resource == s.startup.Resource && e.Code == fencing.StateNotLeader && s.config.Tables {
+		r := fencing.GuardedRefusal(e.Message, s.startup.Resource, s.config.Worker, s.startup.Incarnation, st)
 		return s.refuse(r, e.Severity, Attempt{Text: s.relayedText(), Write: true})
 	}
 	return wire.EditError(nil, msg, func(field byte, v []byte) ([]byte, bool) {

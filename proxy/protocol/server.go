@@ -247,7 +247,7 @@ func (s *Session) reportChanges(p *gate.Segments) {
 	at := len(s.made)
 	s.made = s.report(s.made)
 	p.Insert(s.made[at:])
-	pending := s.own.epochs.hasPending
+	pending := s.startup.epochs.hasPending
 	for _, st := range s.choices.known {
 		pending = pending || st.epochs.hasPending
 	}
@@ -344,12 +344,12 @@ func (s *Session) refuse(r *fencing.Refusal, severity string, what Attempt) []by
 	}
 	over := s.config.Mode == ModeFenced && r.SQLState == fencing.StateSuperseded
 	if over && s.superseded() {
-		s.emit(Event{Kind: EventDiscarded})
+		s.emit(Event{Kind: EventDiscarded, Resource: s.startup.Resource})
 		over = false
 	}
 	if rejection := s.Rejection(r, what); over {
 		severity, s.closed = "FATAL", true
-		s.emit(Event{Kind: EventSuperseded, Resource: s.refusedMembership().name(), Rejection: &rejection})
+		s.emit(Event{Kind: EventSuperseded, Resource: s.refusedMembership().Resource, Rejection: &rejection})
 	} else if !r.Usage {
 		s.emit(Event{Kind: EventRefused, Rejection: &rejection})
 	}
