@@ -81,7 +81,7 @@ func bareCandidacy(token int64) *Candidacy {
 	e := &Elections{log: zap.NewNop(), cfg: Config{
 		Now: func() time.Duration { return 0 }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
 	}}
-	r := newResource(e, resourceKey{}, source{}, nil, nil)
+	r := newResource(e, resourceKey{}, source{}, freeFence, nil)
 	c := newCandidacy(r, nil, fencing.JoinRequest{Token: token}, history{incarnation: "mine"})
 	r.mu.add(c)
 	return c
@@ -190,7 +190,7 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 		{"random.another proxy.owner", false, status.Led, ""},
 	} {
 		r := resource{services: services{presence: presenceAs("this proxy")}}
-		r.mu.roster = newRoster()
+		r.mu.roster, r.mu.fence = newRoster(), freeFence
 		r.mu.add(&Candidacy{state: state{identity: identity{worker: "w", incarnation: "here"}}})
 		r.mu.observation = elector.Observation{State: elector.Held, Incarnation: c.incarnation}
 		r.mu.record = fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: c.unconfirmed}
@@ -232,6 +232,9 @@ type blockedFence struct {
 	followed chan context.Context
 }
 
+// freeFence is one whose grants nothing blocks.
+var freeFence = blockedFence{by: new([]string)}
+
 func (f blockedFence) BlockedBy() []string { return *f.by }
 
 func (f blockedFence) AwaitUnblocked(ctx context.Context) error {
@@ -254,7 +257,7 @@ func TestWhatBlocksAGrantIsFollowedUntilTheNextOne(t *testing.T) {
 		r, c := resourceElsewhere("w", &now)
 		by := []string{"one", "two"}
 		f := blockedFence{by: &by, followed: make(chan context.Context)}
-		c.fence, r.mu.record.Incarnation = f, "former"
+		c.fence, r.mu.fence, r.mu.record.Incarnation = f, f, "former"
 		c.add(nil, member{campaigns: true})
 		r.followLocked(1)
 		c.ungranted, c.tryAt = blockedError{errors.New("blocked by one and two")}, now+time.Second
@@ -326,7 +329,7 @@ func resourceElsewhere(worker string, now *time.Duration) (*resource, *Candidacy
 	e := &Elections{log: zap.NewNop(), cfg: Config{
 		Now: func() time.Duration { return *now }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
 	}}
-	r := newResource(e, resourceKey{}, source{}, nil, nil)
+	r := newResource(e, resourceKey{}, source{}, freeFence, nil)
 	c := newCandidacy(r, nil, fencing.JoinRequest{Worker: worker}, history{incarnation: "here"})
 	r.mu.add(c)
 	r.mu.observation = elector.Observation{State: elector.Held, Incarnation: "elsewhere"}

@@ -70,7 +70,7 @@ func (r *resource) summaryLocked() status.Resource {
 	st := status.Resource{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: state.State, Reason: state.Why,
 		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: unusable, Orders: r.mu.inForce.Orders,
-		Local: r.leaderLocked() == status.LeaderHere,
+		Local: r.leaderLocked() == status.LeaderHere, BlockedBy: r.blockedByLocked(),
 	}
 	if state.Since != 0 {
 		st.StateSince = clock.Add(state.Since - now)
@@ -111,8 +111,17 @@ func (c *Candidacy) statusLocked() status.Candidacy {
 // servedWithin is how long the lease service may fail to serve a candidacy before the state of the resource says so.
 const servedWithin = 5 * time.Second
 
+// blockedByLocked returns what blocks the grants to candidacies of this proxy. r.mu is held.
+func (r *resource) blockedByLocked() []string {
+	if len(r.mu.loops) == 0 {
+		return nil
+	}
+	return r.mu.fence.BlockedBy()
+}
+
 // candidacyStatesLocked collects the states of all candidacies. r.mu is held.
 func (r *resource) candidacyStatesLocked(now time.Duration) (all status.Candidacies) {
+	all.GrantBlocked = len(r.blockedByLocked()) > 0
 	for c := range r.mu.loops {
 		if c.fault != nil && c.lives() {
 			all.Fault = c.fault

@@ -41,7 +41,6 @@ func TestStatusShowsATable(t *testing.T) {
 	for range 2 {
 		m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Kind: fencing.KindDiscarded, Write: true})
 	}
-	m.Blocked("shop", "mail", []string{"something"})
 	stale := func(resource string) string {
 		return map[string]string{"billing": "discard", "mail": "reject"}[resource]
 	}
@@ -59,7 +58,7 @@ func TestStatusShowsATable(t *testing.T) {
 			{
 				Database: "shop", Resource: "mail", State: status.Blocked, StateSince: time.Now().Add(-5 * time.Second), Reason: errors.New("a fault"),
 				Leaderless: 5 * time.Second, Record: fencing.Record{Epoch: 3, Worker: "gone", GrantedAt: time.Now().Add(-time.Minute)},
-				Candidacies: []status.Candidacy{{Worker: "next"}},
+				Candidacies: []status.Candidacy{{Worker: "next"}}, BlockedBy: []string{"something"},
 			},
 		}
 	}}

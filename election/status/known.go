@@ -47,6 +47,8 @@ type Candidacies struct {
 	Ungranted error
 	// Obstructed: that grant failed because of something that still exists and would block the next grant too.
 	Obstructed bool
+	// GrantBlocked: a grant to one of them waits for something that cannot be ended.
+	GrantBlocked bool
 }
 
 // Known is what a proxy knows of a resource at one moment.
@@ -112,13 +114,13 @@ func (k *Known) At(now time.Duration) Shown {
 	case k.Ungranted != nil && (k.Waiting || k.Obstructed || k.Holder != HolderNone):
 		return k.leaderless(Blocked, k.Ungranted)
 	case k.Holder == HolderUnknown:
-		return k.leaderless(Electing, errUngranted)
+		return k.electing(errUngranted)
 	case k.Holder == HolderHere:
-		return k.leaderless(Electing, nil)
+		return k.electing(nil)
 	case k.Waiting && k.Unserved != nil:
 		return k.leaderless(Blocked, k.Unserved)
 	case k.Waiting:
-		return k.leaderless(Electing, nil)
+		return k.electing(nil)
 	case k.Leader == LeaderUnknown:
 		return Shown{State: Unknown, Why: errUnseen}
 	case k.Idle:
@@ -135,6 +137,14 @@ func (k *Known) At(now time.Duration) Shown {
 // leaderless is the state of a resource that should be led, and that no one is known to lead.
 func (k *Known) leaderless(s State, why error) Shown {
 	return Shown{State: s, Since: k.WantedSince(), Why: why}
+}
+
+// electing is the state of a resource while someone has the lease, or waits for it.
+func (k *Known) electing(why error) Shown {
+	if k.GrantBlocked {
+		return k.leaderless(Blocked, why)
+	}
+	return k.leaderless(Electing, why)
 }
 
 // ledElsewhere is the state of a resource that a worker at another proxy leads.

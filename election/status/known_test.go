@@ -52,6 +52,8 @@ func TestStates(t *testing.T) {
 		"held elsewhere without an epoch":       {Known{Leader: LeaderNone, Holder: HolderUnknown}, Shown{State: Electing, Why: errUngranted}},
 		"held here, and not granted yet":        {Known{Leader: LeaderNone, Holder: HolderHere}, Shown{State: Electing}},
 		"waiting":                               {Known{Leader: LeaderNone, Candidacies: Candidacies{Waiting: true}}, Shown{State: Electing}},
+		"held here, and the grant is blocked":   {Known{Leader: LeaderNone, Candidacies: Candidacies{GrantBlocked: true}, Holder: HolderHere}, Shown{State: Blocked}},
+		"waiting, and a grant is blocked":       {Known{Leader: LeaderNone, Candidacies: Candidacies{GrantBlocked: true, Waiting: true}}, Shown{State: Blocked}},
 		"waiting, and no one is served":         {Known{Leader: LeaderNone, Candidacies: Candidacies{Waiting: true, Unserved: full}}, Shown{State: Blocked, Why: full}},
 		"nothing was read":                      {Known{Candidacies: Candidacies{Idle: true}}, Shown{Why: errUnseen}},
 		"idle":                                  {Known{Leader: LeaderNone, History: free, Candidacies: Candidacies{Idle: true, Frozen: full}}, Shown{State: Idle, Since: free.LeaderlessSince}},

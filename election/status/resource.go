@@ -46,6 +46,9 @@ type Resource struct {
 	// fence is not the one that it was; nil if one can, as far as the last connection and the last
 	// reading of the fence have shown.
 	Unusable error
+	// BlockedBy is what a grant to a candidacy of this proxy waits for, or was given up for, and cannot end, a line for
+	// each; none if nothing blocks it.
+	BlockedBy []string
 	// LostOrder, if not nil, is an operator's order that this proxy has seen, and that a
 	// failover or a restore has lost.
 	LostOrder *fencing.Order

@@ -28,6 +28,7 @@ func someResources() []status.Resource {
 			Database: "shop", Resource: "mail", State: status.Electing, Leaderless: 5 * time.Second,
 			Record:      fencing.Record{Epoch: 3, Worker: "gone", GrantedAt: time.Now().Add(-time.Minute)},
 			Candidacies: []status.Candidacy{{User: "shop", Worker: "next"}},
+			BlockedBy:   []string{`prepared transaction "x" of role "app" must be committed or rolled back`},
 		},
 	}
 }
@@ -72,7 +73,6 @@ func TestAdminAnswers(t *testing.T) {
 	a.FenceMode = func(string) string { return "tables" }
 	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: 3 * time.Second, Grant: time.Second})
 	m.Sessions(+1)
-	m.Blocked("shop", "mail", []string{`prepared transaction "x" of role "app" must be committed or rolled back`})
 	h := a.handler()
 	for _, c := range []struct {
 		path string

@@ -41,8 +41,7 @@ type Metrics struct {
 
 	mu struct {
 		sync.Mutex
-		stopped map[[2]string]stopped  // by database and resource
-		blocked map[[2]string][]string // what blocks takeovers and cannot be ended
+		stopped map[[2]string]stopped // by database and resource
 		awaited map[[2]string][]fencing.Awaited
 		shadows map[[2]string]*shadowed
 		// silences are the newest ends of leases because of silence, the oldest first.
@@ -107,7 +106,6 @@ func NewMetrics() *Metrics {
 		m.connections.WithLabelValues(reason)
 	}
 	m.mu.stopped = map[[2]string]stopped{}
-	m.mu.blocked = map[[2]string][]string{}
 	m.mu.awaited = map[[2]string][]fencing.Awaited{}
 	m.mu.shadows = map[[2]string]*shadowed{}
 	m.registry.MustRegister(m.stale, m.discarded, m.would, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections, m.unrecorded,
@@ -170,25 +168,6 @@ func (m *Metrics) StoppedSoFar(database, resource string) (refused, stale, disca
 	return sum.refused, sum.stale, sum.discarded
 }
 
-// Blocked records what blocks the takeover of a resource and cannot be ended; an empty
-// list means that nothing does.
-func (m *Metrics) Blocked(database, resource string, by []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(by) == 0 {
-		delete(m.mu.blocked, [2]string{database, resource})
-		return
-	}
-	m.mu.blocked[[2]string{database, resource}] = by
-}
-
-// BlockedBy returns what Blocked last recorded.
-func (m *Metrics) BlockedBy(database, resource string) []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.mu.blocked[[2]string{database, resource}]
-}
-
 // Awaited records which backends the grant of a resource waits for and ends; an empty list means that none does.
 func (m *Metrics) Awaited(database, resource string, backends []fencing.Awaited) {
 	m.mu.Lock()
@@ -205,16 +184,6 @@ func (m *Metrics) AwaitedBy(database, resource string) []fencing.Awaited {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.awaited[[2]string{database, resource}]
-}
-
-// MarkBlocked gives the state Blocked to the resources whose takeover waits for something that cannot be ended.
-func (m *Metrics) MarkBlocked(all []status.Resource) []status.Resource {
-	for i := range all {
-		if s := &all[i]; s.State == status.Electing && waits(*s) && len(m.BlockedBy(s.Database, s.Resource)) > 0 {
-			s.State = status.Blocked
-		}
-	}
-	return all
 }
 
 // label returns a name as the value of a label. Prometheus accepts only UTF-8 and
@@ -363,7 +332,7 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 			break // two metrics with the same labels would fail the scrape
 		}
 		blocked := 0.0
-		if waits(r) && len(s.metrics.BlockedBy(r.Database, r.Resource)) > 0 {
+		if waits(r) && len(r.BlockedBy) > 0 {
 			blocked = 1
 		}
 		ch <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, blocked, database, resource)

@@ -57,7 +57,7 @@ func resourceViews(statuses []status.Resource, m *Metrics) []ResourceView {
 			v.LeaseLeft = &left
 		}
 		if waits(s) { // otherwise the takeover was another proxy's, and is over
-			v.Blocked, v.Awaits = m.BlockedBy(s.Database, s.Resource), m.AwaitedBy(s.Database, s.Resource)
+			v.Blocked, v.Awaits = s.BlockedBy, m.AwaitedBy(s.Database, s.Resource)
 		}
 		if s.WatchError != nil {
 			v.Election = s.WatchError.Error()

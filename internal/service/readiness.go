@@ -173,7 +173,7 @@ func (s *Server) reachUpstream(ctx context.Context) error {
 // does not answer.
 func (s *Server) resources() []status.Resource {
 	all := s.records.Merge(s.elections.Resources())
-	return admin.Writable(s.metrics.MarkBlocked(all), s.faults.Active(), time.Now())
+	return admin.Writable(all, s.faults.Active(), time.Now())
 }
 
 // resourcesNow is resources for an operator who asks. What a database without a worker here knows is asked for rarely

@@ -231,7 +231,6 @@ type listener interface {
 // connects to that database.
 func (s *Server) openDatabase(ctx context.Context, database string) (election.Backend, error) {
 	db, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *fence.Config) {
-		c.Blocked = func(resource string, by []string) { s.metrics.Blocked(database, resource, by) }
 		c.Awaited = func(resource string, backends []fencing.Awaited) { s.metrics.Awaited(database, resource, backends) }
 		c.Draining = func(d fencing.Drain) { s.elections.Draining(database, d) }
 		c.PresenceID = rand.Text()[:16] // 80 bits
