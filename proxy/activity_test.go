@@ -27,7 +27,7 @@ func TestNoOneWaitsForASession(t *testing.T) {
 	s := &Server{crews: crew.New()}
 	defer s.crews.Close()
 	x := newSession(s, client, server, &startup.Request{})
-	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return noStatus }}, Cache: sqltext.NewCache(1 << 10)})
+	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return &fencing.Status{} }}, Cache: sqltext.NewCache(1 << 10)})
 	x.member.place = s.crews.Join(x, fencing.JoinRequest{Worker: "w"})
 	defer x.member.place.Leave()
 	x.member.startup.joinedTo.Store(&joinedCandidacy{Candidacy: supersededCandidacy{}})

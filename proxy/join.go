@@ -16,59 +16,53 @@ import (
 
 // join makes the connection a member of its candidacy if it names a resource, and waits for
 // the lease as the client requested. req names the worker, and policy is that of the session.
-// announced is the epoch that the greeting announces, 0
-// for none.
-func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy) (st *fencing.Status, announced fencing.Epoch, err error) {
+// announced is the epoch that the greeting announces, 0 for none.
+func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy) (announced fencing.Epoch, err error) {
 	md, err := x.chooseMode(policy)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	if md != passing {
 		if err := x.handshake.IdentifyBackend(&x.backend.Backend); err != nil {
-			return nil, 0, err
+			return 0, err
 		}
 	}
-	if md == reading {
-		return noStatus, 0, x.beginReading(ctx)
-	}
-	c := protocol.Config{
-		Mode: protocol.ModePassing, Version: x.backend.Version, Cache: x.srv.analyst.cache, Parameters: x.backend.Parameters,
-	}
-	st = noStatus
+	c := protocol.Config{Mode: protocol.ModePassing, Version: x.backend.Version, Cache: x.srv.analyst.cache, Parameters: x.backend.Parameters}
 	switch {
+	case md == reading:
+		err = x.beginReading(ctx, &c)
 	case md == fenced:
-		c.Mode = protocol.ModeFenced
 		if err = x.enter(ctx, req, policy, &c); err == nil {
-			st, err = x.beginFenced(ctx, &c)
+			err = x.beginFenced(ctx, &c)
 		}
 	case x.start.Own.Resource != "":
-		if err = x.enterShadow(ctx, req, policy, &c); c.Status != nil {
-			st = c.Status()
-		}
+		err = x.enterShadow(ctx, req, policy, &c)
 	}
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	x.setCore(protocol.New(c))
-	return st, c.Announced, nil
+	x.mu.Lock() // drain may run at the same time
+	x.m = protocol.New(c)
+	x.mu.Unlock()
+	return c.Announced, nil
 }
 
 // beginFenced registers the backend before the client may send its first statement, if its worker leads under the
 // epoch that the greeting announces. Otherwise it makes the session read-only.
-func (x *session) beginFenced(ctx context.Context, c *protocol.Config) (*fencing.Status, error) {
+func (x *session) beginFenced(ctx context.Context, c *protocol.Config) error {
 	st := c.Status()
-	c.Announced = x.member.startup.knownEpoch(st, x.start.Began)
+	c.Mode, c.Announced = protocol.ModeFenced, x.member.startup.knownEpoch(st, x.start.Began)
 	switch {
 	case !fencing.Checking, c.Tables && c.Announced == 0 && st.Epoch == 0:
-		return st, nil
+		return nil
 	case c.Announced != 0:
 		_, refusal := x.register(ctx, []protocol.AnnouncedEpoch{{Resource: c.Resource, Epoch: c.Announced}})
 		c.Registered = refusal == nil
 	}
 	if c.Registered {
-		return st, nil
+		return nil
 	}
-	return st, x.makeReadOnly(c)
+	return x.makeReadOnly(c)
 }
 
 // makeReadOnly makes the session read-only. If the server refuses that, the session tries again before the first statement.
@@ -78,30 +72,18 @@ func (x *session) makeReadOnly(c *protocol.Config) error {
 	return err
 }
 
-// setCore makes m the core of the session. drain may run at the same time.
-func (x *session) setCore(m *protocol.Session) {
-	x.mu.Lock()
-	x.m = m
-	x.mu.Unlock()
-}
-
-// beginReading begins a connection without a resource that may only read.
-func (x *session) beginReading(ctx context.Context) error {
-	c := protocol.Config{
-		Mode: protocol.ModeReadOnly, Version: x.backend.Version, Cache: x.srv.analyst.cache,
-		Unfenced: fencing.UnfencedRefusal(x.start.User), Parameters: x.backend.Parameters,
-	}
+// beginReading begins a connection without a resource that may only read. Where read-only mode alone does not keep its
+// reads from writing, they are proven. That does not wait for the catalog: the first statement does, if it is not empty
+// or harmless.
+func (x *session) beginReading(ctx context.Context, c *protocol.Config) (err error) {
+	c.Mode, c.Unfenced = protocol.ModeReadOnly, fencing.UnfencedRefusal(x.start.User)
 	if !c.Version.KeepsReadOnly() {
-		var err error
-		if c.Catalog, err = x.openCatalog(ctx); err != nil {
+		if x.member.catalog, x.member.leaveCatalog, err = x.srv.cfg.Candidates.OpenCatalog(ctx, x.start.Database); err != nil {
 			return refusals.Startup(err)
 		}
+		c.Catalog = x.member.catalog.Catalog
 	}
-	if err := x.makeReadOnly(&c); err != nil {
-		return err
-	}
-	x.setCore(protocol.New(c))
-	return nil
+	return x.makeReadOnly(c)
 }
 
 // enter joins the candidacy and waits for the lease, and completes the configuration of the core.
@@ -194,24 +176,10 @@ func (x *session) auditStartup(r *fencing.Refusal) {
 	})
 }
 
-// noStatus is the status of a connection without a resource.
-var noStatus = &fencing.Status{}
-
 func randomHex(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
-}
-
-// openCatalog lets a connection without a resource prove its reads, where read-only mode
-// alone does not keep them from writing. It does not wait for the catalog: the first
-// statement does, if it is not empty or harmless.
-func (x *session) openCatalog(ctx context.Context) (catalog func() *fencing.Catalog, err error) {
-	x.member.catalog, x.member.leaveCatalog, err = x.srv.cfg.Candidates.OpenCatalog(ctx, x.start.Database)
-	if err != nil {
-		return nil, err
-	}
-	return x.member.catalog.Catalog, nil
 }
 
 // awaitCatalog waits for the database's catalog, so that the client's first statement can be

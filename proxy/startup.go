@@ -114,7 +114,7 @@ func (x *session) begin(guard *startupGuard) error {
 	if b := &x.backend; b.Secret != nil {
 		b.keyPID, b.keySecret = x.srv.keys.add(x, b.server.Host, b.PID, b.Secret)
 	}
-	status, announced, err := x.join(guard, req, policy)
+	announced, err := x.join(guard, req, policy)
 	if err != nil {
 		return err
 	}
@@ -122,13 +122,13 @@ func (x *session) begin(guard *startupGuard) error {
 	if x.handshake.ClientHasSent() {
 		x.startupOnlyUntil, announced = x.start.Began, 0 // the client sent these bytes before it could know the epoch
 	}
-	return x.greet(status, announced)
+	return x.greet(announced)
 }
 
 // greet sends the client its role and epoch, its cancel key and ReadyForQuery. The session serves
 // from just before that: if the proxy shuts down later, the session drains, and if it did
 // so before, the client is refused instead.
-func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
+func (x *session) greet(announced fencing.Epoch) error {
 	x.mu.Lock()
 	if !x.life.advance(phaseServing) {
 		x.mu.Unlock()

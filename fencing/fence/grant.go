@@ -98,7 +98,7 @@ func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, er
 			return number, nil
 		case errors.Is(err, errYielded): // it waits for its next turn
 		case n == attempts || !isRetryable(err) || ctx.Err() != nil:
-			err = f.explainGrant(ctx, err)
+			err = f.explainGrant(err)
 			w.gaveUp(ctx, err)
 			return 0, err
 		default:
@@ -231,7 +231,7 @@ func (d *Database) discard(conn *pgxpool.Conn, aborted bool) {
 }
 
 // explainGrant converts the error of a grant into one that callers can distinguish.
-func (f *Fence) explainGrant(ctx context.Context, err error) error {
+func (f *Fence) explainGrant(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == codeInUse {
 		return &GrantBlockedError{Resource: f.resource, Holders: []string{pg.Message}}

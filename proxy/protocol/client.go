@@ -112,7 +112,7 @@ func (s *Session) framed(in []byte, n int, f wire.Frame, p *gate.Plan) (taken in
 	case f.Type == 'Q':
 		return s.query(in, n, f, p)
 	case f.Type == 'F':
-		return s.functionCall(in, n, f, avail, p)
+		return s.functionCall(n, f, avail, p)
 	default:
 		return s.extended(in, n, f, avail, p)
 	}
@@ -332,7 +332,7 @@ func (s *Session) padding(start []byte) []byte {
 
 // functionCall takes a fast path call. It may run any function, and is refused except in a failed block, where the
 // server refuses it.
-func (s *Session) functionCall(in []byte, n int, f wire.Frame, avail int, p *gate.Plan) (taken int, need NeedKind) {
+func (s *Session) functionCall(n int, f wire.Frame, avail int, p *gate.Plan) (taken int, need NeedKind) {
 	if need, ok := s.endBatch(p); need != NeedNothing {
 		return 0, need
 	} else if !ok {

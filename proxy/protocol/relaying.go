@@ -204,7 +204,7 @@ func (s *Session) inspectFenced(f wire.Frame, body []byte, p *gate.Plan) (taken 
 				s.inHand.messageLen = f.Size
 				return 0, NeedMore, true
 			}
-			return s.relayStatements([]sqltext.Statement{*e.statement}, f, body, p)
+			return s.relayStatements([]sqltext.Statement{*e.statement}, f, p)
 		}
 	}
 	return 0, NeedNothing, false
@@ -283,11 +283,11 @@ func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int,
 		}
 		return 0, NeedNothing, false
 	}
-	return s.relayStatements(t.Statements, f, body, p)
+	return s.relayStatements(t.Statements, f, p)
 }
 
 // relayStatements relays statements that are about to run and may be about Fencepost, or deals with them.
-func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, handled bool) {
+func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	r := &s.relay
 	shows := false
 	var sets *sqltext.Statement // of the epoch
