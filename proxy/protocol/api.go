@@ -219,7 +219,7 @@ type Session struct {
 	needsNames bool // what was prepared before is asked for before the next exchange
 	// unknownUnnamed: there may be an unnamed statement of which nothing is known.
 	unknownUnnamed  bool
-	fenceStatements map[string]*entry // prepared statements that show or set parameters of Fencepost's
+	fenceStatements map[string]*prepared // prepared statements that show or set parameters of Fencepost's
 
 	// registered is what the backend is registered for.
 	registered []*membership
@@ -244,7 +244,7 @@ type Session struct {
 	endsBySync bool
 	ended      uint64
 	exchange   exchange
-	relayEntry relayEntry
+	toRelay    toRelay
 
 	// The server's side.
 
@@ -277,7 +277,7 @@ type inHand struct {
 	value            string  // of the SET fencepost.resource that needs it
 	chosen           *choice // by that
 	blockUnused      bool    // the block was found to have run nothing
-	settled          bool    // the session has left the relay for this message
+	leftRelay        bool    // the session has left the relay for this message
 	messageLen       int     // with NeedMore: the length of the message
 	awaitsRuns       bool    // for the replies to the Executes of a batch
 	awaitsBatch      bool    // for all replies of a batch

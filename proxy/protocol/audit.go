@@ -82,12 +82,12 @@ func (s *Session) attemptMessage(a *Attempt, made *madeBy, typ byte, body []byte
 	case 'B':
 		name, _ := textOf(rest)
 		if !slices.Contains(made.statements, string(name)) {
-			s.attemptEntry(a, s.statement(name))
+			s.attemptPrepared(a, s.statement(name))
 		}
 		made.portals = append(made.portals, string(first))
 	case 'E':
 		if !slices.Contains(made.portals, string(first)) {
-			s.attemptEntry(a, s.exchange.portals[string(first)])
+			s.attemptPrepared(a, s.exchange.portals[string(first)])
 		}
 	case 'F':
 		a.note(sqltext.FunctionCall, true)
@@ -114,7 +114,7 @@ func (s *Session) attemptText(a *Attempt, sql []byte) {
 	a.note(auditText(sql), write)
 }
 
-func (s *Session) attemptEntry(a *Attempt, e *entry) {
+func (s *Session) attemptPrepared(a *Attempt, e *prepared) {
 	if e == nil {
 		a.note("", true)
 		return
@@ -144,7 +144,7 @@ func (s *Session) attemptExchange(a *Attempt) {
 		a.note(x.text, write)
 	case batchExchange:
 		for _, e := range x.runs[x.answered:] {
-			s.attemptEntry(a, e)
+			s.attemptPrepared(a, e)
 		}
 	}
 }

@@ -26,12 +26,12 @@ func (s *Session) extended(in []byte, n int, f wire.Frame, avail int, p *gate.Pl
 		s.inHand.awaitsRuns = true
 		return 0, NeedRoom
 	}
-	if m.typ == 'B' && m.refusal == nil && m.entry != nil && joinsForBlock(m.entry.statement) {
+	if m.typ == 'B' && m.refusal == nil && m.prepared != nil && joinsForBlock(m.prepared.statement) {
 		if need := s.bindChoice(&m, p); need != NeedNothing {
 			return 0, need
 		}
 	}
-	if m.refusal == nil && m.runs && s.exchange.over != notOver && !(s.exchange.over == ended && m.begins()) && !(m.entry != nil && runsNothing(m.entry.statement)) {
+	if m.refusal == nil && m.runs && s.exchange.over != notOver && !(s.exchange.over == ended && m.begins()) && !(m.prepared != nil && runsNothing(m.prepared.statement)) {
 		m.refusal = afterEndRefusal
 	}
 	if s.exchange.kind == noExchange {
@@ -45,7 +45,7 @@ func (s *Session) extended(in []byte, n int, f wire.Frame, avail int, p *gate.Pl
 		return s.drop(f, avail), NeedNothing
 	}
 	if m.discards {
-		s.discardExecute(p, m.entry)
+		s.discardExecute(p, m.prepared)
 		s.body = passthrough{left: f.Size - avail}
 		s.sent(&m)
 		return avail, NeedNothing
@@ -64,8 +64,8 @@ func (s *Session) bindChoice(m *extendedMessage, p *gate.Plan) (need NeedKind) {
 	if need := s.awaitBatch(p); need != NeedNothing {
 		return need
 	}
-	if m.refusal, need = s.join(m.entry.statement, false); m.refusal != nil || need != NeedNothing {
-		m.audit = m.entry.text
+	if m.refusal, need = s.join(m.prepared.statement, false); m.refusal != nil || need != NeedNothing {
+		m.audit = m.prepared.text
 		return need
 	}
 	switch opens := s.blockNeed(); {
@@ -84,22 +84,22 @@ var flush = []byte{'H', 0, 0, 0, 4}
 
 // extendedMessage is what is known of a message of the extended protocol.
 type extendedMessage struct {
-	typ     byte
-	runs    bool // it may run something
-	name    string
-	portal  string
-	entry   *entry
-	refusal *fencing.Refusal
-	text    string // what takes the place of a refused Parse: see poison
-	audit   string
-	write   bool
+	typ      byte
+	runs     bool // it may run something
+	name     string
+	portal   string
+	prepared *prepared
+	refusal  *fencing.Refusal
+	text     string // what takes the place of a refused Parse: see poison
+	audit    string
+	write    bool
 	// discards: of an Execute, which is not sent
 	discards bool
 }
 
 // begins reports whether m is of a BEGIN that leaves the transaction read-only.
 func (m *extendedMessage) begins() bool {
-	return m.entry != nil && m.entry.statement.Kind == sqltext.Begin && overBy(m.entry.statement) == notOver
+	return m.prepared != nil && m.prepared.statement.Kind == sqltext.Begin && overBy(m.prepared.statement) == notOver
 }
 
 // read finds out what m is, and whether it is refused. What is not as it should be the server rejects.
@@ -110,18 +110,18 @@ func (s *Session) read(m *extendedMessage, body []byte) (need NeedKind) {
 	case 'B':
 		portal, rest, _ := wire.CString(body)
 		name, _, _ := wire.CString(rest)
-		m.runs, m.portal, m.entry = true, string(portal), s.statement(name)
+		m.runs, m.portal, m.prepared = true, string(portal), s.statement(name)
 		return s.readUse(m, name)
 	case 'D':
 		if len(body) > 1 && body[0] == 'S' {
 			name, _, _ := wire.CString(body[1:])
-			m.runs, m.entry = true, s.statement(name)
+			m.runs, m.prepared = true, s.statement(name)
 			return s.readUse(m, name)
 		}
 	case 'E':
 		portal, _, _ := wire.CString(body)
-		m.runs, m.portal, m.entry = true, string(portal), s.exchange.portals[string(portal)]
-		m.discards = m.entry != nil && len(body) == len(portal)+5 && s.discards(m.entry.statement)
+		m.runs, m.portal, m.prepared = true, string(portal), s.exchange.portals[string(portal)]
+		m.discards = m.prepared != nil && len(body) == len(portal)+5 && s.discards(m.prepared.statement)
 		return s.readExecute(m)
 	case 'C':
 		if len(body) > 1 && body[0] == 'S' {
@@ -149,10 +149,10 @@ func (s *Session) readParse(m *extendedMessage, body []byte) (need NeedKind) {
 	m.runs, m.name = true, string(name)
 	switch {
 	case t.Known && len(t.Statements) != 1:
-		m.entry = plainRead
+		m.prepared = plainRead
 		return NeedNothing
 	case t.Known:
-		m.entry = s.entryOf(&t.Statements[0], sql, namesUserType(types))
+		m.prepared = s.preparedOf(&t.Statements[0], sql, namesUserType(types))
 		m.refusal, need = s.decide(&t.Statements[0], namesUserType(types))
 		m.write = !t.Statements[0].Read
 	default:
@@ -170,10 +170,10 @@ func (s *Session) readParse(m *extendedMessage, body []byte) (need NeedKind) {
 // proven when it is used, too, because its names may have got another meaning.
 func (s *Session) readUse(m *extendedMessage, name []byte) (need NeedKind) {
 	switch {
-	case m.entry != nil && m.entry != plainRead:
-		m.refusal, need = s.decide(m.entry.statement, !m.entry.proven)
-		m.audit, m.write = m.entry.text, !m.entry.statement.Read
-	case m.entry == nil && s.mayBeAny(name) && s.txn != 'E':
+	case m.prepared != nil && m.prepared != plainRead:
+		m.refusal, need = s.decide(m.prepared.statement, !m.prepared.proven)
+		m.audit, m.write = m.prepared.text, !m.prepared.statement.Read
+	case m.prepared == nil && s.mayBeAny(name) && s.txn != 'E':
 		m.refusal, need = s.decide(nil, false)
 		m.write = true
 	}
@@ -182,12 +182,12 @@ func (s *Session) readUse(m *extendedMessage, name []byte) (need NeedKind) {
 
 // readExecute is read for an Execute. What its portal runs was checked at its Bind.
 func (s *Session) readExecute(m *extendedMessage) (need NeedKind) {
-	if m.entry == nil {
+	if m.prepared == nil {
 		return NeedNothing
 	}
-	if st := m.entry.statement; joinsForSession(st) && s.txn != 'E' {
+	if st := m.prepared.statement; joinsForSession(st) && s.txn != 'E' {
 		m.refusal, need = s.join(st, len(s.exchange.runs) == 0)
-		m.audit = m.entry.text
+		m.audit = m.prepared.text
 	}
 	return need
 }
@@ -198,29 +198,29 @@ func (s *Session) sent(m *extendedMessage) {
 	x.unanswered, x.flushed = x.unanswered+1, false
 	switch m.typ {
 	case 'P':
-		s.trackFenceStatement(wire.CutName(m.name), m.entry)
-		x.ops = append(x.ops, op{reply: '1', name: wire.CutName(m.name), entry: m.entry})
+		s.trackFenceStatement(wire.CutName(m.name), m.prepared)
+		x.ops = append(x.ops, op{reply: '1', name: wire.CutName(m.name), prepared: m.prepared})
 	case 'C':
 		x.ops = append(x.ops, op{reply: '3', close: true, name: wire.CutName(m.name)})
 	case 'c':
 		x.ops = append(x.ops, op{reply: '3'})
 	case 'B':
 		if x.portals == nil {
-			x.portals = map[string]*entry{}
+			x.portals = map[string]*prepared{}
 		}
-		x.portals[m.portal] = m.entry
+		x.portals[m.portal] = m.prepared
 	case 'E':
-		x.runs = append(x.runs, m.entry)
-		x.maySet = x.maySet || mayHaveSet(m.entry)
-		if m.entry == nil {
+		x.runs = append(x.runs, m.prepared)
+		x.maySet = x.maySet || mayHaveSet(m.prepared)
+		if m.prepared == nil {
 			x.unknown++
 		}
 		if s.inHand.chosen != nil {
 			x.chosen = s.inHand.chosen
 		}
-		if m.entry != nil {
-			s.ran(s.overBy(m.entry.statement))
-			if s.resumesBlock(m.entry.statement) {
+		if m.prepared != nil {
+			s.ran(s.overBy(m.prepared.statement))
+			if s.resumesBlock(m.prepared.statement) {
 				x.over = max(x.over, mayWrite)
 			}
 		}

@@ -152,7 +152,7 @@ func (s *Session) copyMessage(in []byte, n int, f wire.Frame, p *gate.Plan) (tak
 
 // needRegister asks for the registration, between two exchanges of a leader that knows that it leads.
 func (s *Session) needRegister() NeedKind {
-	if h := &s.inHand; s.exchange.kind == noExchange && s.txn == 'I' && !h.registerAnswered && !h.settled && !s.parts.settled && s.leads() && !s.isRegisteredFor(s.currentChoice()) {
+	if h := &s.inHand; s.exchange.kind == noExchange && s.txn == 'I' && !h.registerAnswered && !h.leftRelay && !s.parts.notRelayed && s.leads() && !s.isRegisteredFor(s.currentChoice()) {
 		return NeedRegister
 	}
 	return NeedNothing
@@ -160,10 +160,10 @@ func (s *Session) needRegister() NeedKind {
 
 // parts is a Query that is sent in parts.
 type parts struct {
-	next    int  // the first of its statements that was not sent
-	failed  bool // a part has failed, so the others are not sent
-	alone   bool // the client has sent nothing after it
-	settled bool // the relay would have to look into it
+	next       int  // the first of its statements that was not sent
+	failed     bool // a part has failed, so the others are not sent
+	alone      bool // the client has sent nothing after it
+	notRelayed bool // the relay would have to look into it
 }
 
 // query takes a Query.
@@ -223,8 +223,8 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 		return f.Size, NeedNothing
 	}
 	s.parts.next, s.parts.alone = s.parts.next+len(part), n+f.Size == len(in)
-	s.parts.settled = s.concerns(sql)
-	s.inHand = inHand{sql: s.inHand.sql, settings: s.inHand.settings, text: s.inHand.text, settled: s.inHand.settled, denied: s.inHand.denied}
+	s.parts.notRelayed = s.concerns(sql)
+	s.inHand = inHand{sql: s.inHand.sql, settings: s.inHand.settings, text: s.inHand.text, leftRelay: s.inHand.leftRelay, denied: s.inHand.denied}
 	return 0, NeedRoom
 }
 
@@ -252,7 +252,7 @@ func (s *Session) beginQuery(p *gate.Plan) NeedKind {
 	s.exchange = s.newExchange(queryExchange)
 	if batch.kind == batchExchange {
 		s.endsBySync = true
-		s.exchange.denied, s.exchange.settled = cmp.Or(s.exchange.denied, batch.denied), s.exchange.settled || batch.settled
+		s.exchange.denied, s.exchange.leftRelay = cmp.Or(s.exchange.denied, batch.denied), s.exchange.leftRelay || batch.leftRelay
 	}
 	return NeedNothing
 }
@@ -269,7 +269,7 @@ func (s *Session) relayRest(in []byte, n int, p *gate.Plan) (taken int, need Nee
 		return 0, need, true
 	}
 	if s.parts.next >= len(t.Statements) { // it reads otherwise now
-		s.parts.settled = true
+		s.parts.notRelayed = true
 		return 0, NeedNothing, false
 	}
 	first := t.Statements[s.parts.next].Start
@@ -387,7 +387,7 @@ func (s *Session) analyze(sql []byte) (*sqltext.Text, NeedKind) {
 
 // mayHaveSet reports whether an Execute may have changed how the server reads a text, which is reported only
 // with ReadyForQuery.
-func mayHaveSet(e *entry) bool {
+func mayHaveSet(e *prepared) bool {
 	if e == nil {
 		return true
 	}

@@ -159,7 +159,7 @@ func (s *Session) refuseWrite(unproven string) (*fencing.Refusal, NeedKind) {
 // shares its text or batch.
 func (s *Session) deniedRefusal() *fencing.Refusal {
 	r := cmp.Or(s.inHand.denied, s.exchange.denied, s.choices.denied)
-	if r == nil && (s.inHand.settled || s.exchange.settled) && s.choices.local == nil && s.leads() {
+	if r == nil && (s.inHand.leftRelay || s.exchange.leftRelay) && s.choices.local == nil && s.leads() {
 		return fencing.WriteWithChoiceRefusal
 	}
 	return r

@@ -45,8 +45,8 @@ func (s *Session) discardQuery(p *gate.Plan, sql []byte, st *sqltext.Statement) 
 }
 
 // discardExecute sends what takes the place of an Execute of e.
-func (s *Session) discardExecute(p *gate.Plan, e *entry) {
-	s.exchange.ops = append(s.exchange.ops, op{reply: '3', entry: e})
+func (s *Session) discardExecute(p *gate.Plan, e *prepared) {
+	s.exchange.ops = append(s.exchange.ops, op{reply: '3', prepared: e})
 	p.Own(wire.AppendClosePortal(nil, ownName))
 }
 

@@ -4,7 +4,7 @@
 // A session is one of two things, and changes from one to the other between two transactions:
 //
 //   - A relay: its backend is registered under the epoch that was announced to its client, or it may write without a fence.
-//     Its messages pass as they are (relay.go, relaying.go, pending.go).
+//     Its messages pass as they are (relay.go, relaying.go, relay_texts.go, relay_replies.go, pending.go).
 //   - Settled: it may only read. That is a follower, an observer, a worker that is not registered yet, a leader whose
 //     lease has lapsed, a superseded worker whose writes are discarded, and a connection without a resource under
 //     "unfenced: read-only".

@@ -18,11 +18,11 @@ const (
 
 // exchange is what was sent since the last ReadyForQuery.
 type exchange struct {
-	kind    exchangeKind
-	failed  bool // the server has said ERROR
-	unsure  bool // its statements may leave a block READ WRITE
-	settled bool // as in inHand
-	copyIn  bool // the server reads COPY data
+	kind      exchangeKind
+	failed    bool // the server has said ERROR
+	unsure    bool // its statements may leave a block READ WRITE
+	leftRelay bool // as in inHand
+	copyIn    bool // the server reads COPY data
 	// refusal is why a text of the exchange was replaced by one that fails; nil if none was.
 	refusal           *fencing.Refusal
 	refused           Attempt          // what was
@@ -45,19 +45,19 @@ type batch struct {
 	skip       bool // the server skips everything up to the Sync
 	flushed    bool // a Flush was sent after the last Execute
 	over       over
-	portals    map[string]*entry
-	runs       []*entry // the Executes, each with its statement; nil if nothing is known of that
-	unknown    int      // how many of those of which nothing is known are not answered
-	maySet     bool     // one of them may have changed how the server reads a text
-	answered   int      // of them
-	ops        []op     // the Parses and Closes that are not answered
-	unanswered int      // how many messages of the client's are not answered
-	inner      *own     // what Fencepost has sent within the batch, and is not answered
+	portals    map[string]*prepared
+	runs       []*prepared // the Executes, each with its statement; nil if nothing is known of that
+	unknown    int         // how many of those of which nothing is known are not answered
+	maySet     bool        // one of them may have changed how the server reads a text
+	answered   int         // of them
+	ops        []op        // the Parses and Closes that are not answered
+	unanswered int         // how many messages of the client's are not answered
+	inner      *own        // what Fencepost has sent within the batch, and is not answered
 }
 
 // newExchange returns an exchange of the client's.
 func (s *Session) newExchange(k exchangeKind) exchange {
-	return exchange{kind: k, denied: s.inHand.denied, chosen: s.inHand.chosen, settled: s.inHand.settled}
+	return exchange{kind: k, denied: s.inHand.denied, chosen: s.inHand.chosen, leftRelay: s.inHand.leftRelay}
 }
 
 // over says that nothing of a batch can run any more, because the transaction in which it
@@ -129,8 +129,8 @@ func (o *own) answered(typ byte) bool {
 	return o.repliesDue == 0
 }
 
-// relayEntry says how far the session is on its way to the relay.
-type relayEntry struct {
+// toRelay says how far the session is on its way to the relay.
+type toRelay struct {
 	restored bool // the client's own settings are restored
 	failures int  // of own exchanges, one after another
 }
@@ -144,7 +144,7 @@ func (s *Session) begins(p *gate.Plan) NeedKind {
 	if len(o.sql) == 0 {
 		return NeedNothing
 	}
-	if s.relayEntry.failures >= maxFailures {
+	if s.toRelay.failures >= maxFailures {
 		s.err = errMode
 		return NeedRoom
 	}
@@ -186,20 +186,20 @@ func (s *Session) due() (o own) {
 
 // canBecomeRelay reports whether the session, which is between two exchanges, may become a relay.
 func (s *Session) canBecomeRelay() bool {
-	return s.txn == 'I' && !s.parts.failed && !s.parts.settled && !s.inHand.settled && s.inHand.refusal == nil && s.leads() && s.isRegisteredFor(s.currentChoice())
+	return s.txn == 'I' && !s.parts.failed && !s.parts.notRelayed && !s.inHand.leftRelay && s.inHand.refusal == nil && s.leads() && s.isRegisteredFor(s.currentChoice())
 }
 
 // defaultRestored reports whether the client's own default is in force.
 func (s *Session) defaultRestored() bool {
-	return s.relayEntry.restored || s.settings.readOnly == s.settings.own.client
+	return s.toRelay.restored || s.settings.readOnly == s.settings.clientDefault.now
 }
 
 // restore returns the statement that gives the client its own default back.
 func (c *settings) restore() string {
 	switch {
-	case c.own.client == c.own.start:
+	case c.clientDefault.now == c.clientDefault.start:
 		return "RESET default_transaction_read_only"
-	case c.own.client:
+	case c.clientDefault.now:
 		return "SET default_transaction_read_only = on"
 	default:
 		return "SET default_transaction_read_only = off"
@@ -228,7 +228,7 @@ func (s *Session) ownDone(status byte) {
 		s.ownFailed(&o)
 		return
 	}
-	s.relayEntry.failures = 0
+	s.toRelay.failures = 0
 	s.ownWorked(&o, status != 'I')
 	if status == 'I' && s.endsBySync {
 		s.endsBySync, s.settings.unsure = false, false
@@ -242,7 +242,7 @@ func (s *Session) ownFailed(o *own) {
 		s.inHand.refusal = fencing.ChooseLateRefusal
 		return
 	}
-	s.relayEntry.failures++
+	s.toRelay.failures++
 }
 
 // ownWorked follows the end of something of Fencepost's own that has not failed.
@@ -251,7 +251,7 @@ func (s *Session) ownWorked(o *own, inBlock bool) {
 	s.needsNames = s.needsNames && o.does&learnsNames == 0
 	c.readOnly = c.readOnly || o.does&setsMode != 0
 	c.unsure = c.unsure && o.does&setsBlock == 0
-	s.relayEntry.restored = s.relayEntry.restored || o.does&restoresMode != 0
+	s.toRelay.restored = s.toRelay.restored || o.does&restoresMode != 0
 	s.inHand.blockUnused = s.inHand.blockUnused || o.does&opensBlock != 0
 	if o.does&setsShown != 0 {
 		c.shown = o.show

@@ -17,25 +17,25 @@ const maxAuditText = 4 << 10
 
 // names are the prepared statements that the client has made by Parse messages, and before the session
 // began. A name that is missing may be that of any statement.
-type names map[string]*entry
+type names map[string]*prepared
 
-// entry is what is known of a prepared statement.
-type entry struct {
+// prepared is what is known of a prepared statement.
+type prepared struct {
 	statement *sqltext.Statement
 	text      string // the start of it, for the audit; empty if it is a read
 	proven    bool   // its text is such as the catalog can prove: no parameter is of a user's type
 }
 
-// plainRead is the entry of all reads of which nothing else matters.
-var plainRead = &entry{statement: &sqltext.Statement{Read: true}, proven: true}
+// plainRead is what is known of all reads of which nothing else matters.
+var plainRead = &prepared{statement: &sqltext.Statement{Read: true}, proven: true}
 
 // op is a Parse or a Close that was sent, and changes names when it is answered, or a Close that was sent in the
 // place of an Execute.
 type op struct {
-	reply byte // '1' or '3'
-	close bool // of a prepared statement
-	name  string
-	entry *entry // of a Parse, or of what is discarded
+	reply    byte // '1' or '3'
+	close    bool // of a prepared statement
+	name     string
+	prepared *prepared // of a Parse, or of what is discarded
 }
 
 // followParseOrClose follows the reply to the next Parse or Close. drop says that something else was sent in its place.
@@ -47,8 +47,8 @@ func (s *Session) followParseOrClose(reply byte, p *gate.Segments) (drop bool) {
 		if o.reply != reply {
 			continue
 		}
-		if reply == '3' && o.entry != nil {
-			s.answerDiscarded(o.entry.statement, o.entry.text, p)
+		if reply == '3' && o.prepared != nil {
+			s.answerDiscarded(o.prepared.statement, o.prepared.text, p)
 			return true
 		}
 		s.apply(o)
@@ -63,7 +63,7 @@ func (s *Session) apply(o op) {
 		if s.names == nil {
 			s.names = names{}
 		}
-		s.names[o.name] = o.entry
+		s.names[o.name] = o.prepared
 	case o.reply == '1', o.close:
 		delete(s.names, o.name)
 	}
@@ -83,7 +83,7 @@ func (s *Session) mayBeAny(name []byte) bool {
 const namesSQL = "SELECT name, statement, from_sql FROM pg_catalog.pg_prepared_statement()"
 
 // trackFenceStatement remembers a prepared statement that shows or sets parameters of Fencepost's.
-func (s *Session) trackFenceStatement(name string, e *entry) {
+func (s *Session) trackFenceStatement(name string, e *prepared) {
 	delete(s.fenceStatements, name)
 	if e == nil || len(s.fenceStatements) >= maxNames {
 		return
@@ -92,7 +92,7 @@ func (s *Session) trackFenceStatement(name string, e *entry) {
 		return
 	}
 	if s.fenceStatements == nil {
-		s.fenceStatements = make(map[string]*entry)
+		s.fenceStatements = make(map[string]*prepared)
 	}
 	s.fenceStatements[name] = e
 }
@@ -111,8 +111,8 @@ func (s *Session) learnName(row []byte) {
 	case len(t.Statements) == 1:
 		st = &t.Statements[0]
 	}
-	e := s.entryOf(st, []byte(v[1]), false)
-	s.apply(op{reply: '1', name: v[0], entry: e})
+	e := s.preparedOf(st, []byte(v[1]), false)
+	s.apply(op{reply: '1', name: v[0], prepared: e})
 	s.trackFenceStatement(v[0], e)
 }
 
@@ -134,26 +134,26 @@ func preparedIn(t *sqltext.Text, name string) *sqltext.Statement {
 
 // statement returns what is known of a prepared statement, as of the messages that were sent; nil
 // if nothing is.
-func (s *Session) statement(name []byte) *entry {
+func (s *Session) statement(name []byte) *prepared {
 	name = wire.CutName(name)
 	ops := s.exchange.ops
 	for i := len(ops) - 1; i >= 0; i-- {
 		if ops[i].name == string(name) && (ops[i].close || ops[i].reply == '1') {
-			return ops[i].entry
+			return ops[i].prepared
 		}
 	}
 	return s.names[string(name)]
 }
 
-// entryOf returns the entry of a statement with this text.
-func (s *Session) entryOf(st *sqltext.Statement, sql []byte, userTypes bool) *entry {
+// preparedOf returns what is known of a statement with this text.
+func (s *Session) preparedOf(st *sqltext.Statement, sql []byte, userTypes bool) *prepared {
 	if st == nil {
 		return nil
 	}
 	if st.Read && st.Kind != sqltext.ShowFence && st.Kind != sqltext.SetFence && s.config.Version.KeepsReadOnly() && !matters(st) {
 		return plainRead
 	}
-	return &entry{statement: st, text: strings.Clone(unsafeString(sql[:min(len(sql), maxAuditText)])), proven: !userTypes}
+	return &prepared{statement: st, text: strings.Clone(unsafeString(sql[:min(len(sql), maxAuditText)])), proven: !userTypes}
 }
 
 // matters reports whether something follows from a statement that has run, beyond its replies.

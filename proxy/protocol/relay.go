@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -35,24 +34,86 @@ type relay struct {
 // replies it does not read.
 const maxRelayed = 16 << 10
 
-// clientSent follows a message of the client's. body is what has arrived of it.
-func (r *relay) clientSent(typ byte, body []byte) {
-	r.sent(typ, len(body))
-	switch typ {
-	case 'Q':
-		r.keepText(body)
-	case 'F':
-		r.keepText([]byte(sqltext.FunctionCall))
+// mayRelay reports whether the transaction that comes next, or that in hand, may be relayed.
+func (s *Session) mayRelay() bool {
+	switch {
+	case s.config.Mode == ModePassing, !fencing.Checking:
+		return true
+	case s.config.Mode == ModeFenced:
+		return s.leads() && s.isRegisteredFor(s.currentChoice()) || s.leftToGuards()
+	default:
+		return false
 	}
 }
 
-// keepText keeps the start of a text, for the audit.
-func (r *relay) keepText(text []byte) {
-	if i := len(text) - 1; i >= 0 && text[i] == 0 {
-		text = text[:i]
+// leftToGuards reports whether the writes of a worker that does not lead are left to the guards of the resource's tables. It has
+// never had an epoch, so that none was announced to its client.
+func (s *Session) leftToGuards() bool {
+	if !s.config.Tables || s.currentChoice() != &s.choices.startup || s.startup.epochs.current != 0 {
+		return false
 	}
-	r.text, r.stmt, r.named = append(r.text[:0], text[:min(len(text), maxRelayedText)]...), r.stmt[:0], r.named[:0]
+	st := s.startup.Status()
+	return st.Epoch == 0 && st.Holder.Guards > 0 && st.Fault == nil
 }
 
-// maxRelayedText is how much of a text a relay keeps, in bytes.
-const maxRelayedText = 512
+// relayReason is the reason for which the messages of a relayed session pass.
+func (s *Session) relayReason() gate.Reason {
+	if r, ok := gate.Unfenced(s.config.Mode == ModePassing); ok {
+		return r
+	}
+	if r, ok := gate.Registered(s.isRegisteredFor(s.currentChoice())); ok {
+		return r
+	}
+	r, _ := gate.Guarded(s.startup.Status().Holder.Guards)
+	return r
+}
+
+// startRelay begins the relay, between two exchanges.
+func (s *Session) startRelay() {
+	r := &s.relay
+	s.relay = relay{on: true, pending: pending{queue: r.queue}, text: r.text[:0], stmt: r.stmt[:0], named: r.named[:0]}
+	s.relay.reason = s.relayReason()
+	s.exchange, s.toRelay = exchange{}, toRelay{}
+	clear(s.names)
+}
+
+// stopRelay ends the relay. All that was relayed is answered.
+func (s *Session) stopRelay() {
+	r := &s.relay
+	r.on = false
+	if r.inBatch {
+		s.exchange = s.newExchange(batchExchange)
+		s.exchange.resumed, s.exchange.skip, s.exchange.failed = true, r.skipping, r.skipping
+	}
+	s.settings.unsure = s.txn == 'T' || r.inBatch
+	if s.txn == 'T' && !r.inBatch && s.isRegisteredFor(s.currentChoice()) { // the block began as a leader's
+		s.settings.unsure, s.choices.block = false, blockWrites
+	}
+	s.needsNames, s.unknownUnnamed = true, true
+	clear(s.names)
+	for name, e := range s.fenceStatements {
+		s.apply(op{reply: '1', name: name, prepared: e})
+	}
+}
+
+// isAtRest reports that the server has answered all that was relayed, is outside a transaction, and has been sent nothing since.
+func (s *Session) isAtRest() bool { return s.relay.quiet() && !s.relay.inBatch && s.txn == 'I' }
+
+// relayIs is Is for a relayed session.
+func (s *Session) relayIs(c Condition) bool {
+	r := &s.relay
+	switch c {
+	case Ready:
+		return r.own == nil && (r.quiet() || r.isUncertain() || r.queue.len() <= maxRelayed/2 && !r.awaitsReplies)
+	case Quiet:
+		return r.own == nil && r.quiet() && !s.partial && !s.muted
+	case AtRest:
+		return r.own == nil && s.isAtRest() && !s.partial
+	case Working:
+		return r.own != nil || r.isWorking(s.body.left > 0)
+	case ReplyPending:
+		return r.own != nil || !r.quiet()
+	default:
+		panic("protocol: no condition")
+	}
+}

@@ -157,7 +157,7 @@ func (s *Session) parameter(body []byte) (hide bool) {
 	if !own && was != c.readOnly {
 		c.shown = shown{}              // it may have been RESET ALL in a function
 		if !c.readOnly || s.relay.on { // where Fencepost has set it to on, the end of a block may restore that
-			c.own.client = c.readOnly
+			c.clientDefault.now = c.readOnly
 		}
 	}
 	if hide = ofMode && (c.reportedReadOnly == c.readOnly || !own && !s.relay.on); ofMode && !hide {
@@ -209,7 +209,7 @@ func (s *Session) ready(status byte, p *gate.Segments) (drop bool) {
 	}
 	switch {
 	case status == 'I':
-		c.unsure, c.own.before, s.endsBySync = false, c.own.client, false
+		c.unsure, c.clientDefault.before, s.endsBySync = false, c.clientDefault.now, false
 		if c.shown.inBlock {
 			c.shown = shown{}
 		}

@@ -14,16 +14,16 @@ type settings struct {
 	// unsure: the open block may be READ WRITE.
 	unsure           bool
 	reportedReadOnly bool // the default_transaction_read_only that was last reported to the client
-	own              ownDefault
-	shown            shown
+	clientDefault
+	shown shown
 	// renamed is the application_name that was reported last, "" if that is not new.
 	renamed string
 }
 
-// ownDefault is the client's own default_transaction_read_only.
-type ownDefault struct {
+// clientDefault is the client's own default_transaction_read_only.
+type clientDefault struct {
 	start  bool // at the start of the session
-	client bool // what it would be now without Fencepost
+	now    bool // what it would be now without Fencepost
 	before bool // what it was before the block in hand
 }
 
@@ -50,7 +50,7 @@ func (c *settings) begin(parameters [][]byte) {
 		c.followParameter(body)
 	}
 	c.renamed = ""
-	c.own = ownDefault{c.readOnly, c.readOnly, c.readOnly}
+	c.clientDefault = clientDefault{c.readOnly, c.readOnly, c.readOnly}
 	c.reportedReadOnly = c.readOnly
 }
 
@@ -78,11 +78,11 @@ func (c *settings) followParameter(body []byte) (ofMode bool) {
 func (c *settings) followStatement(st *sqltext.Statement) {
 	switch {
 	case st.Does(sqltext.SetsDefaultReadOnly):
-		c.own.client = true
+		c.clientDefault.now = true
 	case st.Does(sqltext.SetsDefaultReadWrite):
-		c.own.client = false
+		c.clientDefault.now = false
 	case st.Does(sqltext.RestoresDefault):
-		c.own.client = c.own.start
+		c.clientDefault.now = c.clientDefault.start
 	}
 }
 
@@ -92,7 +92,7 @@ func (c *settings) followTag(tag string) {
 	case "DISCARD ALL", "RESET":
 		c.shown = shown{}
 	case "ROLLBACK":
-		c.own.client = c.own.before
+		c.clientDefault.now = c.clientDefault.before
 		if c.shown.inBlock {
 			c.shown = shown{}
 		}

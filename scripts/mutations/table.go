@@ -30,7 +30,8 @@ const (
 
 	theJudge     = "proxy/protocol/decide.go"
 	theFates     = "fencing/sqltext/fate.go"
-	theRelay     = "proxy/protocol/relaying.go"
+	theRelay     = "proxy/protocol/relay.go"
+	theMessages  = "proxy/protocol/relaying.go"
 	theExchanges = "proxy/protocol/exchange.go"
 	theBatches   = "proxy/protocol/batch.go"
 	theChoices   = "proxy/protocol/choose.go"
@@ -56,9 +57,9 @@ var table = []mutation{
 		old: "return s.leads() && s.isRegisteredFor(s.currentChoice()) || s.leftToGuards()", text: "return s.leads() || s.leftToGuards()"},
 	{name: "what a leader sends is not preceded by its registration", file: "proxy/protocol/client.go", in: ofTheCore, tests: "^TestBecomingLeader$/^18$",
 		old: "s.leads() && !s.isRegisteredFor(s.currentChoice()) {\n		return NeedRegister", text: "s.leads() && !s.isRegisteredFor(s.currentChoice()) {\n		return NeedNothing"},
-	{name: "a relay goes on when the lease is not confirmed any more", file: theRelay, tests: "^TestALapsedSessionIsUnregistered$",
+	{name: "a relay goes on when the lease is not confirmed any more", file: theMessages, tests: "^TestALapsedSessionIsUnregistered$",
 		old: "(begins(f.Type) || f.Type == 'd') && (s.isAtRest() || r.lost)", text: "begins(f.Type) && r.lost"},
-	{name: "a session that leaves the relay stays registered", file: theRelay, tests: "^TestALapsedSessionIsUnregistered$",
+	{name: "a session that leaves the relay stays registered", file: theMessages, tests: "^TestALapsedSessionIsUnregistered$",
 		old: "		case len(s.registered) > 0:\n", text: "		case len(s.registered) > 9:\n"},
 	{name: "writes are left to guards that are not there", file: theRelay, in: ofGuards, tests: "^TestWithoutAGuardNothingIsLeftToGuards$",
 		old: "st.Epoch == 0 && st.Holder.Guards > 0 &&", text: "st.Epoch == 0 &&"},
@@ -70,7 +71,7 @@ var table = []mutation{
 		old: "		one.epochs.expect(one.Status().Epoch)\n", text: "		_ = one\n"},
 
 	// What a relay looks at.
-	{name: "a relay does not see the name of Fencepost, nor PREPARE TRANSACTION", file: theRelay, tests: "^TestPreparedTransactionIsRefused$",
+	{name: "a relay does not see the name of Fencepost, nor PREPARE TRANSACTION", file: "proxy/protocol/relay_texts.go", tests: "^TestPreparedTransactionIsRefused$",
 		old: "sqltext.ConcernsFencepost(text) || s.choices.session", text: "s.choices.session"},
 	{name: "a relay looks for PREPARE TRANSACTION only behind Fencepost's name", file: "fencing/sqltext/concerns.go", in: "./fencing/sqltext", tests: "^TestConcernsFencepost$",
 		old: "if !lone && startsFold(rest, prepare) {", text: "if !lone && false {"},
@@ -79,7 +80,7 @@ var table = []mutation{
 		old: "for p.queue.len() > 0 && p.queue.first() != kindSync {", text: "for p.queue.len() > 0 {"},
 	{name: "a relay that has lost count takes messages for skipped ones", file: "proxy/protocol/pending.go", in: ofTheCore, tests: "^TestARelayThatHasLostCountSkipsNothing$",
 		old: "return p.skipping && p.maybe == 0 && !p.lost", text: "return p.skipping && p.maybe == 0"},
-	{name: "a text is read by settings that may have changed", file: "proxy/protocol/relaying.go", tests: "^TestNothingIsPreparedUnseen$",
+	{name: "a text is read by settings that may have changed", file: "proxy/protocol/relay_texts.go", tests: "^TestNothingIsPreparedUnseen$",
 		old: "if sqltext.DependsOnSettings(sql) && sqltext.PreparesTransaction(sql) {", text: "if false {"},
 
 	// How a session that may only read stays read-only.
@@ -118,7 +119,7 @@ var table = []mutation{
 	{name: "before 16 no read needs a proof", file: theFates, in: ofTheCore, tests: "^TestFollowersWriteNothing$/^15$/^(select_wr|select_frees)",
 		old: "	case st.Read && !keepsReadOnly:", text: "	case st.Read && false:"},
 	{name: "a prepared statement is proven once", file: theBatches, in: ofTheCore, tests: "^TestProvenAgain$/^15$",
-		old: "		m.refusal, need = s.decide(m.entry.statement, !m.entry.proven)\n", text: ""},
+		old: "		m.refusal, need = s.decide(m.prepared.statement, !m.prepared.proven)\n", text: ""},
 	{name: "a prepared statement of who knows what may be used", file: "proxy/protocol/names.go", in: ofTheCore, tests: "^TestPreparedBefore$/^18$",
 		old: "	return s.needsNames || s.unknownUnnamed && (full || before16 || len(name) == 0) ||", text: "	return s.unknownUnnamed && full ||"},
 	{name: "what is refused is sent", file: "proxy/protocol/refuse.go", in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^(vacuum|notify)",
@@ -143,8 +144,8 @@ var table = []mutation{
 		old: "		return NeedRegister\n	}\n	return NeedRoom\n}", text: "		return NeedRegister\n	}\n	return NeedNothing\n}"},
 
 	// What a client is told, and what it has decided before.
-	{name: "a worker that leads again is told at each startup", file: "proxy/join.go", tests: toldAgain,
-		old: "knows := !cand.SupersededBefore() || !announcePerConnection && cand", text: "knows := cand.SupersededBefore() || cand"},
+	{name: "a worker that leads again is told at each startup", file: "proxy/seat.go", tests: toldAgain,
+		old: "knows := !cand.SupersededBefore() || !s.announcePerConnection && cand", text: "knows := cand.SupersededBefore() || cand"},
 	{name: "nobody notes who shares an epoch", file: "migrations/grant.sql", in: ofSystem, tests: "^TestSafetyAWorkerThatSharedAnEpochStartsOver$/^a_pause$",
 		old: "        IF rec.worker IS DISTINCT FROM worker THEN", text: "        IF false THEN"},
 	{name: "an epoch of the same token is left out", file: "election/request.go", in: ofSystem, tests: "^TestSafetyATokenThatLedElsewhereStartsOver$",
@@ -156,7 +157,7 @@ var table = []mutation{
 	{name: "who leaves a superseded candidacy for another token does not say so", file: "proxy/member.go", in: ofSystem, tests: "^TestSafetyADiscardingConnectionStartsOver$",
 		old: "		former.ConnectionSuperseded() // more than once if SET fails\n", text: ""},
 	{name: "a connection that is cut says nothing of the resources that it chose", file: "proxy/seat.go", in: ofSystem, tests: "^TestSafetyAPoolLearnsAgainOfAResourceThatItChose$",
-		old: "			s.joinedTo.Load().noteIfSuperseded()\n", text: ""},
+		old: "		b.noteIfSuperseded()\n", text: ""},
 	{name: "a token is taken to be decided upon when it is set", file: theUpPump, in: ofSystem, tests: "^TestSafetyWhatWasSentBeforeATokenWasKnownStartsOver$",
 		old: "x.rejoin(x.context(), need.Join.Token, u.startWaiting())", text: "x.rejoin(x.context(), need.Join.Token, time.Now())"},
 	{name: "what has arrived in part is as old as the rest", file: theUpPump, in: ofSystem, tests: "^TestSafetyWhatHasArrivedInPartStartsOver$",

@@ -55,7 +55,7 @@ type seen struct {
 // again and wait for another grant: that it leads is known once its proxy says so.
 func (next seen) follows(before seen) seen {
 	granted := next.Epoch != before.Epoch && next.Worker != ""
-	if !granted && !before.settled() && !next.settled() {
+	if !granted && !before.wantsNobody() && !next.wantsNobody() {
 		next.wanted = before.wanted
 	}
 	if same := before.State == next.State && before.Epoch == next.Epoch; same && (next.StateSince == nil || next.State.LacksLeader() && before.since.Before(next.since)) {
@@ -64,8 +64,10 @@ func (next seen) follows(before seen) seen {
 	return next
 }
 
-// settled reports whether it is known that somebody leads, or that nobody is meant to.
-func (r seen) settled() bool { return r.State == status.Led && r.SaysLed || r.State.NeedsNoLeader() }
+// wantsNobody reports whether it is known that somebody leads, or that nobody is meant to.
+func (r seen) wantsNobody() bool {
+	return r.State == status.Led && r.SaysLed || r.State.NeedsNoLeader()
+}
 
 // doubted is how long a database must say that nobody leads until that counts more than a lease at another proxy. After a
 // grant, the database has it within about a second.
