@@ -140,24 +140,9 @@ func (e *Elections) OpenCatalog(ctx context.Context, name string) (c fencing.Cat
 // openCatalog opens the catalog of a database that has a fence. The database counts as used
 // until leave.
 func (e *Elections) openCatalog(ctx context.Context, name string) (_ fencing.CatalogReader, leave func(), _ error) {
-	opened := e.opens.DoChan(fmt.Sprintf("catalog %q", name), func() (any, error) {
-		if !e.begin() {
-			return nil, ErrClosed
-		}
-		defer e.wg.Done()
-		ctx, cancel := context.WithTimeout(e.ctx, openTimeout)
-		defer cancel()
-		return e.database(ctx, name)
-	})
-	var b Backend
-	select {
-	case got := <-opened:
-		if got.Err != nil {
-			return nil, nil, got.Err
-		}
-		b = got.Val.(Backend)
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+	b, err := openOnce(ctx, e, fmt.Sprintf("catalog %q", name), func(ctx context.Context) (Backend, error) { return e.database(ctx, name) })
+	if err != nil {
+		return nil, nil, err
 	}
 	if b.Catalog == nil {
 		b.Catalog = noCatalog{}
@@ -241,15 +226,29 @@ func (e *Elections) resource(ctx context.Context, key resourceKey) (*resource, e
 	if r, err := e.known(key); r != nil || err != nil {
 		return r, err
 	}
-	opened := e.opens.DoChan(fmt.Sprintf("%q/%q", key.database, key.name), func() (any, error) { return e.openResource(key) })
+	return openOnce(ctx, e, fmt.Sprintf("%q/%q", key.database, key.name), func(ctx context.Context) (*resource, error) { return e.openResource(ctx, key) })
+}
+
+// openOnce calls open in a goroutine that Close waits for, once for all who ask for the same at the same time, and returns
+// its result, or ctx's error if ctx ends before that.
+func openOnce[T any](ctx context.Context, e *Elections, what string, open func(context.Context) (T, error)) (result T, err error) {
+	opened := e.opens.DoChan(what, func() (any, error) {
+		if !e.begin() {
+			return nil, ErrClosed
+		}
+		defer e.wg.Done()
+		ctx, cancel := context.WithTimeout(e.ctx, openTimeout)
+		defer cancel()
+		return open(ctx)
+	})
 	select {
 	case got := <-opened:
-		if got.Err != nil {
-			return nil, got.Err
+		if got.Err == nil {
+			result = got.Val.(T)
 		}
-		return got.Val.(*resource), nil
+		return result, got.Err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return result, ctx.Err()
 	}
 }
 
@@ -274,16 +273,10 @@ func (e *Elections) begin() bool {
 	return true
 }
 
-func (e *Elections) openResource(key resourceKey) (*resource, error) {
-	if !e.begin() {
-		return nil, ErrClosed
-	}
-	defer e.wg.Done()
+func (e *Elections) openResource(ctx context.Context, key resourceKey) (*resource, error) {
 	if r, err := e.known(key); r != nil || err != nil {
 		return r, err
 	}
-	ctx, cancel := context.WithTimeout(e.ctx, openTimeout)
-	defer cancel()
 	b, err := e.database(ctx, key.database)
 	if err != nil {
 		return nil, err

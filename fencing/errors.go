@@ -149,19 +149,19 @@ func MissingResourceRefusal(user string) *Refusal {
 	return &r
 }
 
-// SupersededHint is the hint of ZF001.
-const SupersededHint = "Another worker leads. Stop what this worker was doing. Connect again only to start over from the current state of the database."
+// supersededHint is the hint of ZF001.
+const supersededHint = "Another worker leads. Stop what this worker was doing. Connect again only to start over from the current state of the database."
 
 // EvictedHint is the hint of ZF001 where no one leads, because an operator ended the lead.
 // In SQL both are fencepost.superseded_hint.
 const EvictedHint = "An operator ended the lead of this worker. Stop what this worker was doing. Connect again only to start over from the current state of the database."
 
-// HintSuperseded returns the hint of ZF001 for a worker that this record superseded.
-func HintSuperseded(by Record) string {
+// hintFor returns the hint of ZF001 for a worker that this record superseded.
+func hintFor(by Record) string {
 	if by.Worker == "" && by.Source != "" { // no one has the epoch
 		return EvictedHint
 	}
-	return SupersededHint
+	return supersededHint
 }
 
 // holderText names the holder of an epoch. In SQL it is fencepost.holder.
@@ -189,8 +189,8 @@ func databaseWord(name string) string {
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:@%+=,/][A-Za-z0-9_.:@%+=,/-]*$`)
 
-// RemovedRefusal is the refusal of a worker that has not led, after an operator has removed the resource.
-func RemovedRefusal(resource, worker string) *Refusal {
+// removedRefusal is the refusal of a worker that has not led, after an operator has removed the resource.
+func removedRefusal(resource, worker string) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message:  fmt.Sprintf("an operator removed resource %s after worker %s, which has not led it, connected", ASCII(resource), ASCII(worker)),
@@ -202,7 +202,7 @@ func RemovedRefusal(resource, worker string) *Refusal {
 // SupersededRefusal is the refusal of a worker whose candidacy is over.
 func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusal {
 	if st.Removed && st.Epoch == 0 {
-		return RemovedRefusal(resource, worker)
+		return removedRefusal(resource, worker)
 	}
 	if r := LowerToken(resource, worker, incarnation, st.Holder); r != nil {
 		return r
@@ -216,7 +216,7 @@ func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusa
 		Message: fmt.Sprintf("worker %s was superseded on resource %s: %s the current epoch %d of %s",
 			ASCII(worker), ASCII(resource), what, st.Holder.Epoch, holderText(st.Holder.Worker)),
 		Detail: statusDetail(resource, worker, incarnation, st),
-		Hint:   HintSuperseded(st.Holder),
+		Hint:   hintFor(st.Holder),
 	}
 }
 

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"strings"
-	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
@@ -60,17 +59,6 @@ func (x *session) audit(r fencing.Rejection) {
 	r.Database, r.User = x.start.Database, x.start.User
 	defer while(&x.active.auditing)()
 	x.srv.audit.add(r)
-}
-
-// auditShadow records what was observed after the server's last reply.
-func (x *session) auditShadow() {
-	x.mu.Lock()
-	rest := x.m.Shadowed()
-	x.mu.Unlock()
-	for _, r := range rest {
-		r.Time = time.Now()
-		x.audit(r)
-	}
 }
 
 // postponeAudit reports whether r, which ends the session, is audited only when both pumps have ended: nothing

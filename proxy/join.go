@@ -4,14 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/refusals"
-	"github.com/fencepost/fencepost/proxy/shadow"
 )
 
 // join makes the connection a member of its candidacy if it names a resource, and waits for
@@ -133,47 +130,6 @@ func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) er
 		m.state.Store(joined)
 	}
 	return err
-}
-
-// enterShadow is enter for a resource in shadow. Nothing keeps the client from Postgres: what
-// would have refused the connection is recorded.
-func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
-	x.srv.cfg.Metrics.Shadowed(x.start.Database, req.Resource)
-	x.member.shadow = newBackground()
-	err := x.joinCandidacy(ctx, req)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return handshake.ErrOver
-	case err != nil:
-		x.auditStartup(policy.Route.explain(refusals.Startup(err)))
-		return nil
-	}
-	if policy.Fence == FenceTables && !x.hasGuards(ctx) {
-		x.auditStartup(fencing.UnguardedRefusal(req.Resource))
-	}
-	var refusal *fencing.Refusal
-	if err := x.awaitLease(ctx, req.Campaign); errors.As(err, &refusal) {
-		x.auditStartup(refusal)
-	} else if err != nil {
-		return err
-	}
-	c.Candidacy, c.Worker, c.Nameless = x.member.startup.forCore(), req.Worker, req.Nameless
-	c.Shadow = shadow.New(shadow.Config{
-		Resource: req.Resource, Worker: req.Worker, Incarnation: c.Incarnation, Nameless: req.Nameless,
-		Version: c.Version, Cache: c.Cache, Status: c.Status, Trouble: c.Trouble,
-		Campaign:  x.member.shadow.trigger(x.srv.cfg.StartupWait, x.member.candidacy().CampaignOnDemand),
-		Announced: x.member.startup.knownEpoch(c.Status(), x.start.Began),
-	})
-	return nil
-}
-
-// auditStartup records what would have refused the connection.
-func (x *session) auditStartup(r *fencing.Refusal) {
-	own := x.start.Own
-	x.audit(fencing.Rejection{
-		Time: time.Now(), Resource: own.Resource, Worker: x.member.request.Worker, Write: true, Verb: fencing.VerbConnection, Shadow: true,
-		Kind: fencing.KindOf(own.Resource, r.SQLState, fencing.Finding{}), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
-	})
 }
 
 func randomHex(n int) string {

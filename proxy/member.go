@@ -93,44 +93,6 @@ func (m *membership) addUnreadEpoch(c fencing.Candidacy, e fencing.Epoch) {
 	}
 }
 
-// background is the work for a session in shadow for which its client does not wait.
-type background struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	all    sync.WaitGroup
-}
-
-func newBackground() *background {
-	b := &background{}
-	b.ctx, b.cancel = context.WithCancel(context.Background())
-	return b
-}
-
-// trigger returns a function that starts f in the background, unless f is running. It must
-// not be called after end.
-func (b *background) trigger(limit time.Duration, f func(context.Context)) func() {
-	var busy atomic.Bool
-	return func() {
-		if !busy.CompareAndSwap(false, true) {
-			return
-		}
-		b.all.Go(func() {
-			ctx, cancel := context.WithTimeout(b.ctx, limit)
-			defer cancel()
-			f(ctx)
-			busy.Store(false)
-		})
-	}
-}
-
-// end cancels the work and waits for it. b may be nil.
-func (b *background) end() {
-	if b != nil {
-		b.cancel()
-		b.all.Wait()
-	}
-}
-
 // markEpochsRead reports the announcements to the candidacies as read, because bytes have arrived from the client.
 // The session's mu is held.
 func (m *membership) markEpochsRead() {
