@@ -1,4 +1,4 @@
-// Package child starts processes that end with us, and finds the servers that tests start.
+// Package child starts processes that end with us.
 package child
 
 import (

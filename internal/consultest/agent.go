@@ -12,15 +12,12 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/servertest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
@@ -32,12 +29,9 @@ const patience = 60 * time.Second
 
 // Agent is a Consul server in a cluster of its own.
 type Agent struct {
+	servertest.Process
 	ports   [3]*ports.Port // HTTP, Raft, gossip
-	binary  string
-	args    []string // in addition to the configuration
 	options options
-	log     *os.File
-	cmd     *exec.Cmd
 }
 
 // Option changes how an agent is started.
@@ -59,21 +53,13 @@ func WithDefaultTTL() Option { return func(o *options) { o.ttlMin = "" } }
 // WithConnections limits the connections from each client address (http_max_conns_per_client).
 func WithConnections(most int) Option { return func(o *options) { o.connections = most } }
 
-var shared struct {
-	once  sync.Once
-	agent *Agent
-	err   error
-}
+var shared servertest.Shared[*Agent]
 
 // Shared returns the agent that all tests of this process share. Tests must not change
 // it and must use keys of their own. It ends with the process.
 func Shared(t testing.TB) *Agent {
 	t.Helper()
-	shared.once.Do(func() { shared.agent, shared.err = start() })
-	if shared.err != nil {
-		t.Fatalf("start the shared Consul: %v", shared.err)
-	}
-	return shared.agent
+	return shared.Get(t, func() (*Agent, error) { return start() })
 }
 
 // Start returns an agent for one test, which may stop, pause or restore it. It ends
@@ -99,37 +85,14 @@ func (a *Agent) Settings(prefix string) []string {
 
 // Stop ends the agent and discards its state. Stopping twice is harmless.
 func (a *Agent) Stop() {
-	if a.log == nil {
+	if a.Log == nil {
 		return
 	}
-	a.kill()
-	_ = a.log.Close()
-	a.log = nil
+	a.Kill()
+	_ = a.Log.Close()
+	a.Log = nil
 	for _, p := range a.ports {
 		p.Release()
-	}
-}
-
-// kill ends the agent's process, if there is one.
-func (a *Agent) kill() {
-	if a.cmd == nil {
-		return
-	}
-	_ = a.cmd.Process.Kill()
-	_ = a.cmd.Wait() // always "killed", as intended
-	a.cmd = nil
-}
-
-// Pause freezes the agent: connections stay open, but it does not respond.
-func (a *Agent) Pause(t testing.TB) { a.signal(t, syscall.SIGSTOP) }
-
-// Continue ends a Pause.
-func (a *Agent) Continue(t testing.TB) { a.signal(t, syscall.SIGCONT) }
-
-func (a *Agent) signal(t testing.TB, sig syscall.Signal) {
-	t.Helper()
-	if err := a.cmd.Process.Signal(sig); err != nil {
-		t.Fatalf("send %v to Consul: %v", sig, err)
 	}
 }
 
@@ -148,8 +111,8 @@ func (a *Agent) Restore(t testing.TB, snapshot []byte) {
 	} else if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
-	t.Logf("Consul did not finish a restore; its log ends with:\n%s", a.tail())
-	a.kill()
+	t.Logf("Consul did not finish a restore; its log ends with:\n%s", a.Tail())
+	a.Kill()
 	if err := a.run(); err != nil {
 		t.Fatalf("restart Consul: %v", err)
 	}
@@ -212,7 +175,7 @@ func startOnce(opts ...Option) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.args = []string{"-dev"}
+	a.configure("-dev")
 	if err := a.run(); err != nil {
 		a.Stop()
 		return nil, err
@@ -222,43 +185,33 @@ func startOnce(opts ...Option) (*Agent, error) {
 
 // plan returns an agent with its ports and its log.
 func plan(o options) (*Agent, error) {
-	binary, err := child.Program("FENCEPOST_TEST_CONSUL", "consul")
-	if err != nil {
-		return nil, err
-	}
-	a := &Agent{binary: binary, options: o}
+	var err error
+	a := &Agent{options: o, Process: servertest.Process{Name: "Consul", Program: "consul", Variable: "FENCEPOST_TEST_CONSUL"}}
 	for i := range a.ports {
 		if a.ports[i], err = ports.Reserve(); err != nil {
 			return nil, err
 		}
 	}
-	if a.log, err = os.CreateTemp("", "consul-log-"); err != nil {
+	if a.Log, err = os.CreateTemp("", "consul-log-"); err != nil {
 		return nil, err
 	}
-	if err := os.Remove(a.log.Name()); err != nil { // it exists as long as it is open
+	if err := os.Remove(a.Log.Name()); err != nil { // it exists as long as it is open
 		return nil, err
 	}
 	return a, nil
 }
 
+// configure sets how the agent is started, with these flags in addition to the configuration.
+func (a *Agent) configure(flags ...string) {
+	a.Args = append([]string{"agent", "-hcl", a.config()}, flags...)
+}
+
 // run starts the agent's process, without any state, and returns when it accepts writes.
 func (a *Agent) run() error {
-	if err := a.launch(); err != nil {
+	if err := a.Launch(); err != nil {
 		return err
 	}
 	return a.await()
-}
-
-// launch starts the agent's process.
-func (a *Agent) launch() error {
-	cmd := exec.Command(a.binary, append([]string{"agent", "-hcl", a.config()}, a.args...)...)
-	cmd.Stdout, cmd.Stderr = a.log, a.log
-	child.OwnSession(cmd, syscall.SIGKILL)
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", a.binary, err)
-	}
-	a.cmd = cmd
-	return nil
 }
 
 func (a *Agent) config() string {
@@ -283,29 +236,8 @@ func (a *Agent) config() string {
 
 // await returns when the agent accepts writes.
 func (a *Agent) await() error {
-	deadline := time.Now().Add(patience)
-	for {
+	return a.Await(patience, func() error {
 		_, err := a.request(http.MethodPut, "/v1/kv/consultest", []byte("ready"), patience)
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("consul did not become ready: %w; the agent's log ends with:\n%s", err, a.tail())
-		}
-		var status syscall.WaitStatus
-		if pid, werr := syscall.Wait4(a.cmd.Process.Pid, &status, syscall.WNOHANG, nil); werr == nil && pid == a.cmd.Process.Pid {
-			return fmt.Errorf("consul ended at once; the agent's log ends with:\n%s", a.tail())
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
-func (a *Agent) tail() string {
-	text := make([]byte, 4096)
-	end, err := a.log.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err.Error()
-	}
-	n, _ := a.log.ReadAt(text, max(0, end-int64(len(text))))
-	return string(text[:n])
+		return err
+	})
 }

@@ -54,11 +54,12 @@ func startServers(dir string) (*Servers, error) {
 	s.servers, s.Agent = all[:servers], all[servers]
 	for i, a := range all {
 		node := fmt.Sprint("n", i)
-		a.args = append(slices.Clone(join), "-node="+node, "-data-dir="+filepath.Join(dir, node), "-retry-interval=200ms")
+		flags := append(slices.Clone(join), "-node="+node, "-data-dir="+filepath.Join(dir, node), "-retry-interval=200ms")
 		if a != s.Agent {
-			a.args = append(a.args, "-server", fmt.Sprint("-bootstrap-expect=", servers))
+			flags = append(flags, "-server", fmt.Sprint("-bootstrap-expect=", servers))
 		}
-		if err := a.launch(); err != nil {
+		a.configure(flags...)
+		if err := a.Launch(); err != nil {
 			s.Stop()
 			return nil, err
 		}
@@ -96,4 +97,4 @@ func (s *Servers) Leader(t testing.TB) int {
 }
 
 // Kill ends a server as a crash does.
-func (s *Servers) Kill(i int) { s.servers[i].kill() }
+func (s *Servers) Kill(i int) { s.servers[i].Kill() }

@@ -9,22 +9,18 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/servertest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
@@ -42,12 +38,10 @@ type Cluster struct {
 
 // member is one server. It can be stopped and started again.
 type member struct {
+	servertest.Process
 	name         string
 	client, peer *ports.Port
 	data         string
-	args         []string
-	log          *os.File
-	cmd          *exec.Cmd // nil while it is stopped
 }
 
 // Option changes how a cluster is started.
@@ -76,30 +70,18 @@ func WithTLS(caFile, certFile, keyFile string, root *tls.Config) Option {
 	}
 }
 
-var shared struct {
-	once    sync.Once
-	cluster *Cluster
-	err     error
-}
+var shared servertest.Shared[*Cluster]
 
 // Shared returns the cluster of one member that all tests of this process share. Tests must not
 // change it and must use keys of their own. StopShared ends it.
 func Shared(t testing.TB) *Cluster {
 	t.Helper()
-	shared.once.Do(func() { shared.cluster, shared.err = start() })
-	if shared.err != nil {
-		t.Fatalf("start the shared etcd: %v", shared.err)
-	}
-	return shared.cluster
+	return shared.Get(t, func() (*Cluster, error) { return start() })
 }
 
 // StopShared ends the shared cluster, if there is one. It is called after the last test of the
 // process.
-func StopShared() {
-	if shared.cluster != nil {
-		shared.cluster.Stop()
-	}
-}
+func StopShared() { shared.Stop() }
 
 // Start returns a cluster for one test, which may stop, pause or restore it. It ends with the
 // test.
@@ -172,30 +154,14 @@ func (c *Cluster) Leader(t testing.TB) int {
 	}
 }
 
-// Pause freezes a member, and returns when it has stopped: connections stay open, but it does not
-// respond. On a busy machine its threads run on for a while after the signal.
-func (c *Cluster) Pause(t testing.TB, i int) {
-	t.Helper()
-	c.members[i].signal(t, syscall.SIGSTOP)
-	var status syscall.WaitStatus
-	pid, err := syscall.Wait4(c.members[i].cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
-	if err != nil || !status.Stopped() {
-		t.Fatalf("pause etcd: process %d, status %v: %v", pid, status, err)
-	}
-}
+// Pause freezes a member: connections stay open, but it does not respond.
+func (c *Cluster) Pause(t testing.TB, i int) { t.Helper(); c.members[i].Pause(t) }
 
 // Continue ends a Pause.
-func (c *Cluster) Continue(t testing.TB, i int) { c.members[i].signal(t, syscall.SIGCONT) }
-
-func (m *member) signal(t testing.TB, sig syscall.Signal) {
-	t.Helper()
-	if err := m.cmd.Process.Signal(sig); err != nil {
-		t.Fatalf("send %v to etcd: %v", sig, err)
-	}
-}
+func (c *Cluster) Continue(t testing.TB, i int) { t.Helper(); c.members[i].Continue(t) }
 
 // Kill ends a member as a crash does. Its data stay.
-func (c *Cluster) Kill(i int) { c.members[i].kill() }
+func (c *Cluster) Kill(i int) { c.members[i].Kill() }
 
 // Restart starts all members that do not run, and returns when the cluster accepts writes.
 func (c *Cluster) Restart(t testing.TB) {
@@ -239,21 +205,12 @@ func (c *Cluster) Restore(t testing.TB, backup string) {
 // Stop ends the cluster and discards its data. Stopping twice is harmless.
 func (c *Cluster) Stop() {
 	for _, m := range c.members {
-		m.kill()
+		m.Kill()
 		m.client.Release()
 		m.peer.Release()
-		_ = m.log.Close()
+		_ = m.Log.Close()
 	}
 	_ = os.RemoveAll(c.dir)
-}
-
-func (m *member) kill() {
-	if m.cmd == nil {
-		return
-	}
-	_ = m.cmd.Process.Kill()
-	_ = m.cmd.Wait() // always "killed", as intended
-	m.cmd = nil
 }
 
 // start starts a cluster.
@@ -282,7 +239,6 @@ func start(opts ...Option) (*Cluster, error) {
 		return nil, err
 	}
 	if err := c.run(); err != nil {
-		err = fmt.Errorf("%w; the log ends with:\n%s", err, c.tail())
 		c.Stop()
 		return nil, err
 	}
@@ -294,10 +250,11 @@ func (c *Cluster) plan(members int) error {
 	var peers []string
 	for i := range members {
 		m := &member{name: fmt.Sprint("m", i), data: filepath.Join(c.dir, fmt.Sprint("data-", i))}
+		m.Process = servertest.Process{Name: "etcd", Program: "etcd", Variable: "FENCEPOST_TEST_ETCD"}
 		var errs [3]error
 		m.client, errs[0] = ports.Reserve()
 		m.peer, errs[1] = ports.Reserve()
-		m.log, errs[2] = os.Create(filepath.Join(c.dir, fmt.Sprint("log-", i)))
+		m.Log, errs[2] = os.Create(filepath.Join(c.dir, fmt.Sprint("log-", i)))
 		if err := errors.Join(errs[:]...); err != nil {
 			return err
 		}
@@ -306,7 +263,7 @@ func (c *Cluster) plan(members int) error {
 	}
 	for _, m := range c.members {
 		client, peer := c.scheme+m.client.Address(), "http://"+m.peer.Address()
-		m.args = append([]string{
+		m.Args = append([]string{
 			"--name=" + m.name, "--data-dir=" + m.data, "--unsafe-no-fsync", "--log-level=warn",
 			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
@@ -318,48 +275,18 @@ func (c *Cluster) plan(members int) error {
 
 // run starts the members that do not run, and waits for all of them.
 func (c *Cluster) run() error {
-	binary, err := child.Program("FENCEPOST_TEST_ETCD", "etcd")
-	if err != nil {
-		return err
-	}
 	for _, m := range c.members {
-		if m.cmd != nil {
-			continue
+		if err := m.Launch(); err != nil {
+			return err
 		}
-		cmd := exec.Command(binary, m.args...)
-		cmd.Stdout, cmd.Stderr = m.log, m.log
-		child.OwnSession(cmd, syscall.SIGKILL)
-		if err := cmd.Start(); err != nil {
-			return fmt.Errorf("start %s: %w", binary, err)
-		}
-		m.cmd = cmd
 	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c.tls}, Timeout: time.Second}
 	for _, m := range c.members {
-		if err := m.await(c.scheme, c.tls); err != nil {
+		if err := m.Await(patience, func() error { return healthy(&client, c.scheme+m.client.Address()+"/health") }); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// await returns when the member says that it can serve.
-func (m *member) await(scheme string, security *tls.Config) error {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: security}, Timeout: time.Second}
-	deadline := time.Now().Add(patience)
-	for {
-		err := healthy(&client, scheme+m.client.Address()+"/health")
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("etcd did not become ready: %w", err)
-		}
-		var status syscall.WaitStatus
-		if pid, werr := syscall.Wait4(m.cmd.Process.Pid, &status, syscall.WNOHANG, nil); werr == nil && pid == m.cmd.Process.Pid {
-			return errors.New("etcd ended at once")
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 func healthy(client *http.Client, url string) error {
@@ -372,19 +299,4 @@ func healthy(client *http.Client, url string) error {
 		return errors.New(answer.Status)
 	}
 	return nil
-}
-
-// tail returns the ends of the members' logs.
-func (c *Cluster) tail() string {
-	var all strings.Builder
-	for _, m := range c.members {
-		end, err := m.log.Seek(0, io.SeekEnd)
-		if err != nil {
-			return err.Error()
-		}
-		text := make([]byte, 4096)
-		n, _ := m.log.ReadAt(text, max(0, end-int64(len(text))))
-		fmt.Fprintf(&all, "%s:\n%s\n", m.name, text[:n])
-	}
-	return all.String()
 }

@@ -102,14 +102,15 @@ var ours = map[string][]string{
 	"internal/lockwait":            {},
 	"internal/pgtest":              {"migrations", "internal/child", "internal/ports", "internal/stopwatch"},
 	"internal/ports":               {},
-	"internal/consultest":          {"internal/child", "internal/ports", "internal/stopwatch"},
-	"internal/etcdtest":            {"internal/child", "internal/ports", "internal/stopwatch"},
-	"internal/redistest":           {"internal/child", "internal/ports", "internal/stopwatch"},
+	"internal/servertest":          {"internal/child"},
+	"internal/consultest":          {"internal/servertest", "internal/ports", "internal/stopwatch"},
+	"internal/etcdtest":            {"internal/servertest", "internal/ports", "internal/stopwatch"},
+	"internal/redistest":           {"internal/servertest", "internal/ports", "internal/stopwatch"},
 	"internal/rafttest":            {"election", "election/raft", "internal/fixture/process", "internal/pgtest", "internal/ports"},
-	"internal/kubernetestest":      {"internal/child", "internal/etcdtest", "internal/ports"},
+	"internal/kubernetestest":      {"internal/servertest", "internal/etcdtest", "internal/ports"},
 	"fencing/fence/fencetest":      {"fencing", "fencing/fence", "fencing/store", "internal/fixture", "internal/pgtest"},
 	"internal/fixture":             {"internal/guard", "fencing", "fencing/fence", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/pgtest", "internal/wiretest"},
-	"internal/zookeepertest":       {"internal/child", "internal/ports", "internal/stopwatch"},
+	"internal/zookeepertest":       {"internal/servertest", "internal/ports", "internal/stopwatch"},
 	"internal/fixture/process":     {"fencing", "internal/child", "internal/pgtest", "internal/stopwatch"},
 	"internal/stopwatch":           {},
 	"internal/unpinged":            {},
@@ -122,7 +123,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/stopwatch", "internal/service/servicetest", "election/electiontest", "fencing/fence/fencetest"}
+var inTests = []string{"internal/pgtest", "internal/servertest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/rafttest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/stopwatch", "internal/service/servicetest", "election/electiontest", "fencing/fence/fencetest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. A name that ends in .go is one file.

@@ -12,17 +12,14 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/servertest"
 )
 
 // Admin is the token of a user who may do everything.
@@ -33,38 +30,27 @@ const patience = 180 * time.Second
 
 // Server is an API server.
 type Server struct {
+	servertest.Process
 	dir    string
 	etcd   *etcdtest.Cluster
 	port   *ports.Port
 	keys   *keys
-	log    *os.File
-	cmd    *exec.Cmd // nil while it is stopped
 	client *http.Client
 }
 
-var shared struct {
-	once   sync.Once
-	server *Server
-	err    error
-}
+var shared servertest.Shared[*Server]
 
 // Shared returns the server that all tests of this process share. Tests must not change it and
 // must use prefixes of their own. StopShared ends it.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	shared.once.Do(func() { shared.server, shared.err = start(etcdtest.Shared(t)) })
-	if shared.err != nil {
-		t.Fatalf("start the shared kube-apiserver: %v", shared.err)
-	}
-	return shared.server
+	return shared.Get(t, func() (*Server, error) { return start(etcdtest.Shared(t)) })
 }
 
 // StopShared ends the shared server and its etcd, if there are any. It is called after the last
 // test of the process.
 func StopShared() {
-	if shared.server != nil {
-		shared.server.Stop()
-	}
+	shared.Stop()
 	etcdtest.StopShared()
 }
 
@@ -91,37 +77,6 @@ func (s *Server) SetToken(t testing.TB, user, token string) {
 		t.Fatal(err)
 	}
 	s.Restart(t)
-}
-
-// Pause freezes the server: connections stay open, but it does not respond.
-func (s *Server) Pause(t testing.TB) {
-	t.Helper()
-	s.signal(t, syscall.SIGSTOP)
-	var status syscall.WaitStatus
-	pid, err := syscall.Wait4(s.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
-	if err != nil || !status.Stopped() {
-		t.Fatalf("pause kube-apiserver: process %d, status %v: %v", pid, status, err)
-	}
-}
-
-// Continue ends a Pause.
-func (s *Server) Continue(t testing.TB) { s.signal(t, syscall.SIGCONT) }
-
-func (s *Server) signal(t testing.TB, sig syscall.Signal) {
-	t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		t.Fatalf("send %v to kube-apiserver: %v", sig, err)
-	}
-}
-
-// Kill ends the server as a crash does. What it has stored is in etcd.
-func (s *Server) Kill() {
-	if s.cmd == nil {
-		return
-	}
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // always "killed", as intended
-	s.cmd = nil
 }
 
 // Restart starts the server after Kill, and returns when it serves.
@@ -200,7 +155,7 @@ func (s *Server) request(ctx context.Context, method, path, contentType, body st
 func (s *Server) Stop() {
 	s.Kill()
 	s.port.Release()
-	_ = s.log.Close()
+	_ = s.Log.Close()
 	_ = os.RemoveAll(s.dir)
 }
 
@@ -211,19 +166,19 @@ func start(etcd *etcdtest.Cluster) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{dir: dir, etcd: etcd}
+	s.Process = servertest.Process{Name: "kube-apiserver", Program: "kube-apiserver", Variable: "FENCEPOST_TEST_KUBE_APISERVER"}
 	var errs [4]error
 	s.keys, errs[0] = newKeys(dir)
 	s.port, errs[1] = ports.Reserve()
-	s.log, errs[2] = os.Create(filepath.Join(dir, "log"))
+	s.Log, errs[2] = os.Create(filepath.Join(dir, "log"))
 	errs[3] = s.writeTokens("")
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
 	s.client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: s.keys.trust()}}
 	if err := s.run(); err != nil {
-		text := s.tail()
 		s.Stop()
-		return nil, fmt.Errorf("%w; the log ends with:\n%s", err, text)
+		return nil, err
 	}
 	return s, nil
 }
@@ -237,47 +192,28 @@ func (s *Server) writeTokens(more string) error {
 
 // run starts the process, and waits until it serves.
 func (s *Server) run() error {
-	binary, err := child.Program("FENCEPOST_TEST_KUBE_APISERVER", "kube-apiserver")
-	if err != nil {
-		return err
-	}
-	s.cmd = exec.Command(binary,
-		"--etcd-servers=http://"+s.etcd.Addr(), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port.Number),
-		"--tls-cert-file="+s.path("server.crt"), "--tls-private-key-file="+s.path("server.key"), "--client-ca-file="+s.keys.caFile,
+	s.Args = []string{
+		"--etcd-servers=http://" + s.etcd.Addr(), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port.Number),
+		"--tls-cert-file=" + s.path("server.crt"), "--tls-private-key-file=" + s.path("server.key"), "--client-ca-file=" + s.keys.caFile,
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-signing-key-file="+s.path("accounts.key"), "--service-account-key-file="+s.path("accounts.key"),
-		"--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=RBAC", "--token-auth-file="+s.path("tokens"),
+		"--service-account-signing-key-file=" + s.path("accounts.key"), "--service-account-key-file=" + s.path("accounts.key"),
+		"--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=RBAC", "--token-auth-file=" + s.path("tokens"),
 		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", "--v=1",
-	)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	child.OwnSession(s.cmd, syscall.SIGKILL)
-	if err := s.cmd.Start(); err != nil {
-		s.cmd = nil
-		return fmt.Errorf("start %s: %w", binary, err)
+	}
+	if err := s.Launch(); err != nil {
+		return err
 	}
 	return s.await()
 }
 
 // await returns when the server is ready, and has the namespace in which tests work.
 func (s *Server) await() error {
-	deadline := time.Now().Add(patience)
-	for {
-		err := s.ready("/readyz")
-		if err == nil {
-			err = s.ready("/api/v1/namespaces/default")
+	return s.Await(patience, func() error {
+		if err := s.ready("/readyz"); err != nil {
+			return err
 		}
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("kube-apiserver did not become ready: %w", err)
-		}
-		var status syscall.WaitStatus
-		if pid, werr := syscall.Wait4(s.cmd.Process.Pid, &status, syscall.WNOHANG, nil); werr == nil && pid == s.cmd.Process.Pid {
-			return errors.New("kube-apiserver ended at once")
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return s.ready("/api/v1/namespaces/default")
+	})
 }
 
 func (s *Server) ready(path string) error {
@@ -288,15 +224,4 @@ func (s *Server) ready(path string) error {
 		err = fmt.Errorf("%s: %d %s", path, code, strings.TrimSpace(answer))
 	}
 	return err
-}
-
-// tail returns the end of the log.
-func (s *Server) tail() string {
-	text := make([]byte, 4096)
-	end, err := s.log.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err.Error()
-	}
-	n, _ := s.log.ReadAt(text, max(0, end-int64(len(text))))
-	return string(text[:n])
 }

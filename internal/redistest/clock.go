@@ -34,7 +34,7 @@ func (s *Server) planClock() (err error) {
 	if s.clock, err = os.Create(path); err != nil {
 		return err
 	}
-	s.env = append(s.env, "LD_PRELOAD="+library, "FENCEPOST_TEST_CLOCK="+path)
+	s.Env = append(s.Env, "LD_PRELOAD="+library, "FENCEPOST_TEST_CLOCK="+path)
 	return s.setClock(0)
 }
 

@@ -10,18 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/servertest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
@@ -30,42 +27,27 @@ const patience = 60 * time.Second
 
 // Server is a Redis. It can be stopped and started again.
 type Server struct {
+	servertest.Process
 	dir  string
 	port *ports.Port
-	args []string
-	env  []string
-	log  *os.File
-	cmd  *exec.Cmd // nil while it is stopped
 
 	password string // of the operator
 	tls      *tls.Config
 	clock    *os.File // the offset of its clock; nil without WithClock
 }
 
-var shared struct {
-	once   sync.Once
-	server *Server
-	err    error
-}
+var shared servertest.Shared[*Server]
 
 // Shared returns the server that all tests of this process share. Tests must not change it and
 // must use keys of their own. StopShared ends it.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	shared.once.Do(func() { shared.server, shared.err = start() })
-	if shared.err != nil {
-		t.Fatalf("start the shared Redis: %v", shared.err)
-	}
-	return shared.server
+	return shared.Get(t, func() (*Server, error) { return start() })
 }
 
 // StopShared ends the shared server, if there is one. It is called after the last test of the
 // process.
-func StopShared() {
-	if shared.server != nil {
-		shared.server.Stop()
-	}
-}
+func StopShared() { shared.Stop() }
 
 // Start returns a server for one test, which may stop, pause or restore it. It ends with the test.
 func Start(t testing.TB, opts ...Option) *Server {
@@ -121,38 +103,6 @@ func plain(answer any) any {
 		}
 	}
 	return answer
-}
-
-// Pause freezes the server, and returns when it has stopped: connections stay open, but it does
-// not respond.
-func (s *Server) Pause(t testing.TB) {
-	t.Helper()
-	s.signal(t, syscall.SIGSTOP)
-	var status syscall.WaitStatus
-	pid, err := syscall.Wait4(s.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
-	if err != nil || !status.Stopped() {
-		t.Fatalf("pause Redis: process %d, status %v: %v", pid, status, err)
-	}
-}
-
-// Continue ends a Pause.
-func (s *Server) Continue(t testing.TB) { s.signal(t, syscall.SIGCONT) }
-
-func (s *Server) signal(t testing.TB, sig syscall.Signal) {
-	t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		t.Fatalf("send %v to Redis: %v", sig, err)
-	}
-}
-
-// Kill ends the server as a crash does. Its data stay, if it keeps any.
-func (s *Server) Kill() {
-	if s.cmd == nil {
-		return
-	}
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // always "killed", as intended
-	s.cmd = nil
 }
 
 // Restart starts a server that does not run, and returns when it serves.
@@ -215,7 +165,7 @@ func (s *Server) Stop() {
 	if s.port != nil {
 		s.port.Release()
 	}
-	for _, f := range []*os.File{s.log, s.clock} {
+	for _, f := range []*os.File{s.Log, s.clock} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -234,12 +184,12 @@ func start(opts ...Option) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{dir: dir, password: o.password, tls: o.tls}
+	s.Process = servertest.Process{Name: "Redis", Program: "redis-server", Variable: "FENCEPOST_TEST_REDIS"}
 	if err := s.plan(o); err != nil {
 		s.Stop()
 		return nil, err
 	}
 	if err := s.run(); err != nil {
-		err = fmt.Errorf("%w; the log ends with:\n%s", err, s.tail())
 		s.Stop()
 		return nil, err
 	}
@@ -251,7 +201,7 @@ func (s *Server) plan(o options) (err error) {
 	if s.port, err = ports.Reserve(); err != nil {
 		return err
 	}
-	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
+	if s.Log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
 		return err
 	}
 	if err = os.Mkdir(s.data(), 0o700); err != nil {
@@ -259,7 +209,7 @@ func (s *Server) plan(o options) (err error) {
 	}
 	if o.sentinel {
 		file := filepath.Join(s.dir, "sentinel.conf")
-		s.args = []string{file, "--sentinel", "--port", fmt.Sprint(s.port.Number), "--bind", "127.0.0.1", "--dir", s.data()}
+		s.Args = []string{file, "--sentinel", "--port", fmt.Sprint(s.port.Number), "--bind", "127.0.0.1", "--dir", s.data()}
 		return os.WriteFile(file, nil, 0o600)
 	}
 	serve := []string{"--port", fmt.Sprint(s.port.Number)}
@@ -267,12 +217,12 @@ func (s *Server) plan(o options) (err error) {
 		serve = []string{"--port", "0", "--tls-port", fmt.Sprint(s.port.Number)}
 	}
 	// What is written survives a kill without fsync.
-	s.args = append(serve, "--bind", "127.0.0.1", "--dir", s.data(), "--save", "", "--appendonly", "yes", "--appendfsync", "no",
+	s.Args = append(serve, "--bind", "127.0.0.1", "--dir", s.data(), "--save", "", "--appendonly", "yes", "--appendfsync", "no",
 		"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 	if o.password != "" {
-		s.args = append(s.args, "--requirepass", o.password)
+		s.Args = append(s.Args, "--requirepass", o.password)
 	}
-	s.args = append(s.args, o.args...)
+	s.Args = append(s.Args, o.args...)
 	if o.clock {
 		return s.planClock()
 	}
@@ -281,39 +231,8 @@ func (s *Server) plan(o options) (err error) {
 
 // run starts the server, and waits until it serves.
 func (s *Server) run() error {
-	binary, err := child.Program("FENCEPOST_TEST_REDIS", "redis-server")
-	if err != nil {
+	if err := s.Launch(); err != nil {
 		return err
 	}
-	cmd := exec.Command(binary, s.args...)
-	cmd.Stdout, cmd.Stderr = s.log, s.log
-	cmd.Env = append(os.Environ(), s.env...)
-	child.OwnSession(cmd, syscall.SIGKILL)
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", binary, err)
-	}
-	s.cmd = cmd
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		_, err := s.Try("PING")
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("Redis did not become ready: %w", err)
-		}
-		var status syscall.WaitStatus
-		if pid, werr := syscall.Wait4(cmd.Process.Pid, &status, syscall.WNOHANG, nil); werr == nil && pid == cmd.Process.Pid {
-			s.cmd = nil
-			return errors.New("Redis ended at once")
-		}
-	}
-}
-
-// tail returns the end of the log.
-func (s *Server) tail() string {
-	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
-	if err != nil {
-		return err.Error()
-	}
-	return string(text[max(0, len(text)-4096):])
+	return s.Await(patience, func() error { _, err := s.Try("PING"); return err })
 }

@@ -10,11 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/servertest"
 	"github.com/fencepost/fencepost/internal/stopwatch"
 )
 
@@ -54,30 +54,18 @@ func WithTLS(caFile, serverFile string) Option {
 	}
 }
 
-var shared struct {
-	once     sync.Once
-	ensemble *Ensemble
-	err      error
-}
+var shared servertest.Shared[*Ensemble]
 
 // Shared returns the ensemble of one server that all tests of this process share. Tests must not
 // change it and must use a prefix of their own. StopShared ends it.
 func Shared(t testing.TB) *Ensemble {
 	t.Helper()
-	shared.once.Do(func() { shared.ensemble, shared.err = start() })
-	if shared.err != nil {
-		t.Fatalf("start the shared ZooKeeper: %v", shared.err)
-	}
-	return shared.ensemble
+	return shared.Get(t, func() (*Ensemble, error) { return start() })
 }
 
 // StopShared ends the shared ensemble, if there is one. It is called after the last test of the
 // process.
-func StopShared() {
-	if shared.ensemble != nil {
-		shared.ensemble.Stop()
-	}
-}
+func StopShared() { shared.Stop() }
 
 // Start returns an ensemble for one test, which may stop, pause or restore it. It ends with the
 // test.
@@ -127,7 +115,7 @@ func (e *Ensemble) Leader(t testing.TB) int {
 }
 
 // Kill ends a server as a crash does. Its data stay.
-func (e *Ensemble) Kill(i int) { e.servers[i].kill() }
+func (e *Ensemble) Kill(i int) { e.servers[i].Kill() }
 
 // Restart starts all servers that do not run, and returns when all of them serve clients.
 func (e *Ensemble) Restart(t testing.TB) {
@@ -170,11 +158,11 @@ func (e *Ensemble) Restore(t testing.TB, backup string) {
 // Stop ends the ensemble and discards its data. Stopping twice is harmless.
 func (e *Ensemble) Stop() {
 	for _, s := range e.servers {
-		s.kill()
+		s.Kill()
 		for _, p := range s.ports() {
 			p.Release()
 		}
-		_ = s.log.Close()
+		_ = s.Log.Close()
 	}
 	_ = os.RemoveAll(e.dir)
 }
@@ -195,7 +183,6 @@ func start(opts ...Option) (*Ensemble, error) {
 		return nil, err
 	}
 	if err := e.run(); err != nil {
-		err = fmt.Errorf("%w; the log ends with:\n%s", err, e.tail())
 		e.Stop()
 		return nil, err
 	}
@@ -207,13 +194,19 @@ func (e *Ensemble) plan(o options) error {
 	var peers []string
 	for i := range o.servers {
 		s := &server{name: fmt.Sprint("s", i)}
+		s.Process = servertest.Process{
+			Name: "ZooKeeper", Program: "zookeeper", Variable: "FENCEPOST_TEST_ZOOKEEPER",
+			// Servers that were paused would try to elect a leader after up to a minute only (FastLeaderElection).
+			Env: []string{"JVMFLAGS=-Dzookeeper.fastleader.maxNotificationInterval=500"},
+		}
 		s.data, s.config = filepath.Join(e.dir, s.name), filepath.Join(e.dir, s.name+".cfg")
+		s.Args = []string{s.config}
 		var errs [6]error
 		s.client, errs[0] = ports.Reserve()
 		s.secure, errs[1] = ports.Reserve()
 		s.peer, errs[2] = ports.Reserve()
 		s.vote, errs[3] = ports.Reserve()
-		s.log, errs[4] = os.Create(filepath.Join(e.dir, s.name+".log"))
+		s.Log, errs[4] = os.Create(filepath.Join(e.dir, s.name+".log"))
 		errs[5] = os.Mkdir(s.data, 0o700)
 		if err := errors.Join(errs[:]...); err != nil {
 			return err
@@ -249,7 +242,7 @@ func (e *Ensemble) plan(o options) error {
 // run starts the servers that do not run, and waits for all of them.
 func (e *Ensemble) run() error {
 	for _, s := range e.servers {
-		if err := s.start(); err != nil {
+		if err := s.Launch(); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost-lab/scratch"
 )
@@ -39,24 +37,12 @@ func startConsul(ctx context.Context, dir string, o Options) (*leaseService, err
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("write Consul's configuration: %w", err)
 	}
-	log, err := os.Create(filepath.Join(dir, "consul.log"))
-	if err != nil {
-		return nil, fmt.Errorf("create Consul's log: %w", err)
-	}
-	defer log.Close() // the child has its own
 	cmd := exec.Command(program, "agent", "-dev", "-bind=127.0.0.1", "-client=127.0.0.1", "-config-file="+config)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
-	c := &leaseService{
+	s := &leaseService{
 		what:   "Consul, a dev agent at " + address,
 		config: fmt.Sprintf("  consul:\n    address: %s\n", address),
 	}
-	if c.proc, err = scratch.Start("Consul", cmd); err != nil {
-		return nil, err
-	}
-	if err := scratch.WaitFor(ctx, c.proc, 60*time.Second, func() error { return hasLeader(ctx, address) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for Consul: %w\n%s", err, scratch.Tail(log.Name(), 10)), c.stop())
-	}
-	return c, nil
+	return s.start(ctx, dir, "consul", cmd, func() error { return hasLeader(ctx, address) })
 }
 
 // hasLeader returns nil if the agent's one-server cluster has elected its leader.

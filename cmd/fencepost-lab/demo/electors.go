@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost-lab/scratch"
 )
@@ -19,6 +21,26 @@ type leaseService struct {
 	address string        // of its interface for clients
 	beneath *leaseService // in which it stores what it has; nil if it does that itself
 }
+
+// start starts its program, which is called name, in dir, and returns when it is ready.
+func (s *leaseService) start(ctx context.Context, dir, name string, cmd *exec.Cmd, ready func() error) (*leaseService, error) {
+	log, err := os.Create(filepath.Join(dir, name+".log"))
+	if err != nil {
+		return nil, fmt.Errorf("create the log of %s: %w", name, err)
+	}
+	defer log.Close() // the child has its own
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	if s.proc, err = scratch.Start(name, cmd); err != nil {
+		return nil, err
+	}
+	if err := scratch.WaitFor(ctx, s.proc, readyWithin, ready); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for %s: %w\n%s", name, err, scratch.Tail(log.Name(), 10)), s.proc.Stop(syscall.SIGKILL))
+	}
+	return s, nil
+}
+
+// readyWithin bounds the start of a lease service.
+const readyWithin = 2 * time.Minute
 
 // stop ends it. What it rests on ends afterwards, because it could not end in order without that.
 func (s *leaseService) stop() error {

@@ -2,13 +2,10 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost-lab/scratch"
 )
@@ -27,26 +24,14 @@ func startEtcd(ctx context.Context, dir string, o Options) (*leaseService, error
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(dir, "etcd.log"))
-	if err != nil {
-		return nil, fmt.Errorf("create etcd's log: %w", err)
-	}
-	defer log.Close() // the child has its own
 	cmd := exec.Command(program, "--name=demo", "--data-dir="+filepath.Join(dir, "etcd"), "--log-level=warn",
 		"--listen-client-urls=http://"+address, "--advertise-client-urls=http://"+address,
 		"--listen-peer-urls=http://"+peer, "--initial-advertise-peer-urls=http://"+peer, "--initial-cluster=demo=http://"+peer)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	s := &leaseService{
 		what:   "etcd, one member at " + address,
 		config: fmt.Sprintf("  etcd:\n    endpoints: %s\n", address), address: address,
 	}
-	if s.proc, err = scratch.Start("etcd", cmd); err != nil {
-		return nil, err
-	}
-	if err := scratch.WaitFor(ctx, s.proc, 60*time.Second, func() error { return isHealthy(ctx, address) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for etcd: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.stop())
-	}
-	return s, nil
+	return s.start(ctx, dir, "etcd", cmd, func() error { return isHealthy(ctx, address) })
 }
 
 // isHealthy returns nil if the member says that it can serve.

@@ -13,8 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
-	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost-lab/scratch"
 )
@@ -54,30 +52,18 @@ func startAPIServer(ctx context.Context, dir, program string, etcd *leaseService
 	if err := writeKey(in("accounts.key")); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(dir, "kube-apiserver.log"))
-	if err != nil {
-		return nil, fmt.Errorf("create the API server's log: %w", err)
-	}
-	defer log.Close() // the child has its own
 	cmd := exec.Command(program, "--etcd-servers=http://"+etcd.address, "--bind-address=127.0.0.1", "--secure-port="+scratch.Port(address),
 		"--cert-dir="+certs, "--token-auth-file="+in("tokens"), "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-signing-key-file="+in("accounts.key"), "--service-account-key-file="+in("accounts.key"),
 		"--service-cluster-ip-range=10.0.0.0/24", "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	s := &leaseService{
 		what:    "a Kubernetes API server at " + address + ", which stores its objects in etcd",
 		config:  fmt.Sprintf("  kubernetes:\n    kubeconfig: %s\n", in("kubeconfig")),
 		address: address,
 		beneath: etcd,
 	}
-	if s.proc, err = scratch.Start("kube-apiserver", cmd); err != nil {
-		return nil, err
-	}
-	if err := scratch.WaitFor(ctx, s.proc, 2*time.Minute, func() error { return isReady(ctx, address, token, in("apiserver.crt")) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for the API server: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.proc.Stop(syscall.SIGKILL))
-	}
-	return s, nil
+	return s.start(ctx, dir, "kube-apiserver", cmd, func() error { return isReady(ctx, address, token, in("apiserver.crt")) })
 }
 
 // kubeconfig leads to an address, with the file of an authority and a token.

@@ -2,12 +2,9 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,24 +21,12 @@ func startRedis(ctx context.Context, dir string, o Options) (*leaseService, erro
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(dir, "redis.log"))
-	if err != nil {
-		return nil, fmt.Errorf("create Redis's log: %w", err)
-	}
-	defer log.Close() // the child has its own
 	cmd := exec.Command(program, "--bind", "127.0.0.1", "--port", scratch.Port(address), "--dir", dir, "--save", "", "--appendonly", "no")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	s := &leaseService{
 		what:   "Redis, one server at " + address,
 		config: fmt.Sprintf("  redis:\n    address: %s\n", address), address: address,
 	}
-	if s.proc, err = scratch.Start("Redis", cmd); err != nil {
-		return nil, err
-	}
-	if err := scratch.WaitFor(ctx, s.proc, 60*time.Second, func() error { return isServing(ctx, address) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for Redis: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.stop())
-	}
-	return s, nil
+	return s.start(ctx, dir, "redis", cmd, func() error { return isServing(ctx, address) })
 }
 
 // isServing returns nil if the server answers.

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -36,24 +35,12 @@ func startZooKeeper(ctx context.Context, dir string, o Options) (*leaseService, 
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("write ZooKeeper's configuration: %w", err)
 	}
-	log, err := os.Create(filepath.Join(dir, "zookeeper.log"))
-	if err != nil {
-		return nil, fmt.Errorf("create ZooKeeper's log: %w", err)
-	}
-	defer log.Close() // the child has its own
 	cmd := exec.Command(program, config)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	s := &leaseService{
 		what:   "ZooKeeper, one server at " + address,
 		config: fmt.Sprintf("  zookeeper:\n    servers: %s\n", address), address: address,
 	}
-	if s.proc, err = scratch.Start("zookeeper", cmd); err != nil {
-		return nil, err
-	}
-	if err := scratch.WaitFor(ctx, s.proc, 60*time.Second, func() error { return serves(ctx, address) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for ZooKeeper: %w\n%s", err, scratch.Tail(log.Name(), 10)), s.stop())
-	}
-	return s, nil
+	return s.start(ctx, dir, "zookeeper", cmd, func() error { return serves(ctx, address) })
 }
 
 // serves returns nil if the server says that it serves clients.

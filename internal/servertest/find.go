@@ -1,4 +1,4 @@
-package child
+package servertest
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// Program returns the path of a server that tests start: what the environment variable says, the
+// find returns the path of a server program: what the environment variable says, the
 // program of that name in PATH, or the one that make built into .cache at the root of this module.
-func Program(variable, name string) (string, error) {
+func find(variable, name string) (string, error) {
 	if path := os.Getenv(variable); path != "" {
 		return path, nil
 	}
