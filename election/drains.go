@@ -52,7 +52,7 @@ func (r *resource) membersUpTo(epoch fencing.Epoch) (all []fencing.Member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c := range r.mu.loops {
-		if own := c.Status().Epoch; own != 0 && own <= epoch {
+		if had := c.Status().Epoch; had != 0 && had <= epoch {
 			all = append(all, c.membersLocked()...)
 		}
 	}

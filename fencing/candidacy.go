@@ -223,8 +223,8 @@ type RegisterRequest struct {
 	Held        Epoch // the epoch that its candidacy holds now, 0 for none
 }
 
-// Registration identifies one entry of the registry.
-type Registration struct {
+// Entry identifies one entry of the backend registry.
+type Entry struct {
 	PID uint32
 	ID  int64 // random and never reused
 }
@@ -252,9 +252,9 @@ type Fence interface {
 	// connection may not write, or if its backend is not at the server of the control
 	// connection. After any other error the entry may or may not exist: the backend does not
 	// count as registered, and a grant may end it.
-	RegisterBackend(ctx context.Context, e RegisterRequest) (Registration, error)
+	RegisterBackend(ctx context.Context, e RegisterRequest) (Entry, error)
 	// UnregisterBackend deletes the entry n and no other.
-	UnregisterBackend(ctx context.Context, n Registration) error
+	UnregisterBackend(ctx context.Context, n Entry) error
 	// Unregistered returns those of the entries, by their ids, that the registry of the database does not have. They
 	// are of backends of the server that was started at this time, in the form of RegisterRequest.Started; at another
 	// server, none is missing.

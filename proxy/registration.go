@@ -17,7 +17,7 @@ const unregisterTimeout = 5 * time.Second
 // registration is an entry of a session's backend in the registry.
 type registration struct {
 	seat  *seat
-	entry fencing.Registration
+	entry fencing.Entry
 	epoch fencing.Epoch // under which the backend is registered
 }
 

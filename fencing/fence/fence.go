@@ -237,7 +237,7 @@ func (f *Fence) Catalog() *fencing.Catalog { return f.db.Catalog() }
 func (f *Fence) RefreshCatalog(ctx context.Context) { f.db.RefreshCatalog(ctx) }
 
 // UnregisterBackend implements fencing.Fence.
-func (f *Fence) UnregisterBackend(ctx context.Context, n fencing.Registration) error {
+func (f *Fence) UnregisterBackend(ctx context.Context, n fencing.Entry) error {
 	if _, err := f.db.Pool().Exec(ctx, "SELECT fencepost.leave($1, $2, $3)", f.id, int32(n.PID), n.ID); err != nil {
 		return fmt.Errorf("delete the registration of backend %d on resource %q: %w", n.PID, f.resource, f.db.Explain(err))
 	}

@@ -99,7 +99,7 @@ func TestManyTakeoversAtOnceEndTogether(t *testing.T) {
 // useOf runs every operation on the quiet worker's fence, and returns how long the
 // slowest took.
 func (c *openTransactions) useOf(w *fencetest.Worker) (slowest time.Duration) {
-	var note fencing.Registration
+	var note fencing.Entry
 	for name, do := range map[string]func() (err error){
 		"record": func() (err error) { _, err = c.Fence.Record(c.Ctx()); return err },
 		"verify": func() error { return c.Fence.Verify(c.Ctx(), w.Term) },

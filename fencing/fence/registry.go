@@ -31,9 +31,9 @@ type arrival struct {
 }
 
 // RegisterBackend implements fencing.Fence. It does not wait for the disk.
-func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) (fencing.Registration, error) {
+func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) (fencing.Entry, error) {
 	a := &arrival{ctx: ctx, request: e, note: rand.Int64(), done: make(chan error, 1)}
-	entry := fencing.Registration{PID: e.PID, ID: a.note}
+	entry := fencing.Entry{PID: e.PID, ID: a.note}
 	f.arrivals.mu.Lock()
 	f.arrivals.waiting = append(f.arrivals.waiting, a)
 	if !f.arrivals.running {

@@ -100,7 +100,7 @@ func (r *race) register() {
 		}
 		for r.ctx.Err() == nil && !conn.IsClosed() {
 			w := &fencetest.Worker{Conn: conn, Fence: r.Fence, Term: *r.term.Load()}
-			var note fencing.Registration
+			var note fencing.Entry
 			if !fencetest.Unfenced {
 				if note, err = r.Fence.RegisterBackend(r.ctx, w.Request()); err != nil {
 					r.registryRefusals.Add(1)

@@ -137,7 +137,7 @@ func (h *Database) Enter(w *Worker) error {
 }
 
 // MustEnter is Enter for a registration that must succeed.
-func (h *Database) MustEnter(w *Worker) fencing.Registration {
+func (h *Database) MustEnter(w *Worker) fencing.Entry {
 	h.T.Helper()
 	note, err := h.Fence.RegisterBackend(h.Ctx(), w.Request())
 	if err != nil {
