@@ -41,6 +41,32 @@ func (w *testEnv) ask(p elector.Provider, bid elector.AcquireRequest) (lease *el
 	}
 }
 
+// oneOf has so many workers, each at a proxy of its own, ask at once, and verifies that one of them is awarded the lease.
+func (w *testEnv) oneOf(workers int, bid func(worker string) elector.AcquireRequest) {
+	w.Helper()
+	results := make(chan error)
+	for i := range workers {
+		name := string(rune('a' + i))
+		p, _ := w.provider(name)
+		go func() {
+			_, err := w.ask(p, bid(name))
+			results <- err
+		}()
+	}
+	won := 0
+	for range workers {
+		switch err := <-results; {
+		case err == nil:
+			won++
+		case !errors.Is(err, elector.ErrHeld):
+			w.Errorf("acquire: %v", err)
+		}
+	}
+	if won != 1 {
+		w.Errorf("%d were awarded the lease", won)
+	}
+}
+
 func (w *testEnv) mustAcquire(p elector.Provider, bid elector.AcquireRequest) *elector.Lease {
 	w.Helper()
 	lease, err := w.ask(p, bid)
@@ -143,26 +169,7 @@ var awardCases = []testCase{
 		}
 	}},
 	{"of many that try at once one is awarded the lease", func(w *testEnv) {
-		results := make(chan error)
-		for i := range 8 {
-			p, _ := w.provider(string(rune('a' + i)))
-			go func() {
-				_, err := w.ask(p, w.bid(string(rune('a'+i))))
-				results <- err
-			}()
-		}
-		won := 0
-		for range 8 {
-			switch err := <-results; {
-			case err == nil:
-				won++
-			case !errors.Is(err, elector.ErrHeld):
-				w.Errorf("acquire: %v", err)
-			}
-		}
-		if won != 1 {
-			w.Errorf("%d were awarded the lease", won)
-		}
+		w.oneOf(8, w.bid)
 	}},
 	{"the order of awards survives release", func(w *testEnv) {
 		p, _ := w.provider("one")

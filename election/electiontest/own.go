@@ -61,26 +61,7 @@ var takingCases = []testCase{
 	{"of many that take a lease away at once one is awarded it", func(w *testEnv) {
 		p, _ := w.provider("one")
 		first := w.mustAcquire(p, w.bid("a"))
-		results := make(chan error)
-		for i := range 6 {
-			q, _ := w.provider(string(rune('b' + i)))
-			go func() {
-				_, err := w.ask(q, w.takes(first, string(rune('b'+i))))
-				results <- err
-			}()
-		}
-		won := 0
-		for range 6 {
-			switch err := <-results; {
-			case err == nil:
-				won++
-			case !errors.Is(err, elector.ErrHeld):
-				w.Errorf("acquire: %v", err)
-			}
-		}
-		if won != 1 {
-			w.Errorf("%d were awarded the lease", won)
-		}
+		w.oneOf(6, func(worker string) elector.AcquireRequest { return w.takes(first, worker) })
 	}},
 	{"a lease that was taken away and whose answer was lost is awarded again, the same", func(w *testEnv) {
 		p, _ := w.provider("one")

@@ -86,13 +86,6 @@ func (c *Cluster) Start(id int) {
 // Move moves a node to another side of the network. Nodes on different sides do not reach each other.
 func (c *Cluster) Move(id, side int) { c.node(id).side = side }
 
-// Heal lets all nodes reach each other.
-func (c *Cluster) Heal() {
-	for _, n := range c.nodes {
-		n.side = 0
-	}
-}
-
 func (c *Cluster) node(id int) *node { return c.nodes[id-1] }
 
 // send puts a message on its way.
