@@ -38,10 +38,15 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 	if err != nil {
 		return 0, err
 	}
-	x.mu.Lock() // drain may run at the same time
-	x.m = protocol.New(c)
-	x.mu.Unlock()
+	x.setCore(protocol.New(c))
 	return c.Announced, nil
+}
+
+// setCore makes m the core of the session. drain may run at the same time.
+func (x *session) setCore(m *protocol.Session) {
+	x.mu.Lock()
+	x.m = m
+	x.mu.Unlock()
 }
 
 // beginFenced registers the backend before the client may send its first statement, if its worker leads under the
@@ -123,7 +128,8 @@ func (x *session) hasGuards(ctx context.Context) bool {
 func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) error {
 	m := &x.member
 	req.Backend = x.backend.PID
-	m.request, m.token, m.startup.resource = req, req.Token, req.Resource
+	m.request, m.token = req, req.Token
+	x.takeSeat(req.Resource)
 	m.place = x.srv.crews.Join(x, req)
 	err := m.startup.join(ctx, req)
 	if err == nil {

@@ -250,6 +250,13 @@ func (x *session) joinAll(ctx context.Context, seats []*seat) *fencing.Refusal {
 	return nil
 }
 
+// takeSeat makes the seat of the startup that of a resource, which the session goes by until its client chooses others.
+func (x *session) takeSeat(resource string) {
+	s := &x.member.startup
+	s.x, s.resource = x, resource
+	s.forSession.Store(true)
+}
+
 // newSeat returns a seat that has joined nothing.
 func (x *session) newSeat(resource string) (*seat, *fencing.Refusal) {
 	request := x.joinRequest()

@@ -84,9 +84,7 @@ func newSession(s *Server, client, server link, start *startup.Request) *session
 	}
 	refused := func(e wire.ServerError) { s.refused.RefusedByPostgres(e, start.Client(client.RemoteAddr())) }
 	x.handshake = handshake.New(client, server, refused, x.log)
-	x.member.startup.x = x
-	x.member.startup.forSession.Store(true) // until the client chooses others
-	x.active.busy.Store(true)               // until the client is greeted
+	x.active.busy.Store(true) // until the client is greeted
 	return x
 }
 
