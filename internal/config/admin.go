@@ -49,9 +49,7 @@ func (c *Admin) validate(fault Fault) {
 	if c.Token != "" && c.TokenFile != "" {
 		fault("admin.token and admin.token_file are both set: set one of them")
 	}
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		fault("admin.tls.cert_file and key_file belong together: set both or neither")
-	}
+	checkKeyPair(fault, "admin.tls", c.TLS.CertFile, c.TLS.KeyFile)
 	if c.TLS.ClientCAFile != "" && !c.TLS.Enabled() {
 		fault("admin.tls.client_ca_file is set, but the admin address has no TLS: set admin.tls.cert_file and key_file too")
 	}

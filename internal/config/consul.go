@@ -19,9 +19,7 @@ func (c *Consul) Validate(fault Fault) {
 	checkAddress(fault, "election.consul.address", c.Address)
 	checkWord(fault, "election.consul.scheme", c.Scheme, "http", "https")
 	checkPrefix(fault, "election.consul.prefix", c.Prefix)
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("election.consul.cert_file and key_file belong together: set both or neither")
-	}
+	checkKeyPair(fault, "election.consul", c.CertFile, c.KeyFile)
 	if c.Scheme == "http" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
 		fault("election.consul has TLS settings, but scheme is http: set scheme: https, or remove them")
 	}

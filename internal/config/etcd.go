@@ -45,9 +45,7 @@ func (c *Etcd) Validate(fault Fault) {
 	case c.User != "" && !password:
 		fault("election.etcd.user is set, but no password: set password or password_file too (a client certificate names its user itself)")
 	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("election.etcd.cert_file and key_file belong together: set both or neither")
-	}
+	checkKeyPair(fault, "election.etcd", c.CertFile, c.KeyFile)
 	if c.Scheme == "http" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
 		fault("election.etcd has TLS settings, but scheme is http: set scheme: https, or remove them")
 	}

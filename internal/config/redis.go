@@ -40,9 +40,7 @@ func (c *Redis) Validate(fault Fault) {
 	case c.User != "" && !password:
 		fault("election.redis.user is set, but no password: set password or password_file too")
 	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("election.redis.cert_file and key_file belong together: set both or neither")
-	}
+	checkKeyPair(fault, "election.redis", c.CertFile, c.KeyFile)
 	if c.Scheme == "redis" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
 		fault("election.redis has TLS settings, but scheme is redis: set scheme: rediss, or remove them")
 	}

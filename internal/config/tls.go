@@ -58,9 +58,7 @@ func (c *UpstreamTLS) validate(fault Fault) {
 	checkWord(fault, "upstream.tls.mode", c.Mode, noTLS, "require", "verify-ca", "verify-full")
 	checkWord(fault, "upstream.tls.min_version", c.MinVersion, "1.2", "1.3")
 	settings := c.CAFile != "" || c.CertFile != "" || c.KeyFile != "" || c.ServerName != ""
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("upstream.tls.cert_file and key_file belong together: set both or neither")
-	}
+	checkKeyPair(fault, "upstream.tls", c.CertFile, c.KeyFile)
 	switch {
 	case !c.Enabled() && settings:
 		fault("upstream.tls has settings, but upstream.tls.mode is disable: set mode: verify-full, or remove them")
@@ -68,5 +66,12 @@ func (c *UpstreamTLS) validate(fault Fault) {
 		fault("upstream.tls.mode require accepts any certificate, but ca_file is set: set mode: verify-ca or verify-full, or remove it")
 	case c.Mode == "verify-ca" && c.CAFile == "":
 		fault("upstream.tls.mode is verify-ca: set upstream.tls.ca_file, or any name under the system's authorities would be accepted")
+	}
+}
+
+// checkKeyPair checks that there are both a certificate and its key, or neither.
+func checkKeyPair(fault Fault, where, certFile, keyFile string) {
+	if (certFile == "") != (keyFile == "") {
+		fault("%s.cert_file and key_file belong together: set both or neither", where)
 	}
 }

@@ -47,9 +47,7 @@ func (c *ZooKeeper) Validate(fault Fault) {
 	case strings.Contains(c.User, ":"):
 		fault("election.zookeeper.user is %q: ZooKeeper ends the name of a user at the first colon", c.User)
 	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("election.zookeeper.cert_file and key_file belong together: set both or neither")
-	}
+	checkKeyPair(fault, "election.zookeeper", c.CertFile, c.KeyFile)
 	if !c.TLS && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
 		fault("election.zookeeper has settings for TLS, but tls is false: set tls: true, or remove them")
 	}
