@@ -1,6 +1,9 @@
 package protocol
 
 import (
+	"bytes"
+	"fmt"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -76,7 +79,7 @@ type own struct {
 	does       work
 	show       shown
 	repliesDue int  // within a batch: how many replies are due
-	failed     bool // outside one: it has failed
+	failed     bool // it has, if it is no ownExchange
 }
 
 // work is a set of what an own exchange does.
@@ -234,6 +237,59 @@ func (s *Session) ownDone(status byte) {
 		s.endsBySync, s.settings.unsure = false, false
 		s.transactionEnded()
 	}
+}
+
+// takeOwnReply takes a message of the server's while o is not answered, which was sent within a batch of the client's, or by
+// the relay. done says that nothing more of o is due. If it has failed within a batch, the client gets an error, and the
+// server skips what follows up to the Sync.
+func (s *Session) takeOwnReply(o *own, in []byte, n int, f wire.Frame, p *gate.Segments) (taken int, done bool, err error) {
+	if len(in)-n < f.Size {
+		return 0, false, nil
+	}
+	msg, within := in[n:n+f.Size], o.repliesDue > 0
+	body := msg[wire.HeaderLen:]
+	switch {
+	case f.Type == 'A':
+		p.Forward(n, n+f.Size)
+	case f.Type == 'S':
+		p.Forward(n, n+f.Size)
+		s.settings.followParameter(body)
+	case f.Type == 'N':
+		if e, _ := wire.DecodeError(body); e.Code == "25P01" { // there is no block
+			s.ownFailed(o)
+		}
+	case f.Type == 'E':
+		e, ok := wire.DecodeError(body)
+		if !ok {
+			return 0, false, fmt.Errorf("%w: an error that cannot be read", ErrUnexpectedReply)
+		}
+		if e.Fatal() {
+			s.emit(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
+			return f.Size, false, nil
+		}
+		s.ownFailed(o)
+		o.failed = true
+		switch {
+		case within && s.inHand.refusal != nil:
+			p.Insert(s.refuse(s.inHand.refusal, "ERROR", Attempt{}))
+		case within:
+			p.Insert(bytes.Clone(msg))
+		case s.txn == 'T':
+			s.blockError = bytes.Clone(msg)
+		}
+		return f.Size, within, nil
+	case within:
+		if done = o.answered(f.Type); done {
+			s.ownWorked(o, true)
+		}
+	case f.Type == 'Z':
+		if !o.failed {
+			s.toRelay.failures = 0
+			s.ownWorked(o, body[0] != 'I')
+		}
+		s.txn, done = body[0], true
+	}
+	return f.Size, done, nil
 }
 
 // ownFailed follows an error in something of Fencepost's own.

@@ -19,7 +19,14 @@ func (s *Session) relayReply(in []byte, n int, p *gate.Segments) (taken int, err
 	}
 	avail := min(f.Size, len(in)-n)
 	if r.own != nil {
-		return s.relayOwnReply(in, n, f, p)
+		taken, done, err := s.takeOwnReply(r.own, in, n, f, p)
+		if done {
+			if r.inBatch && r.own.failed {
+				r.skipping, r.failed = true, true
+			}
+			r.own = nil
+		}
+		return taken, err
 	}
 	drop := false
 	switch f.Type {
@@ -110,58 +117,6 @@ func (s *Session) relayReady(status byte, p *gate.Segments) {
 		s.transactionEnded()
 	}
 	s.reportChanges(p)
-}
-
-// relayOwnReply follows a reply to something of Fencepost's own.
-func (s *Session) relayOwnReply(in []byte, n int, f wire.Frame, p *gate.Segments) (taken int, err error) {
-	r := &s.relay
-	if len(in)-n < f.Size {
-		return 0, nil
-	}
-	msg := in[n : n+f.Size]
-	body := msg[wire.HeaderLen:]
-	switch f.Type {
-	case 'A':
-		p.Forward(n, n+f.Size)
-	case 'S':
-		p.Forward(n, n+f.Size)
-		s.settings.followParameter(body)
-	case 'E':
-		e, ok := wire.DecodeError(body)
-		if !ok {
-			return 0, fmt.Errorf("%w: an error that cannot be read", ErrUnexpectedReply)
-		}
-		if e.Fatal() {
-			s.emit(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
-			return f.Size, nil
-		}
-		s.ownFailed(r.own)
-		if r.inBatch { // the server skips up to the Sync, as for an error of the client's
-			out := bytes.Clone(msg)
-			if s.inHand.refusal != nil {
-				out = s.refuse(s.inHand.refusal, "ERROR", Attempt{})
-			}
-			p.Insert(out)
-			r.skipping, r.failed, r.own = true, true, nil
-		} else {
-			r.own.failed = true
-			if s.txn == 'T' {
-				s.blockError = bytes.Clone(msg)
-			}
-		}
-	case 'Z':
-		if !r.own.failed {
-			s.toRelay.failures = 0
-			s.ownWorked(r.own, body[0] != 'I')
-		}
-		s.txn, r.own = body[0], nil
-	default:
-		if r.inBatch && r.own.answered(f.Type) {
-			s.ownWorked(r.own, true)
-			r.own = nil
-		}
-	}
-	return f.Size, nil
 }
 
 // relayedError returns what the client gets in place of an error, nil if it gets the error itself.

@@ -30,8 +30,12 @@ func (s *Session) takeReply(in []byte, n int, p *gate.Segments) (taken int, err 
 		return 0, err
 	}
 	avail := min(f.Size, len(in)-n)
-	if s.exchange.inner != nil {
-		return s.takeInnerReply(in, n, f, p)
+	if x := &s.exchange; x.inner != nil {
+		taken, done, err := s.takeOwnReply(x.inner, in, n, f, p)
+		if done {
+			x.failed, x.skip, x.inner = x.failed || x.inner.failed, x.skip || x.inner.failed, nil
+		}
+		return taken, err
 	}
 	if f.Type == 'D' && s.exchange.own.does&learnsNames != 0 {
 		if avail < f.Size {
@@ -66,43 +70,6 @@ func (s *Session) takeReply(in []byte, n int, p *gate.Segments) (taken int, err 
 	}
 	s.reply = passthrough{f.Size - avail, drop}
 	return avail, nil
-}
-
-// takeInnerReply is takeReply for a reply to what Fencepost has sent within a batch.
-func (s *Session) takeInnerReply(in []byte, n int, f wire.Frame, p *gate.Segments) (taken int, err error) {
-	if len(in)-n < f.Size {
-		return 0, nil
-	}
-	x, msg := &s.exchange, in[n:n+f.Size]
-	switch f.Type {
-	case 'A':
-		p.Forward(n, n+f.Size)
-	case 'S':
-		p.Forward(n, n+f.Size)
-		s.settings.followParameter(msg[wire.HeaderLen:])
-	case 'N':
-		if e, _ := wire.DecodeError(msg[wire.HeaderLen:]); e.Code == "25P01" { // there is no block
-			s.ownFailed(x.inner)
-		}
-	case 'E':
-		e, ok := wire.DecodeError(msg[wire.HeaderLen:])
-		if !ok {
-			return 0, fmt.Errorf("%w: an error that cannot be read", ErrUnexpectedReply)
-		}
-		if e.Fatal() {
-			s.emit(Event{Kind: EventEnded, Err: e, Message: bytes.Clone(msg)})
-			return f.Size, nil
-		}
-		s.ownFailed(x.inner)
-		p.Insert(s.refuse(fencing.ChooseLateRefusal, "ERROR", Attempt{}))
-		x.inner, x.failed, x.skip = nil, true, true
-	default:
-		if x.inner.answered(f.Type) {
-			s.ownWorked(x.inner, true)
-			x.inner = nil
-		}
-	}
-	return f.Size, nil
 }
 
 // followMessage follows a whole message. drop says that it is not sent on.

@@ -177,7 +177,7 @@ var table = []mutation{
 	{name: "an entry that is missing is not noticed", file: "proxy/registered.go", tests: "^TestSafetyALostRegistrationEndsTheSession$",
 		old: "		lost[entry] = true\n", text: "		lost[entry] = false\n"},
 	{name: "nobody is told that a grant drains", file: "election/drains.go", in: ofElection, tests: "^TestDraining",
-		old: "own != 0 && own <= epoch {", text: "own != 0 && own > epoch {"},
+		old: "had != 0 && had <= epoch {", text: "had != 0 && had > epoch {"},
 	{name: "nobody compares the sessions with the registry", file: "proxy/server.go", tests: "^TestSafetyALostRegistrationEndsTheSession$",
 		old: "	s.checks.Go(func() { s.verifyRegistrations(ctx) })\n", text: ""},
 	{name: "enter does not ask when the backend was started", file: theRegistry, in: ofTheFence, tests: "^TestABackendThatIsNotThereIsNotRegistered$",
