@@ -188,8 +188,9 @@ type Backend struct {
 	// Orders, if not nil, reads what operators have ordered in this database, and which resources guard
 	// tables. Without it, a candidacy learns of its first guard when that refuses it.
 	Orders Orders
-	// Answers, if not nil, is asked when Orders has failed with this error: it reports whether the server answers, whatever
-	// it says. If it has not for a TTL and 15 s, candidacies give their leases back. Without it, they keep them.
+	// Answers, if not nil, is asked when Orders has failed with this error: it reports whether the server answers,
+	// whatever it says. If it has not for a TTL and 15 s, candidacies give their leases back. Without it, they keep
+	// them.
 	Answers func(ctx context.Context, failed error) bool
 	// Fences, if not nil, is asked every few seconds. Without it, a fence that was recreated is
 	// noticed when a worker connects.
@@ -199,8 +200,8 @@ type Backend struct {
 	InForce InForce
 	// Handovers, if not nil, is asked after each order, and records who campaigns.
 	Handovers Handovers
-	// FollowDrains, if not nil, calls notify for each grant of any proxy that waits for registered backends. It returns when
-	// ctx has ended or the connection is lost.
+	// FollowDrains, if not nil, calls notify for each grant of any proxy that waits for registered backends. It returns
+	// when ctx has ended or the connection is lost.
 	FollowDrains func(ctx context.Context, notify func(fencing.Drain)) error
 	// Presence, if not nil, lets a worker take its own lease away from a proxy that is gone.
 	Presence Presence

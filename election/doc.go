@@ -135,9 +135,9 @@
 //   - Each database has one that reads its orders while it has candidacies, and for a second after that (orders.go).
 //   - A note of what has become of a hand-over or a grant, and the opening of a database, has one of its own.
 //
-// There are two locks. Elections.mu guards which databases and resources there are, and resource.mu what is known of one
-// resource, with its candidacies: whoever has it sees all of them at one moment. Elections.mu comes first (internal/lockorder),
-// and neither is held during a request, or while a member is called, except for Member.Activity.
+// There are two locks. Elections.mu guards which databases and resources there are, and resource.mu what is known of
+// one resource, with its candidacies: whoever has it sees all of them at one moment. Elections.mu comes first
+// (internal/lockorder), and neither is held during a request, or while a member is called, except for Member.Activity.
 //
 // # Admission
 //
@@ -165,12 +165,11 @@
 //
 // # Tokens
 //
-// Where workers are elected elsewhere (TokenProvider), a candidacy brings a token. It holds a "lease" for as
-// long as the generation of its token lasts, and does not care who else does: the grant
-// decides, whose award is the token. All candidacies with one token have one incarnation, so they are
-// granted one epoch. After an operator's order that ends the epoch and not the token, later
-// candidacies are granted another one, and the earlier ones are superseded. A grant that is refused because its award is not newer supersedes the
-// candidacy, since its token will never be high enough.
+// Where workers are elected elsewhere (TokenProvider), a candidacy brings a token. It holds a "lease" for as long as
+// the generation of its token lasts, and does not care who else does: the grant decides, whose award is the token. All
+// candidacies with one token have one incarnation, so they are granted one epoch. After an operator's order that ends
+// the epoch and not the token, later candidacies are granted another one, and the earlier ones are superseded. A grant
+// that is refused because its award is not newer supersedes the candidacy, since its token will never be high enough.
 //
 // # Order of awards, per provider
 //

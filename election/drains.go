@@ -10,8 +10,8 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// followDrains notifies the members of candidacies of the grants of other proxies that wait for their backends, until ctx
-// ends. A grant itself ends every session that was not notified.
+// followDrains notifies the members of candidacies of the grants of other proxies that wait for their backends, until
+// ctx ends. A grant itself ends every session that was not notified.
 func (e *Elections) followDrains(ctx context.Context, name string, b Backend) {
 	if b.FollowDrains == nil {
 		return
@@ -47,7 +47,8 @@ func (e *Elections) Draining(database string, d fencing.Drain) {
 	}
 }
 
-// membersUpTo returns the members of the candidacies that have this epoch or an older one. They may be called without a lock.
+// membersUpTo returns the members of the candidacies that have this epoch or an older one. They may be called without a
+// lock.
 func (r *resource) membersUpTo(epoch fencing.Epoch) (all []fencing.Member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

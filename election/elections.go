@@ -229,8 +229,8 @@ func (e *Elections) resource(ctx context.Context, key resourceKey) (*resource, e
 	return openOnce(ctx, e, fmt.Sprintf("%q/%q", key.database, key.name), func(ctx context.Context) (*resource, error) { return e.openResource(ctx, key) })
 }
 
-// openOnce calls open in a goroutine that Close waits for, once for all who ask for the same at the same time, and returns
-// its result, or ctx's error if ctx ends before that.
+// openOnce calls open in a goroutine that Close waits for, once for all who ask for the same at the same time, and
+// returns its result, or ctx's error if ctx ends before that.
 func openOnce[T any](ctx context.Context, e *Elections, what string, open func(context.Context) (T, error)) (result T, err error) {
 	opened := e.opens.DoChan(what, func() (any, error) {
 		if !e.begin() {

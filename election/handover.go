@@ -38,8 +38,8 @@ type Handovers interface {
 	Stopped(ctx context.Context, order int64, at time.Time) error
 	// Taken notes when the chosen worker could write.
 	Taken(ctx context.Context, order int64, at time.Time) error
-	// Granted notes that a worker was granted an epoch through this proxy, how the term before had ended, and for how long no
-	// worker had been confirmed as the leader; 0 if that is not known.
+	// Granted notes that a worker was granted an epoch through this proxy, how the term before had ended, and for how
+	// long no worker had been confirmed as the leader; 0 if that is not known.
 	Granted(ctx context.Context, resource string, epoch fencing.Epoch, ended fencing.Ending, gap time.Duration) error
 }
 
@@ -152,8 +152,8 @@ func (r *resource) noteOffer(order int64, what func(Handovers, context.Context, 
 	r.note("cannot note how the hand-over goes", func(ctx context.Context, to Handovers) error { return what(to, ctx, order, at) })
 }
 
-// note writes something to the database, and logs failed if it cannot. No one waits for it. It is called for a candidacy,
-// which Close waits for first.
+// note writes something to the database, and logs failed if it cannot. No one waits for it. It is called for a
+// candidacy, which Close waits for first.
 func (r *resource) note(failed string, what func(context.Context, Handovers) error) {
 	if r.handovers == nil {
 		return
@@ -167,8 +167,9 @@ func (r *resource) note(failed string, what func(context.Context, Handovers) err
 	})
 }
 
-// candidates are the candidacies that campaign for the resources of a database. Of those of a resource that share a token,
-// and so an incarnation, there is one: one that leads, if any does, and otherwise that of the first worker by name.
+// candidates are the candidacies that campaign for the resources of a database. Of those of a resource that share a
+// token, and so an incarnation, there is one: one that leads, if any does, and otherwise that of the first worker by
+// name.
 func (e *Elections) candidates(database string) (all []fencing.Candidate) {
 	for _, r := range e.resourcesOf(database) {
 		all = append(all, r.candidates()...)

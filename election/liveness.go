@@ -95,8 +95,8 @@ func (l *liveness) sample(now time.Duration, s signs) {
 	l.suspect(l.quiet >= l.timeout)
 }
 
-// resumed reports whether a worker with this status, which was silent for that long before the last sample, has continued
-// under its epoch, after the longest silence so far.
+// resumed reports whether a worker with this status, which was silent for that long before the last sample, has
+// continued under its epoch, after the longest silence so far.
 func (l *liveness) resumed(silence time.Duration, st *fencing.Status) bool {
 	if l.quiet > 0 || silence <= l.longestResumed || st.Epoch == 0 || st.Role == fencing.Superseded {
 		return false

@@ -39,9 +39,9 @@ func (e *Elections) seenOrders(name string) *orders.Log {
 	return e.mu.orders[name]
 }
 
-// followOrders passes on to the resources of a database what operators order, and that their
-// tables are guarded, until ctx ends. It runs while the database has candidacies, and for closeIdleAfter after that. It begins
-// when the one before, if any, has ended.
+// followOrders passes on to the resources of a database what operators order, and that their tables are guarded, until
+// ctx ends. It runs while the database has candidacies, and for closeIdleAfter after that. It begins when the one
+// before, if any, has ended.
 func (e *Elections) followOrders(ctx context.Context, name string, b Backend, before <-chan struct{}) {
 	if before != nil {
 		<-before

@@ -16,10 +16,10 @@ const reachPatience = 15 * time.Second
 // errUnreached is why a candidacy gives its lease back, or does not campaign.
 var errUnreached = errors.New("the database does not answer Fencepost")
 
-// followReach passes on to the resources of a database whether it answers this proxy. The lease service does not know that: it
-// would confirm the lease of a leader which cannot write, and no other proxy could take over. failed is why the orders
-// could not be read, nil if they were; it may be something else, such as a lock. answered is when the database last
-// answered, as a reading of CLOCK_BOOTTIME; followReach returns that as it is now.
+// followReach passes on to the resources of a database whether it answers this proxy. The lease service does not know
+// that: it would confirm the lease of a leader which cannot write, and no other proxy could take over. failed is why
+// the orders could not be read, nil if they were; it may be something else, such as a lock. answered is when the
+// database last answered, as a reading of CLOCK_BOOTTIME; followReach returns that as it is now.
 func (e *Elections) followReach(ctx context.Context, name string, b Backend, failed error, answered time.Duration) time.Duration {
 	silent := time.Duration(0)
 	if failed != nil && !doesAnswer(ctx, b, failed) {

@@ -277,8 +277,8 @@ func (c *Candidacy) examineAgain(ctx context.Context, epoch fencing.Epoch) {
 	}
 }
 
-// examineShared precedes another connection of a candidacy that brings a token. Since the grant, another worker may have
-// led by the same token, and connections of this one may have been superseded before that.
+// examineShared precedes another connection of a candidacy that brings a token. Since the grant, another worker may
+// have led by the same token, and connections of this one may have been superseded before that.
 func (c *Candidacy) examineShared(ctx context.Context) error {
 	if c.token == 0 || c.before.Load() {
 		return nil

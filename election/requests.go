@@ -200,7 +200,8 @@ func (c *Candidacy) ownTroubleLocked() *fencing.Trouble {
 	return c.trouble(c.r.provider.Source(), c.r.mu.unreached, c.r.e.cfg.Now())
 }
 
-// ungrantedLocked returns why the last grant failed, nil if that counts no longer. Of what blocked it, it names what is left.
+// ungrantedLocked returns why the last grant failed, nil if that counts no longer. Of what blocked it, it names what is
+// left.
 func (c *Candidacy) ungrantedLocked() error {
 	var blocked interface{ BlockedBy() []string }
 	if !errors.As(c.ungranted, &blocked) || !c.requests.has(requestUnblock) {

@@ -27,7 +27,8 @@ var (
 	// errOtherInstance means that an award belongs to an instance that was not the numbered one
 	// when the candidacy asked for the lease.
 	errOtherInstance = errors.New("the lease service has a new instance id: releasing its award and asking for another")
-	// errOvertaken means that a grant succeeded, and that another candidacy was granted an epoch before the response arrived.
+	// errOvertaken means that a grant succeeded, and that another candidacy was granted an epoch before the response
+	// arrived.
 	errOvertaken = errors.New("another worker was granted an epoch at once")
 )
 
@@ -183,10 +184,10 @@ func (c *Candidacy) grantEndedLocked(g granting) {
 	}
 }
 
-// takeEpochLocked applies the epoch that the fence has granted: the others learn of it before this candidacy leads. late
-// means that the lease was over, or no longer trusted, when the response arrived: a candidacy that has never led asks for
-// the grant again then, and has no epoch until it leads under it. It returns errOvertaken if another candidacy was granted
-// an epoch since.
+// takeEpochLocked applies the epoch that the fence has granted: the others learn of it before this candidacy leads.
+// late means that the lease was over, or no longer trusted, when the response arrived: a candidacy that has never led
+// asks for the grant again then, and has no epoch until it leads under it. It returns errOvertaken if another candidacy
+// was granted an epoch since.
 func (c *Candidacy) takeEpochLocked(g granting, late bool) error {
 	record := fencing.Record{
 		Epoch: g.epoch, Worker: c.worker, Incarnation: c.incarnation,
@@ -347,10 +348,11 @@ func (c *Candidacy) releasedLocked(lease *elector.Lease, why elector.Reason, sil
 	c.r.vacatedLocked(c)
 }
 
-// observeGrantLocked applies that the highest known grant has become rec; it was before. One whose response was lost does
-// not count before the candidacy leads: the grant is asked for again and gives the same epoch, unless another candidacy has
-// been granted one since. Otherwise that would supersede a worker which has never led. Nor does one that was granted to
-// another worker with the same token, before this candidacy is granted a share in it: an order may keep it from that.
+// observeGrantLocked applies that the highest known grant has become rec; it was before. One whose response was lost
+// does not count before the candidacy leads: the grant is asked for again and gives the same epoch, unless another
+// candidacy has been granted one since. Otherwise that would supersede a worker which has never led. Nor does one that
+// was granted to another worker with the same token, before this candidacy is granted a share in it: an order may keep
+// it from that.
 func (c *Candidacy) observeGrantLocked(rec, before fencing.Record) {
 	if rec.Epoch > before.Epoch {
 		c.fault = nil // the fence works again

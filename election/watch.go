@@ -59,8 +59,8 @@ type leaseWatch struct {
 	updated      chan struct{} // closed and replaced with each observation and each failure
 	instanceID   string        // of the lease service, as last observed; "" before
 	freeSince    time.Duration // since when the lease has had no holder; 0 if it has one
-	// skipNextFailure means that the next failure is not to be shown: it may be that of a request to a database that was
-	// dropped, and has been created again since.
+	// skipNextFailure means that the next failure is not to be shown: it may be that of a request to a database that
+	// was dropped, and has been created again since.
 	skipNextFailure bool
 }
 

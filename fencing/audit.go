@@ -34,8 +34,8 @@ type Rejection struct {
 	// records it must remove them. It is cut at 4 KiB, and empty if it is not known.
 	Statement string
 	Write     bool // the statement was not provably a read
-	// Verb is the kind of a statement in shadow: the verb of SQL in upper case, VerbFunction or VerbConnection; empty if
-	// it is not known.
+	// Verb is the kind of a statement in shadow: the verb of SQL in upper case, VerbFunction or VerbConnection; empty
+	// if it is not known.
 	Verb string
 	// Shadow: the statement ran. The rest says how it would have been refused.
 	Shadow bool

@@ -126,18 +126,19 @@ type Member interface {
 	// the value has been stored. When the candidacy is superseded, the member ends its
 	// server backend at once and sends its client the error at the next use.
 	StatusChanged()
-	// EpochEnds says that a grant waits for registered backends. A member whose backend is one of them ends as soon as it is
-	// at rest, and sends its client the error at the next use. One whose backend the grant has ended closes the connection to it.
+	// EpochEnds says that a grant waits for registered backends. A member whose backend is one of them ends as soon as
+	// it is at rest, and sends its client the error at the next use. One whose backend the grant has ended closes the
+	// connection to it.
 	EpochEnds(d Drain)
 }
 
-// Drain says that a grant waits for the backends that are registered for a resource under an epoch or an older one. Proxies
-// notify each other of it by its JSON.
+// Drain says that a grant waits for the backends that are registered for a resource under an epoch or an older one.
+// Proxies notify each other of it by its JSON.
 type Drain struct {
 	Resource string `json:"resource"`
 	Epoch    Epoch  `json:"epoch"` // that ends
-	// Ended are the process ids of backends that the grant has terminated a while ago. One of them may be there still: while
-	// Postgres sends an error that the client does not read, it looks for no request to end.
+	// Ended are the process ids of backends that the grant has terminated a while ago. One of them may be there still:
+	// while Postgres sends an error that the client does not read, it looks for no request to end.
 	Ended []int32 `json:"ended,omitempty"`
 }
 

@@ -74,8 +74,8 @@ var ChooseInTransactionRefusal = &Refusal{
 	Usage:    true,
 }
 
-// WriteWithChoiceRefusal is the refusal of a write of a leader that shares a text or a batch with what chooses resources
-// or sets a token, and is not in a block that has chosen.
+// WriteWithChoiceRefusal is the refusal of a write of a leader that shares a text or a batch with what chooses
+// resources or sets a token, and is not in a block that has chosen.
 var WriteWithChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "what shares a text or a batch with SET or RESET of fencepost.resource or fencepost.token may only read, except in the block that SET LOCAL chooses for",
@@ -93,8 +93,8 @@ var ExecutedChoiceRefusal = &Refusal{
 	Usage:    true,
 }
 
-// UnreadableChoiceRefusal is the refusal of a leader's text that may choose resources or set a token, and that Fencepost cannot
-// read.
+// UnreadableChoiceRefusal is the refusal of a leader's text that may choose resources or set a token, and that
+// Fencepost cannot read.
 var UnreadableChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "Fencepost cannot read this text, which may set fencepost.resource or fencepost.token",

@@ -1,6 +1,5 @@
-// Package fencing is the domain of Fencepost: its vocabulary, the interfaces through
-// which its parts interact, and the errors that a client
-// sees. It depends on nothing but the standard library.
+// Package fencing is the domain of Fencepost: its vocabulary, the interfaces through which its parts interact, and the
+// errors that a client sees. It depends on nothing but the standard library.
 //
 // # The promise
 //
@@ -72,8 +71,8 @@
 //     registered sessions at rest, ends the backends that are left, and waits until they are gone.
 //   - settled: of a session, that it is not relayed. The server itself keeps it read-only, and one
 //     exchange follows another.
-//   - backend registry: the backends that may write. A grant ends them. An entry names the fence, the epoch, the backend by its process id and
-//     start, and a number of its own.
+//   - backend registry: the backends that may write. A grant ends them. An entry names the fence, the epoch, the
+//     backend by its process id and start, and a number of its own.
 //   - life: of a lease service, the time from when it was built or restored until it is
 //     built or restored again. Its awards are ordered within one life only.
 //   - marker: the key or row in which a lease service keeps its instance id, which is

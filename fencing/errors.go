@@ -315,8 +315,8 @@ var PoolerRefusal = &Refusal{
 	Hint:     "Let upstream.address name Postgres itself.",
 }
 
-// UnidentifiedBackendRefusal refuses a backend that did not say which one it is, but failed with an error: without its process id
-// it cannot be distinguished from that of a pooler.
+// UnidentifiedBackendRefusal refuses a backend that did not say which one it is, but failed with an error: without its
+// process id it cannot be distinguished from that of a pooler.
 func UnidentifiedBackendRefusal(code, message string) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,

@@ -20,8 +20,8 @@ type activity struct {
 	writing       atomic.Bool // a write to the client is under way
 	waitingToLead atomic.Bool // the session waits for the lead in its startup, or for its server just after that
 	stuck         atomic.Bool // when its crew was last polled, the server waited for the worker itself
-	// auditing: a refused statement is being recorded, and what the server has sent after it is not read meanwhile. That
-	// may last for as long as a disk is full, while no one works for the client.
+	// auditing: a refused statement is being recorded, and what the server has sent after it is not read meanwhile.
+	// That may last for as long as a disk is full, while no one works for the client.
 	auditing atomic.Bool
 
 	transactions atomic.Uint64 // how many have ended, as of the last bytes of the server

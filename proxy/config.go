@@ -45,8 +45,8 @@ type Config struct {
 	// Policy decides everything that depends on a session's user, database or resource;
 	// nil means the zero SessionPolicy for every session.
 	Policy Policy
-	// CancelElsewhere, if not nil, is called with the key of a cancel request that is not the key of a client of this proxy. It
-	// returns when it has done what it can.
+	// CancelElsewhere, if not nil, is called with the key of a cancel request that is not the key of a client of this
+	// proxy. It returns when it has done what it can.
 	CancelElsewhere func(ctx context.Context, pid uint32, secret []byte)
 	// ProxyID names this proxy, in worker ids (IdentityProxy) and audit lines.
 	ProxyID string

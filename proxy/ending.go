@@ -224,9 +224,8 @@ const askAgainAfter = 50 * time.Millisecond
 
 // findSuperseded returns the seat for whose resource another worker was granted an epoch, so that the backend was
 // ended: one that the transaction is fenced for, or that of the startup. It returns nil if there is none. While the
-// worker has an epoch and its lease is not confirmed, such a grant may
-// not have returned yet: it ends the backend in order to get its lock. A worker without an
-// epoch has nothing that another worker could take over.
+// worker has an epoch and its lease is not confirmed, such a grant may not have returned yet: it ends the backend in
+// order to get its lock. A worker without an epoch has nothing that another worker could take over.
 func (x *session) findSuperseded(ctx context.Context) *seat {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()

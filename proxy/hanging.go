@@ -31,9 +31,9 @@ type hanging struct {
 	taken uint64    // how many bytes the client had accepted then
 }
 
-// endHanging ends the sessions that wait for a server to which its address does not lead any more, until ctx ends. Such a
-// server may be gone without a trace: then TCP continues for minutes before it reports that. The worker would keep its
-// lease meanwhile, or be given one, because the server to which the address leads now answers.
+// endHanging ends the sessions that wait for a server to which its address does not lead any more, until ctx ends. Such
+// a server may be gone without a trace: then TCP continues for minutes before it reports that. The worker would keep
+// its lease meanwhile, or be given one, because the server to which the address leads now answers.
 func (s *Server) endHanging(ctx context.Context) {
 	tick := time.NewTicker(hangEvery)
 	defer tick.Stop()
@@ -101,8 +101,9 @@ func endIfMoved(ctx context.Context, due []*session) {
 	}
 }
 
-// elsewhere reports whether the address of these sessions leads to another server than the one that was started then. It
-// leads all databases to one server, so it is enough that one says so, and one that cannot be asked says nothing of others.
+// elsewhere reports whether the address of these sessions leads to another server than the one that was started then.
+// It leads all databases to one server, so it is enough that one says so, and one that cannot be asked says nothing of
+// others.
 func elsewhere(ctx context.Context, started string, sessions []*session) bool {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(askedAtOnce)

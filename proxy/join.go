@@ -67,7 +67,8 @@ func (x *session) beginFenced(ctx context.Context, c *protocol.Config) error {
 	return x.makeReadOnly(c)
 }
 
-// makeReadOnly makes the session read-only. If the server refuses that, the session tries again before the first statement.
+// makeReadOnly makes the session read-only. If the server refuses that, the session tries again before the first
+// statement.
 func (x *session) makeReadOnly(c *protocol.Config) error {
 	failed, err := x.handshake.Ask(protocol.SetupSQL)
 	c.SetUp = failed == nil

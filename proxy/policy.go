@@ -143,9 +143,9 @@ func (x *session) applyPolicy() (SessionPolicy, error) {
 	return policy, x.start.Own.Validate()
 }
 
-// checkApplicationName notes that the client of a connection without a resource has set its application_name. If a route would have
-// matched that name at the startup, the connection is not what the operator takes it for: its writes would pass
-// unfenced, so renamed returns why it ends.
+// checkApplicationName notes that the client of a connection without a resource has set its application_name. If a
+// route would have matched that name at the startup, the connection is not what the operator takes it for: its writes
+// would pass unfenced, so renamed returns why it ends.
 func (x *session) checkApplicationName(name string) *fencing.Refusal {
 	if x.start.Own.Resource != "" {
 		return nil

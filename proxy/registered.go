@@ -13,7 +13,8 @@ import (
 )
 
 // retireAtRest ends the backend of a session that retires, if the session is at rest, or unregisters it if the session
-// continues and discards. The client gets the error at its next use, as the client of a superseded session is. x.mu is held.
+// continues and discards. The client gets the error at its next use, as the client of a superseded session is. x.mu is
+// held.
 func (x *session) retireAtRest() {
 	if !x.isRetiring() || !x.m.Is(protocol.AtRest) {
 		return
@@ -27,7 +28,8 @@ func (x *session) retireAtRest() {
 	x.deletions.Go(func() { x.unregister(context.Background(), deleted) })
 }
 
-// retireWithin is how long a session is to end at rest for one grant, which has ended its backend or was given up by then.
+// retireWithin is how long a session is to end at rest for one grant, which has ended its backend or was given up by
+// then.
 const retireWithin = 30 * time.Second
 
 // isRetiring reports whether the session ends at rest.
@@ -57,8 +59,8 @@ const (
 	verifyTimeout = 5 * time.Second
 )
 
-// verifyRegistrations compares the registered sessions with the registry, until ctx ends. A session of which the registry
-// has lost the entry would be missed by the next grant, so it ends.
+// verifyRegistrations compares the registered sessions with the registry, until ctx ends. A session of which the
+// registry has lost the entry would be missed by the next grant, so it ends.
 func (s *Server) verifyRegistrations(ctx context.Context) {
 	tick := time.NewTicker(verifyEvery)
 	defer tick.Stop()

@@ -21,9 +21,9 @@ type registration struct {
 	epoch fencing.Epoch // under which the backend is registered
 }
 
-// registrations are the entries of a session's backend, one for a seat, without those that are being deleted. A deletion
-// names the number of its entry, so that nothing waits for it: it cannot hit a newer
-// one, and an entry that it leaves is deleted by the next grant, which ends the backend.
+// registrations are the entries of a session's backend, one for a seat, without those that are being deleted. A
+// deletion names the number of its entry, so that nothing waits for it: it cannot hit a newer one, and an entry that it
+// leaves is deleted by the next grant, which ends the backend.
 type registrations []registration
 
 // of returns the entry for a seat.

@@ -133,10 +133,9 @@ func (s *seat) forCore() protocol.Candidacy {
 	return protocol.Candidacy{Resource: s.resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
 }
 
-// knownEpoch returns the epoch of st, a status of the candidacy, if the client of a session that has joined at the given
-// time counts as knowing it as soon as it has read the reply; otherwise 0. If the worker was
-// superseded before, a driver may have opened this connection in order to send a statement again
-// that was decided under an earlier epoch.
+// knownEpoch returns the epoch of st, a status of the candidacy, if the client of a session that has joined at the
+// given time counts as knowing it as soon as it has read the reply; otherwise 0. If the worker was superseded before, a
+// driver may have opened this connection in order to send a statement again that was decided under an earlier epoch.
 func (s *seat) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
 	cand := s.candidacy()
 	if knows := !cand.SupersededBefore() || !s.announcePerConnection && cand.KnewAt(st.Epoch, at); st.CanWrite() && knows {
@@ -193,8 +192,8 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 	x.answer(answer)
 }
 
-// seatsFor returns the seats of these resources. Those that there are
-// none of yet join the candidacy, once it is known that no limit and no policy refuses one of them.
+// seatsFor returns the seats of these resources. Those that there are none of yet join the candidacy, once it is known
+// that no limit and no policy refuses one of them.
 func (x *session) seatsFor(ctx context.Context, resources []string) (seats []*seat, _ *fencing.Refusal) {
 	var missing []*seat
 	for _, resource := range resources {

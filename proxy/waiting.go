@@ -87,7 +87,8 @@ func (x *session) notifyWaiting(led <-chan error) error {
 }
 
 // sendStartupNotice sends the client a NOTICE, for at most StartupTimeout: a client that is frozen may have its kernel
-// acknowledge everything for ever, and would be given the lead. It returns handshake.ErrOver then: the stream may end inside a message.
+// acknowledge everything for ever, and would be given the lead. It returns handshake.ErrOver then: the stream may end
+// inside a message.
 func (x *session) sendStartupNotice(notice *fencing.Refusal) error {
 	x.sending.Lock()
 	defer x.sending.Unlock()

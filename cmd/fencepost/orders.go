@@ -314,8 +314,8 @@ func (o *orderOptions) sayLost(ctx context.Context, t terminal, db *fence.Databa
 	sayLost(ctx, t.stdout, db, database, order, func(worker string) { o.sayStale(t, database, order.Resource, worker) })
 }
 
-// sayLost calls stale for each worker that has lost the lead by an order, and says which of them led by the same token as
-// the one that the order names. The order is given, so a failure to find that out is no error of the command.
+// sayLost calls stale for each worker that has lost the lead by an order, and says which of them led by the same token
+// as the one that the order names. The order is given, so a failure to find that out is no error of the command.
 func sayLost(ctx context.Context, out io.Writer, db *fence.Database, database string, order *fencing.Order, stale func(worker string)) {
 	stale(order.Worker)
 	asking, cancel := context.WithTimeout(ctx, sharersTimeout)

@@ -41,7 +41,8 @@ func (w *testEnv) ask(p elector.Provider, bid elector.AcquireRequest) (lease *el
 	}
 }
 
-// oneOf has so many workers, each at a proxy of its own, ask at once, and verifies that one of them is awarded the lease.
+// oneOf has so many workers, each at a proxy of its own, ask at once, and verifies that one of them is awarded the
+// lease.
 func (w *testEnv) oneOf(workers int, bid func(worker string) elector.AcquireRequest) {
 	w.Helper()
 	results := make(chan error)

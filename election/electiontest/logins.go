@@ -70,8 +70,8 @@ type PasswordFile struct {
 	Refused string                // in the remedy for who has the former password; "" if the service tells that only who logs in
 }
 
-// Run fails the test unless a client without the file is refused, and the holder of a lease goes on with the new password
-// when it is in the file.
+// Run fails the test unless a client without the file is refused, and the holder of a lease goes on with the new
+// password when it is in the file.
 func (f PasswordFile) Run(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "password")

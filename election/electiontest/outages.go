@@ -138,7 +138,8 @@ type Full struct {
 	Remedy     string
 }
 
-// Run fails the test unless the holder of a lease keeps and frees it while the service is full, and the next one is told.
+// Run fails the test unless the holder of a lease keeps and frees it while the service is full, and the next one is
+// told.
 func (f Full) Run(t *testing.T) {
 	t.Helper()
 	p, q := f.Open("one").Database("db"), f.Open("two").Database("db")

@@ -1,6 +1,6 @@
-// Package elector is what the elections ask of a lease service: the interface Provider, the leases that it awards, and its
-// errors. Each directory next to it has one provider; "Order of awards, per provider" in package election says what the
-// index of an award must promise.
+// Package elector is what the elections ask of a lease service: the interface Provider, the leases that it awards, and
+// its errors. Each directory next to it has one provider; "Order of awards, per provider" in package election says what
+// the index of an award must promise.
 package elector
 
 import (

@@ -73,7 +73,8 @@ func (a *access) sending() sent {
 	return sent{t, t.token(), t.security.Get()}
 }
 
-// renew reads all files again now, and reports whether that changes what was sent. Of many requests that were refused, one reads what is new, and it is new for all.
+// renew reads all files again now, and reports whether that changes what was sent. Of many requests that were refused,
+// one reads what is new, and it is new for all.
 func (a *access) renew(before sent) bool {
 	if a.file != nil {
 		_ = a.file.Look() // it is logged

@@ -1,5 +1,5 @@
-// Package orders knows which orders of operators a proxy has seen of a database, and so which are new there, and which a
-// failover or a restore has lost. It is pure, but for the reading that it asks for.
+// Package orders knows which orders of operators a proxy has seen of a database, and so which are new there, and which
+// a failover or a restore has lost. It is pure, but for the reading that it asks for.
 package orders
 
 import (
@@ -92,7 +92,8 @@ func (l *Log) findLost(there []fencing.Order, n *News) {
 	l.recent = kept
 }
 
-// isNewest reports whether o is the newest order that was seen. After an asynchronous failover, another order may have its id.
+// isNewest reports whether o is the newest order that was seen. After an asynchronous failover, another order may have
+// its id.
 func (l *Log) isNewest(o fencing.Order) bool {
 	n := len(l.recent)
 	return o.ID == l.last && (n == 0 || l.recent[n-1].ID != o.ID || l.recent[n-1].AskedAt.Equal(o.AskedAt))

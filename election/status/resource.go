@@ -26,8 +26,8 @@ type Resource struct {
 	// Proxy is the proxy through which the worker that was granted the epoch is connected, as the database says; "" if
 	// that is not known. Elections leaves it to its caller.
 	Proxy string
-	// AsOf is when the database has said who leads, if this proxy knows the state from there alone; otherwise it is zero.
-	// Elections leaves it to its caller.
+	// AsOf is when the database has said who leads, if this proxy knows the state from there alone; otherwise it is
+	// zero. Elections leaves it to its caller.
 	AsOf time.Time
 	// LeaseLeft is how much longer the leader's lease is confirmed; 0 if that is not known.
 	LeaseLeft time.Duration
@@ -58,8 +58,8 @@ type Resource struct {
 	// leads until OfferedUntil, unless that worker takes the lead before.
 	Offered      string
 	OfferedUntil time.Time
-	// Orders are those of operators that keep workers from leading now, in words, as of when the database was last asked,
-	// at OrdersAsked; that is zero if it was not.
+	// Orders are those of operators that keep workers from leading now, in words, as of when the database was last
+	// asked, at OrdersAsked; that is zero if it was not.
 	Orders      []string
 	OrdersAsked time.Time
 	Candidacies []Candidacy

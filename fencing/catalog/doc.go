@@ -1,4 +1,5 @@
-// Package catalog reads what the names of a database mean, which proofs that a read is harmless rest on (package sqltext).
+// Package catalog reads what the names of a database mean, which proofs that a read is harmless rest on (package
+// sqltext).
 //
 // fencing.Catalog is an allow-list of names under which only harmless things exist, in any schema. It is read
 // in one snapshot when it is first used. From then on the database is asked about once

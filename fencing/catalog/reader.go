@@ -65,8 +65,8 @@ type read struct {
 	asOf        time.Time
 }
 
-// NewReader returns a Reader that uses connections of the pool, as any role. While it rests, it calls release after a poll
-// that was in progress. Close must be called before the pool is closed.
+// NewReader returns a Reader that uses connections of the pool, as any role. While it rests, it calls release after a
+// poll that was in progress. Close must be called before the pool is closed.
 func NewReader(pool *pgxpool.Pool, release func(), log *zap.Logger) *Reader {
 	return &Reader{pool: pool, release: release, log: log, wake: make(chan struct{}, 1)}
 }

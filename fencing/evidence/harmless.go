@@ -9,8 +9,8 @@ import (
 )
 
 // HarmfulError means that reading the stamps of a table could run what another role has made, with the rights of the
-// reader: Postgres evaluates what an index or extended statistics say about a table, and the keys of partitions, already
-// when it plans a query; and a column of another type than bigint may be cast by a function.
+// reader: Postgres evaluates what an index or extended statistics say about a table, and the keys of partitions,
+// already when it plans a query; and a column of another type than bigint may be cast by a function.
 type HarmfulError struct {
 	Table string
 	Calls []string // what calls functions of another role that is no superuser
@@ -27,16 +27,16 @@ func (e *HarmfulError) Error() string {
 // role that is neither a superuser nor the reader. Constraints are not among it, because LockHarmless has the planner
 // ignore them.
 //
-// An operator of such a role counts, whatever function it has, and so does one with a negator or a commutator of such a role,
-// because the planner may call their functions. So does a range type, whatever it is within, because the planner calls
-// functions of it when it estimates a condition: of a column next to an index with a condition or an expression, or next to
-// extended statistics, and within such an expression. Postgres does not record all types of an expression as dependencies, so
-// they are taken from the tree.
+// An operator of such a role counts, whatever function it has, and so does one with a negator or a commutator of such a
+// role, because the planner may call their functions. So does a range type, whatever it is within, because the planner
+// calls functions of it when it estimates a condition: of a column next to an index with a condition or an expression,
+// or next to extended statistics, and within such an expression. Postgres does not record all types of an expression as
+// dependencies, so they are taken from the tree.
 //
-// A domain of such a role, or with a check that calls or names something of one, counts if an expression does more than read a
-// column of it: for a cast, the planner looks at the domain's checks, and evaluates what is constant in them. A polymorphic
-// function of an extension may look at them too, as populate_record of hstore does. satisfies_hash_partition evaluates the
-// key of any table, so it always counts.
+// A domain of such a role, or with a check that calls or names something of one, counts if an expression does more than
+// read a column of it: for a cast, the planner looks at the domain's checks, and evaluates what is constant in them. A
+// polymorphic function of an extension may look at them too, as populate_record of hstore does.
+// satisfies_hash_partition evaluates the key of any table, so it always counts.
 const callsSQL = `WITH RECURSIVE
 	odd_index AS (SELECT i.indexrelid AS oid, i.indrelid FROM pg_index i WHERE i.indrelid = ANY ($1) AND (i.indpred IS NOT NULL OR i.indexprs IS NOT NULL)),
 	statistics AS (SELECT e.oid, e.stxrelid FROM pg_statistic_ext e WHERE e.stxrelid = ANY ($1)),
@@ -89,17 +89,17 @@ func calls(ctx context.Context, q querier, tables []uint32) ([]string, error) {
 }
 
 // LockHarmless locks a table, with its partitions and children unless only is set, so that the transaction can read the
-// column of its stamps, and no one can drop or rename it or alter the column. It fails with a *HarmfulError if that would
-// evaluate the code of another role. The lock does not keep the owner from making an index, statistics or a child between
-// this look and the read: one that does would keep VACUUM out, and needs more than the right to read. table is qualified
-// and quoted, stamp is neither. The search_path of tx must begin with pg_catalog.
+// column of its stamps, and no one can drop or rename it or alter the column. It fails with a *HarmfulError if that
+// would evaluate the code of another role. The lock does not keep the owner from making an index, statistics or a child
+// between this look and the read: one that does would keep VACUUM out, and needs more than the right to read. table is
+// qualified and quoted, stamp is neither. The search_path of tx must begin with pg_catalog.
 func LockHarmless(ctx context.Context, tx pgx.Tx, table, stamp string, only bool) error {
 	what := table
 	if only {
 		what = "ONLY " + table
 	}
-	// A policy that would hide rows, and call functions for that, makes the query fail. The planner overestimates callsSQL,
-	// which reads few rows and would spend most of its time on being compiled.
+	// A policy that would hide rows, and call functions for that, makes the query fail. The planner overestimates
+	// callsSQL, which reads few rows and would spend most of its time on being compiled.
 	for _, sql := range []string{"SET LOCAL jit = off", "SET LOCAL constraint_exclusion = off", "SET LOCAL row_security = off", "LOCK TABLE " + what + " IN ACCESS SHARE MODE"} {
 		if _, err := tx.Exec(ctx, sql); err != nil {
 			return err

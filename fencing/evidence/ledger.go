@@ -25,13 +25,13 @@ type Grant struct {
 	// Copied: the row was not written by the transaction that it names, so it came with a
 	// restored dump, and its ids are those of another server or another life of this one.
 	Copied bool
-	// Proxy is the one through which the worker was granted the epoch, Ended how the term before had ended, and Gap how long no
-	// worker was confirmed as the leader before, if the proxy has said that; otherwise "", "" and 0.
+	// Proxy is the one through which the worker was granted the epoch, Ended how the term before had ended, and Gap how
+	// long no worker was confirmed as the leader before, if the proxy has said that; otherwise "", "" and 0.
 	Proxy string
 	Ended fencing.Ending
 	Gap   time.Duration
-	// Order is what an operator has ordered to give the epoch to no one or, if its kind is handover, to this worker. It is
-	// the zero Order if none has.
+	// Order is what an operator has ordered to give the epoch to no one or, if its kind is handover, to this worker. It
+	// is the zero Order if none has.
 	Order Order
 }
 

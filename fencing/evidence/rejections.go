@@ -238,8 +238,8 @@ type Epoch struct {
 	Number   int64
 }
 
-// RefusedWrites returns how many writes were refused or discarded while each epoch was the current one, to the minute. The error is
-// ErrNoTable if the database has no table for it.
+// RefusedWrites returns how many writes were refused or discarded while each epoch was the current one, to the minute.
+// The error is ErrNoTable if the database has no table for it.
 func (s *Session) RefusedWrites(ctx context.Context) (map[Epoch]int64, error) {
 	counts := make(map[Epoch]int64)
 	err := s.asControl(ctx, func(tx pgx.Tx) error {

@@ -48,8 +48,8 @@ func (s *Session) Read(ctx context.Context, t Table, settled Settled, each func(
 	return nil
 }
 
-// readBlocks runs a statement of Read in a transaction of its own. The table alone is locked, because children are tables
-// of their own here.
+// readBlocks runs a statement of Read in a transaction of its own. The table alone is locked, because children are
+// tables of their own here.
 func (s *Session) readBlocks(ctx context.Context, t Table, sql string, each func(Rows), args ...any) error {
 	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// awaitedSQL lists the backends $1, and if $2 those that are registered at the fence $3. The last column is how long after
-// the beginning of the drain an idle one is ended, as in fencepost.drain, NULL for the others.
+// awaitedSQL lists the backends $1, and if $2 those that are registered at the fence $3. The last column is how long
+// after the beginning of the drain an idle one is ended, as in fencepost.drain, NULL for the others.
 const awaitedSQL = `SELECT a.pid, coalesce(pg_get_userbyid(a.usesysid)::text, ''), coalesce(a.application_name, ''), coalesce(host(a.client_addr), 'local'),
 		coalesce(a.state, ''), a.state_change,
 		CASE WHEN $2 AND a.state = 'idle' THEN coalesce(nullif(current_setting('fencepost.drain_idle', true), ''), '250 ms')::interval END

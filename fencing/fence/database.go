@@ -33,7 +33,8 @@ const (
 	watchConnections = 2
 )
 
-// Connections is how many connections of the control role a Database may open. One is for Elsewhere, and one listens; Answers does not log in.
+// Connections is how many connections of the control role a Database may open. One is for Elsewhere, and one listens;
+// Answers does not log in.
 const Connections = store.PoolSize + maxGrants + maxReads + watchConnections + 2
 
 // Config says how to use the fences of one database.
@@ -49,11 +50,11 @@ type Config struct {
 	// of them. It is called again when they change, and with an empty list when nothing
 	// blocks the takeover any more. It must not block.
 	Blocked func(resource string, by []string)
-	// Awaited, if not nil, is called about once a second while a grant or an order waits for backends that it ends, with
-	// these, and with none when it has returned. It must not block.
+	// Awaited, if not nil, is called about once a second while a grant or an order waits for backends that it ends,
+	// with these, and with none when it has returned. It must not block.
 	Awaited func(resource string, backends []fencing.Awaited)
-	// Draining, if not nil, is called when a grant that this Database has asked for waits for registered backends. It must
-	// not block.
+	// Draining, if not nil, is called when a grant that this Database has asked for waits for registered backends. It
+	// must not block.
 	Draining func(fencing.Drain)
 	Logger   *zap.Logger
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
-// notifyDrain notifies this proxy and all others, by the channel of changed leases, that a grant waits for the backends that
-// are registered under an epoch or an older one, and has terminated some of them. No write depends on that: the grant ends
-// what is still there.
+// notifyDrain notifies this proxy and all others, by the channel of changed leases, that a grant waits for the backends
+// that are registered under an epoch or an older one, and has terminated some of them. No write depends on that: the
+// grant ends what is still there.
 func (f *Fence) notifyDrain(ctx context.Context, e fencing.Epoch, ended []int32) {
 	d := fencing.Drain{Resource: f.resource, Epoch: e, Ended: ended}
 	f.db.cfg.Draining(d)
@@ -33,8 +33,8 @@ func (f *Fence) notifyDrain(ctx context.Context, e fencing.Epoch, ended []int32)
 // closeWait bounds the end of a connection whose server may hang.
 const closeWait = time.Second
 
-// drainsSQL reports whether a grant of the resource $1 is recording an epoch: it has a lock on the row of the fence that no
-// role without rights on the schema can take.
+// drainsSQL reports whether a grant of the resource $1 is recording an epoch: it has a lock on the row of the fence
+// that no role without rights on the schema can take.
 const drainsSQL = `SELECT EXISTS (SELECT FROM fencepost.fence f CROSS JOIN LATERAL fencepost.state(f.id) s WHERE f.resource = $1 AND NOT s.settled)`
 
 // FollowDrains calls notify for each grant of the database that waits for registered backends, until ctx
@@ -64,8 +64,8 @@ func (d *Database) FollowDrains(ctx context.Context, notify func(fencing.Drain))
 	}
 }
 
-// Drain calls notify if a notification says that a grant waits for registered backends. It makes sure that there is such
-// a grant: whoever knows the channel may send a notification, which must not end anyone's sessions.
+// Drain calls notify if a notification says that a grant waits for registered backends. It makes sure that there is
+// such a grant: whoever knows the channel may send a notification, which must not end anyone's sessions.
 func (d *Database) Drain(ctx context.Context, payload string, notify func(fencing.Drain)) error {
 	var drain fencing.Drain
 	if json.Unmarshal([]byte(payload), &drain) != nil { // it says that a lease has changed

@@ -130,10 +130,10 @@ func (d *Database) Patience() time.Duration { return d.cfg.Patience }
 // ErrNoResource means that the database has no resource of that name.
 var ErrNoResource = errors.New("there is no such resource")
 
-// Advance runs a statement that may record a new epoch, as a grant does, for the fence that the resource has now, whose id
-// is its parameter $1. It returns the number that the statement returns. The error is ErrNoResource if the resource has
-// no fence, and fencing.ErrRemoved if the fence was removed meanwhile. If Unanswered, the statement may have had its
-// effect.
+// Advance runs a statement that may record a new epoch, as a grant does, for the fence that the resource has now, whose
+// id is its parameter $1. It returns the number that the statement returns. The error is ErrNoResource if the resource
+// has no fence, and fencing.ErrRemoved if the fence was removed meanwhile. If Unanswered, the statement may have had
+// its effect.
 func (d *Database) Advance(ctx context.Context, resource, sql string, args ...any) (int64, error) {
 	f := &Fence{db: d, resource: resource, slots: make(chan struct{}, fenceSlots)}
 	err := d.Pool().QueryRow(ctx, "SELECT f.id, i.id::text FROM fencepost.fence f, fencepost.identity i WHERE f.resource = $1", resource).
@@ -218,7 +218,8 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql st
 	return fmt.Errorf("%w: %w", cancelled, errUnanswered)
 }
 
-// discard closes a connection. One that was aborted leaves its pool at once, and what has cut it has probably cut others.
+// discard closes a connection. One that was aborted leaves its pool at once, and what has cut it has probably cut
+// others.
 func (d *Database) discard(conn *pgxpool.Conn, aborted bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), cancelWait)
 	defer cancel()

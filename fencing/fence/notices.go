@@ -27,8 +27,8 @@ func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
 
 func forgetNotices(c *pgconn.PgConn) { delete(c.CustomData(), noticesKey) }
 
-// drainProgress is what fencepost.drain has reported so far. The goroutine that uses the connection writes it, and a watch
-// reads it.
+// drainProgress is what fencepost.drain has reported so far. The goroutine that uses the connection writes it, and a
+// watch reads it.
 type drainProgress struct {
 	began chan fencing.Epoch // the epoch that ends, when the grant begins to wait; has room for one
 

@@ -44,12 +44,13 @@ func (h holder) remedy() string {
 	return ""
 }
 
-// What a grant depends on reads functions in place of the views over them (pg_stat_activity, pg_locks, pg_prepared_xacts,
-// pg_roles), and fencepost.here() in place of pg_database: every role can lock a relation of the catalog, by a CREATE RULE that
-// waits for the role's own reader and fails then, and keep all others from reading it. Only superusers may change a system catalog, so has_table_privilege shows who is one.
+// What a grant depends on reads functions in place of the views over them (pg_stat_activity, pg_locks,
+// pg_prepared_xacts, pg_roles), and fencepost.here() in place of pg_database: every role can lock a relation of the
+// catalog, by a CREATE RULE that waits for the role's own reader and fails then, and keep all others from reading it.
+// Only superusers may change a system catalog, so has_table_privilege shows who is one.
 
-// transactionsSQL lists the transactions of the database, with the columns of a holder from the second on, and the id of
-// those that are prepared.
+// transactionsSQL lists the transactions of the database, with the columns of a holder from the second on, and the id
+// of those that are prepared.
 const transactionsSQL = `SELECT concat(a.pid, ' ', a.backend_start, ' ', a.xact_start) AS transaction, a.pid, '' AS gid, coalesce(pg_get_userbyid(a.usesysid)::text, '') AS role,
 		coalesce(a.application_name, '') AS application, coalesce(a.state, '') AS state,
 		coalesce(has_table_privilege(a.usesysid, 'pg_authid'::regclass, 'UPDATE'), false) AND NOT has_table_privilege('pg_authid'::regclass, 'UPDATE') AS super,
@@ -70,14 +71,15 @@ func blockersOf(waiting string) string {
 // pollSQL lists the transactions that block the backends $1.
 var pollSQL = blockersOf(`SELECT g.pid AS root, g.pid FROM unnest($1::integer[]) g(pid)`)
 
-// lingerSQL lists the transactions that block those of the backends $2 that are registered at the fence $1, without those of
-// registered backends.
+// lingerSQL lists the transactions that block those of the backends $2 that are registered at the fence $1, without
+// those of registered backends.
 var lingerSQL = blockersOf(`SELECT r.fence AS root, r.pid FROM fencepost.running r
 		JOIN pg_stat_get_activity(NULL) a ON a.pid = r.pid AND a.backend_start = r.backend_start AND a.datid = (SELECT fencepost.here())
 		WHERE r.fence = $1 AND r.pid = ANY ($2)`) + `
 	WHERE t.pid IS NULL OR NOT EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $1 AND r.pid = t.pid AND r.backend_start = t.backend_start)`
 
-// leftSQL lists those of the transactions $1 that have not ended, and superusers' backends that are registered at the fence $2.
+// leftSQL lists those of the transactions $1 that have not ended, and superusers' backends that are registered at the
+// fence $2.
 const leftSQL = `SELECT 0, t.transaction, t.pid, t.gid, t.role, t.application, t.state, t.super, t.control
 	FROM (` + transactionsSQL + `) t WHERE t.transaction = ANY ($1)
 		OR t.super AND EXISTS (SELECT FROM fencepost.running r WHERE r.fence = $2 AND r.pid = t.pid AND r.backend_start = t.backend_start)`

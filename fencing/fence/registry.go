@@ -89,8 +89,8 @@ func (f *Fence) registerTogether(all []*arrival) {
 	}
 }
 
-// withDeadlineOf returns a context that ends when the first of those who wait gives up, or after pollTimeout if no one has a
-// deadline.
+// withDeadlineOf returns a context that ends when the first of those who wait gives up, or after pollTimeout if no one
+// has a deadline.
 func withDeadlineOf(all []*arrival) (context.Context, context.CancelFunc) {
 	var first time.Time
 	for _, a := range all {
@@ -104,8 +104,8 @@ func withDeadlineOf(all []*arrival) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), first)
 }
 
-// enterSQL registers the backends of its arrays by one statement, which commits by itself. A crash ends the backends too,
-// so nothing of it need be flushed.
+// enterSQL registers the backends of its arrays by one statement, which commits by itself. A crash ends the backends
+// too, so nothing of it need be flushed.
 const enterSQL = `SELECT pg_catalog.set_config('lock_timeout', $9, true), pg_catalog.set_config('synchronous_commit', 'off', true), fencepost.enter($1, e.pid, e.started, e.seen, e.note, e.worker, e.incarnation, e.announced, e.held)
 	FROM unnest($2::integer[], $3::text[], $4::text[], $5::bigint[], $6::text[], $10::text[], $7::bigint[], $8::bigint[]) e (pid, started, seen, note, worker, incarnation, announced, held)`
 

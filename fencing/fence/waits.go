@@ -42,8 +42,8 @@ func (f *Fence) AwaitUnblocked(ctx context.Context) error {
 	}
 }
 
-// remainingBlockers returns what is left of the transactions that have blocked a grant, with superusers' backends that are
-// registered. If it was the standbys, it returns an error until they confirm.
+// remainingBlockers returns what is left of the transactions that have blocked a grant, with superusers' backends that
+// are registered. If it was the standbys, it returns an error until they confirm.
 func (f *Fence) remainingBlockers(ctx context.Context, was []string) ([]holder, error) {
 	if slices.Contains(was, standbys) {
 		_, err := f.db.confirms.ask(ctx, f.id)

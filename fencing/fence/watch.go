@@ -33,8 +33,8 @@ const (
 // one look to the next. It is how long the standbys may take to confirm a grant before that is reported.
 const lookEvery = time.Second
 
-// backendSQL returns what the backend $1 does: since when it has been waiting for a message of its client, NULL if it has
-// not, and the setting by which it waits for standbys, NULL if it does not. Without track_activities there is no
+// backendSQL returns what the backend $1 does: since when it has been waiting for a message of its client, NULL if it
+// has not, and the setting by which it waits for standbys, NULL if it does not. Without track_activities there is no
 // state_change.
 const backendSQL = `SELECT CASE WHEN wait_event = 'ClientRead' THEN concat(backend_start, ' ', state_change) END,
 	CASE WHEN wait_event = 'SyncRep' THEN current_setting('synchronous_standby_names') END FROM pg_stat_get_activity($1)`
@@ -121,9 +121,9 @@ func (w *watch) nextPoll() time.Duration {
 }
 
 // poll removes what blocks a grant: what it waits for in order to lock the fence's row, and then what keeps registered
-// backends from ending that it has terminated a while ago. A backend that ends drops its temporary tables, and whoever has
-// locked one of them keeps it from that: any role can, by nextval. A grant that has returned does not wait for the answer.
-// What the control role executes is another grant, or a registration, and ends by itself.
+// backends from ending that it has terminated a while ago. A backend that ends drops its temporary tables, and whoever
+// has locked one of them keeps it from that: any role can, by nextval. A grant that has returned does not wait for the
+// answer. What the control role executes is another grant, or a registration, and ends by itself.
 func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	if w.fence.id == 0 { // it is no grant, and waits for what it finds
 		return nil
@@ -181,8 +181,8 @@ func (w *watch) cancel(ctx context.Context) {
 	}
 }
 
-// end aborts the connection of the grant, and waits until the grant has returned. It also ends the backend, which may be
-// frozen, or may get the grant later: it must not do that when no one counts on it any more.
+// end aborts the connection of the grant, and waits until the grant has returned. It also ends the backend, which may
+// be frozen, or may get the grant later: it must not do that when no one counts on it any more.
 func (w *watch) end(ctx context.Context) {
 	w.stop()
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)

@@ -23,7 +23,8 @@ type Table struct {
 	pool *pgxpool.Pool
 	name string // of the proxy
 	id   string // random, because a proxy that starts again campaigns for no one
-	// noting lets one grant at a time be noted, so that many takeovers at once leave the connections to those who wait for them.
+	// noting lets one grant at a time be noted, so that many takeovers at once leave the connections to those who wait
+	// for them.
 	noting chan struct{}
 
 	mu       sync.Mutex
@@ -169,8 +170,8 @@ func (t *Table) Taken(ctx context.Context, order int64, at time.Time) error {
 	return t.note(ctx, "SELECT fencepost.note_offer($1, NULL, $2)", order, at)
 }
 
-// Granted notes that a worker was granted an epoch through this proxy, how the term before had ended, and how long no worker had
-// been confirmed as the leader; 0 if that is not known.
+// Granted notes that a worker was granted an epoch through this proxy, how the term before had ended, and how long no
+// worker had been confirmed as the leader; 0 if that is not known.
 func (t *Table) Granted(ctx context.Context, resource string, epoch fencing.Epoch, ended fencing.Ending, gap time.Duration) error {
 	select {
 	case t.noting <- struct{}{}:

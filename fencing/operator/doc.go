@@ -14,14 +14,12 @@
 //
 // # Recovery by an operator
 //
-// Two things can go back in time. If the database was restored from an older state, its
-// epochs are lower than those that were granted. (A database that was dropped and
-// recreated is another one: the schema gives each an identity, see fencing.ErrReplaced.) Proxies that saw the higher ones are
-// refused (ZF004) until RaiseEpochs puts every resource above them, under an epoch that
-// no one holds. If the lease service was restored or rebuilt, or replaced by another
-// one, its awards look older than the recorded ones (ZF006) until it has a new instance
-// id. A new id is numbered as a new generation when it is first seen, before anyone
-// asks for a lease under it. A grant under an id without a number is refused (ZF007),
-// so that no award of an older generation can pass for a newer one. `fencepost generation bump`
+// Two things can go back in time. If the database was restored from an older state, its epochs are lower than those
+// that were granted. (A database that was dropped and recreated is another one: the schema gives each an identity, see
+// fencing.ErrReplaced.) Proxies that saw the higher ones are refused (ZF004) until RaiseEpochs puts every resource
+// above them, under an epoch that no one holds. If the lease service was restored or rebuilt, or replaced by another
+// one, its awards look older than the recorded ones (ZF006) until it has a new instance id. A new id is numbered as a
+// new generation when it is first seen, before anyone asks for a lease under it. A grant under an id without a number
+// is refused (ZF007), so that no award of an older generation can pass for a newer one. `fencepost generation bump`
 // gives the lease service a new id, and calls RaiseEpochs.
 package operator

@@ -27,8 +27,8 @@ type Owner struct {
 var ErrNoSchema = errors.New("this database has no schema fencepost: run fencepost migrate --dsn DSN")
 
 // ForeignError means that the schema belongs to another role than the one that asks, and either that this role lacks
-// rights without which no role is a control role, or that the one that asks must have its rights and has not. Migrations
-// grant these rights to the control role.
+// rights without which no role is a control role, or that the one that asks must have its rights and has not.
+// Migrations grant these rights to the control role.
 type ForeignError struct {
 	Role  string   // the owner
 	Lacks []string // the roles of which it would have to be a member

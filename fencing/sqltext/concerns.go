@@ -27,8 +27,8 @@ func ConcernsFencepost(text []byte) bool {
 	}
 }
 
-// PreparesTransaction reports whether a text may have a PREPARE TRANSACTION, whatever the settings are by which the server reads
-// it: these words, with nothing but space and comments between them.
+// PreparesTransaction reports whether a text may have a PREPARE TRANSACTION, whatever the settings are by which the
+// server reads it: these words, with nothing but space and comments between them.
 func PreparesTransaction(text []byte) bool {
 	for rest := text; len(rest) > 0; rest = rest[1:] {
 		if startsFold(rest, prepare) && startsFold(skipBlank(rest[len(prepare):]), transaction) {
@@ -38,8 +38,8 @@ func PreparesTransaction(text []byte) bool {
 	return false
 }
 
-// skipBlank returns b without the space and the comments at its start, as Postgres reads them: a line ends with CR, too, and
-// comments nest.
+// skipBlank returns b without the space and the comments at its start, as Postgres reads them: a line ends with CR,
+// too, and comments nest.
 func skipBlank(b []byte) []byte {
 	for {
 		b = bytes.TrimLeft(b, " \t\n\r\f\v")
@@ -86,8 +86,8 @@ func MayReset(text []byte) bool { return containsFold(text, "reset") || contains
 // MayExecute reports whether a text may have an EXECUTE.
 func MayExecute(text []byte) bool { return containsFold(text, "execute") }
 
-// MayChangeReading reports whether a statement of the session may change how the server reads a text: its client_encoding,
-// or standard_conforming_strings.
+// MayChangeReading reports whether a statement of the session may change how the server reads a text: its
+// client_encoding, or standard_conforming_strings.
 func MayChangeReading(text []byte) bool {
 	for _, word := range []string{"conforming", "encoding", "names", "reset", "discard", "config"} {
 		if containsFold(text, word) {
@@ -100,7 +100,8 @@ func MayChangeReading(text []byte) bool {
 // equalFold reports whether b is word, which is in lower case and has only letters, in letters of either case.
 func equalFold(b []byte, word string) bool { return len(b) == len(word) && startsFold(b, word) }
 
-// startsFold reports whether b starts with word, which is in lower case and has only letters, in letters of either case.
+// startsFold reports whether b starts with word, which is in lower case and has only letters, in letters of either
+// case.
 func startsFold(b []byte, word string) bool {
 	if len(b) < len(word) {
 		return false

@@ -18,13 +18,13 @@ const (
 	// allows: RESET transaction_read_only, SET of it to DEFAULT, and set_config. (RESET ALL, SET TRANSACTION READ WRITE
 	// and SET SESSION CHARACTERISTICS do not.)
 	UnsetsReadOnly
-	// SetsDefaultReadOnly: SET of default_transaction_read_only to on, or to a value that may mean that, and SET SESSION
-	// CHARACTERISTICS that does so.
+	// SetsDefaultReadOnly: SET of default_transaction_read_only to on, or to a value that may mean that, and SET
+	// SESSION CHARACTERISTICS that does so.
 	SetsDefaultReadOnly
 	// SetsDefaultReadWrite: the same to off.
 	SetsDefaultReadWrite
-	// RestoresDefault: default_transaction_read_only gets the value that it had at the start of the session: by RESET of
-	// it, by SET of it to DEFAULT, or with all others.
+	// RestoresDefault: default_transaction_read_only gets the value that it had at the start of the session: by RESET
+	// of it, by SET of it to DEFAULT, or with all others.
 	RestoresDefault
 	// ResetsAll: RESET ALL and DISCARD ALL. RESET ALL also resets the settings of a transaction.
 	ResetsAll
@@ -37,8 +37,8 @@ const (
 	// EvadesReadOnly: it calls a function by name that read-only mode does not stop.
 	EvadesReadOnly
 	// ReadsSince16: it is no Read, but cannot write in a transaction that a server of 16 or later keeps read-only: LOCK
-	// TABLE IN ACCESS SHARE MODE, which is the lock of a SELECT, a SELECT of set_config for a setting that its text does
-	// not name, EXPLAIN ANALYZE of a SELECT, and SET CONSTRAINTS. pg_dump sends the first two.
+	// TABLE IN ACCESS SHARE MODE, which is the lock of a SELECT, a SELECT of set_config for a setting that its text
+	// does not name, EXPLAIN ANALYZE of a SELECT, and SET CONSTRAINTS. pg_dump sends the first two.
 	ReadsSince16
 	// Prepares: PREPARE, which defines Name.
 	Prepares

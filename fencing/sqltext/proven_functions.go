@@ -1,10 +1,9 @@
 package sqltext
 
-// harmlessVolatile are the built-in functions that are volatile only because their
-// result or their duration varies, and that change nothing. pg_advisory_unlock_all frees what
-// only the session itself has locked; pools call it for each connection that is given back.
-// set_config does no more than SET; a statement
-// in which it could undo read-only mode is not a Read.
+// harmlessVolatile are the built-in functions that are volatile only because their result or their duration varies, and
+// that change nothing. pg_advisory_unlock_all frees what only the session itself has locked; pools call it for each
+// connection that is given back. set_config does no more than SET; a statement in which it could undo read-only mode is
+// not a Read.
 var harmlessVolatile = map[string]bool{
 	"clock_timestamp": true, "timeofday": true,
 	"random": true, "random_normal": true, "gen_random_uuid": true, "uuidv4": true, "uuidv7": true,

@@ -17,9 +17,9 @@ type Settings struct {
 // DefaultSettings are the settings of a session that has changed none.
 var DefaultSettings = Settings{StandardConformingStrings: true, SafeEncoding: true}
 
-// DependsOnSettings reports whether the meaning of sql depends on the session's settings: whether it contains a backslash,
-// which standard_conforming_strings and settings that the server does not report interpret, or a byte outside ASCII, which
-// client_encoding interprets.
+// DependsOnSettings reports whether the meaning of sql depends on the session's settings: whether it contains a
+// backslash, which standard_conforming_strings and settings that the server does not report interpret, or a byte
+// outside ASCII, which client_encoding interprets.
 func DependsOnSettings(sql []byte) bool { return bytes.IndexByte(sql, '\\') >= 0 || !isASCII(sql) }
 
 // SafeEncoding reports whether no byte of a multi-byte character can be an ASCII byte

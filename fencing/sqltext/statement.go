@@ -4,8 +4,8 @@ package sqltext
 type Kind uint8
 
 const (
-	// Ordinary statements are queries, DDL, COPY, EXPLAIN, savepoints, FETCH, NOTIFY, LOCK, CALL, DO, and everything without
-	// another kind.
+	// Ordinary statements are queries, DDL, COPY, EXPLAIN, savepoints, FETCH, NOTIFY, LOCK, CALL, DO, and everything
+	// without another kind.
 	Ordinary Kind = iota
 	// Session is SET, SHOW and RESET of anything but fencepost.*, LISTEN and UNLISTEN. SET CONSTRAINTS is not
 	// one of them, because it can run deferred triggers.

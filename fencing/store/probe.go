@@ -78,15 +78,16 @@ func (s *Store) Answers(ctx context.Context, failed error) bool {
 	return !isSilent(failed) || !isSilent(s.greet(ctx))
 }
 
-// greet connects to the server without a user. Postgres refuses that before it reads anything of a database, and what does
-// not speak its protocol does not answer for it, although a load balancer may say for it that it speaks TLS.
+// greet connects to the server without a user. Postgres refuses that before it reads anything of a database, and what
+// does not speak its protocol does not answer for it, although a load balancer may say for it that it speaks TLS.
 func (s *Store) greet(ctx context.Context) error {
 	c, err := s.cfg.connection(ctx)
 	if err != nil {
 		return err
 	}
 	c.User = ""
-	// The dialer tries the addresses of a name, as it does for workers: pgx would continue to the next one after the refusal.
+	// The dialer tries the addresses of a name, as it does for workers: pgx would continue to the next one after the
+	// refusal.
 	c.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if err == nil {

@@ -169,8 +169,9 @@ func (s *Store) Gone(ctx context.Context, presenceID string) (gone bool, err err
 // startedSQL asks when the server was started, in the form of fencing.RegisterRequest, and whether it is a standby.
 const startedSQL = "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex'), pg_is_in_recovery()"
 
-// Elsewhere is fencing.Fence.Elsewhere. A connection that exists stays at the server to which the address led when it was
-// opened, so only a new one shows where the address leads now. It is not opened if one that exists has led there too.
+// Elsewhere is fencing.Fence.Elsewhere. A connection that exists stays at the server to which the address led when it
+// was opened, so only a new one shows where the address leads now. It is not opened if one that exists has led there
+// too.
 func (s *Store) Elsewhere(ctx context.Context, started string) bool {
 	there := func(ctx context.Context, s *Store) (is bool, err error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

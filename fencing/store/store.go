@@ -20,8 +20,8 @@ import (
 
 const (
 	// dialTimeout bounds how long a server takes to be reached, and connectTimeout how long it takes to accept a
-	// connection, as a server does to which hundreds of workers connect again at the same time. Whoever waits for less has
-	// a context.
+	// connection, as a server does to which hundreds of workers connect again at the same time. Whoever waits for less
+	// has a context.
 	dialTimeout    = 5 * time.Second
 	connectTimeout = 15 * time.Second
 	// pingTimeout bounds the question whether an idle connection is still there.
@@ -67,7 +67,8 @@ type Config struct {
 	// made, and what to do about that; problem is "" if it lacks nothing. migrate is the command that
 	// migrates the database. The search_path of conn is that of settings.
 	Complete func(ctx context.Context, conn *pgx.Conn, migrate string) (problem, remedy string, err error)
-	// OnNotice, if not nil, is called with each NOTICE and WARNING of the server, in the goroutine that uses the connection.
+	// OnNotice, if not nil, is called with each NOTICE and WARNING of the server, in the goroutine that uses the
+	// connection.
 	OnNotice pgconn.NoticeHandler
 }
 
@@ -186,8 +187,8 @@ func newPool(ctx context.Context, cfg Config, size int, begin func(context.Conte
 	return pgxpool.NewWithConfig(ctx, pc)
 }
 
-// awaitCleanup waits until a connection that was given up is closed, for at most leaveTimeout, and aborts it then. It reports
-// whether the server has closed it in time.
+// awaitCleanup waits until a connection that was given up is closed, for at most leaveTimeout, and aborts it then. It
+// reports whether the server has closed it in time.
 func awaitCleanup(c *pgx.Conn) bool {
 	timer := time.NewTimer(leaveTimeout)
 	defer timer.Stop()
@@ -234,9 +235,9 @@ var settings = map[string]string{
 	"tcp_keepalives_count":    "3",
 }
 
-// TextSettings are what SQL of Fencepost means by a string, and how it reads values as text: the names of relations as they
-// are recorded (guarded_tables), and what functions build with format. The owner of a database can set them otherwise, for
-// superusers too, so each connection that runs such SQL begins with them.
+// TextSettings are what SQL of Fencepost means by a string, and how it reads values as text: the names of relations as
+// they are recorded (guarded_tables), and what functions build with format. The owner of a database can set them
+// otherwise, for superusers too, so each connection that runs such SQL begins with them.
 var TextSettings = map[string]string{
 	"client_encoding":             "UTF8",
 	"standard_conforming_strings": "on",
@@ -274,8 +275,8 @@ func (cfg *Config) connection(ctx context.Context) (*pgx.ConnConfig, error) {
 	return c, server.direct(c)
 }
 
-// begin finishes a connection on which the schema will be used, and makes sure that it is still Fencepost's: since Open,
-// the database may have been dropped and recreated by someone else, with a schema of his.
+// begin finishes a connection on which the schema will be used, and makes sure that it is still Fencepost's: since
+// Open, the database may have been dropped and recreated by someone else, with a schema of his.
 func (s *Store) begin(ctx context.Context, conn *pgx.Conn) error {
 	if err := finish(ctx, conn); err != nil {
 		return err

@@ -31,9 +31,9 @@ import (
 type ResourceView struct {
 	Database string `json:"database"`
 	Resource string `json:"resource"`
-	// State says whether anyone leads, as far as this proxy knows: one of status.States, since
-	// StateSince. StateReason says why it is unknown or blocked. "led" means that writes can be admitted: the leader's lease is
-	// confirmed, and Postgres answers.
+	// State says whether anyone leads, as far as this proxy knows: one of status.States, since StateSince. StateReason
+	// says why it is unknown or blocked. "led" means that writes can be admitted: the leader's lease is confirmed, and
+	// Postgres answers.
 	State       string     `json:"state"`
 	StateSince  *time.Time `json:"state_since,omitempty"`
 	StateReason string     `json:"state_reason,omitempty"`
@@ -154,8 +154,8 @@ type Readiness struct {
 	// RestartPending are the settings that have changed in the configuration, as of its last reload, and that only a
 	// restart applies.
 	RestartPending []string `json:"restart_pending,omitempty"`
-	// ReloadFailed is when the last reload was that has failed, nil if the last one has succeeded. Why is for those only
-	// who may reload.
+	// ReloadFailed is when the last reload was that has failed, nil if the last one has succeeded. Why is for those
+	// only who may reload.
 	ReloadFailed *time.Time `json:"reload_failed,omitempty"`
 }
 
@@ -187,12 +187,12 @@ type Server struct {
 	Reload func() (body any, ok bool)
 	// Quit ends the proxy as SIGTERM does, and returns at once.
 	Quit func()
-	// History returns what a database records of a resource in a time, with what may go into JSON as it is, and Refusals the
-	// newest refusals of all databases. ErrUnknown means that there is no such database. They may be nil.
+	// History returns what a database records of a resource in a time, with what may go into JSON as it is, and
+	// Refusals the newest refusals of all databases. ErrUnknown means that there is no such database. They may be nil.
 	History  func(ctx context.Context, database, resource string, since, until time.Time) (any, error)
 	Refusals func(ctx context.Context) (any, error)
-	// Process says what else is known of the process, and Proxies returns what the databases know of all proxies; it may be
-	// nil.
+	// Process says what else is known of the process, and Proxies returns what the databases know of all proxies; it
+	// may be nil.
 	Process Process
 	Proxies func() []OtherProxy
 
@@ -271,8 +271,8 @@ type ConnectionList struct {
 	Matching int `json:"matching,omitempty"`
 }
 
-// connections answers with the clients of the proxy: with those of a resource, those in which a text occurs, and no more
-// than a limit, if the request says so.
+// connections answers with the clients of the proxy: with those of a resource, those in which a text occurs, and no
+// more than a limit, if the request says so.
 func (a *Server) connections(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	limit, err := strconv.Atoi(cmp.Or(q.Get("limit"), "0"))

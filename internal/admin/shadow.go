@@ -34,8 +34,8 @@ type ShadowView struct {
 	// LongestSilence is the longest silence, in seconds, after which a worker continued under its epoch.
 	LongestSilence float64 `json:"longest_silence_seconds"`
 	// WorkerTimeout is how many seconds a worker may be silent, null for unlimited: the shortest timeout of those that
-	// are connected here and could lead, or the configured one if there are none. Those that have promised heartbeats do
-	// not count: these count for them.
+	// are connected here and could lead, or the configured one if there are none. Those that have promised heartbeats
+	// do not count: these count for them.
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	// WouldRefuse counts the writes that enforce: on would have refused.
 	WouldRefuse []WouldRefuse `json:"would_refuse"`

@@ -9,12 +9,12 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// Writable returns the statuses with what the faults that last at the time now make of them.
-// While Postgres as a whole cannot be reached or does not answer, who leads, and which workers there are,
-// is Unknown, although a lease may be confirmed elsewhere; what is Paused or Blocked stays so. A fault of one database is no proof
-// that its leaders cannot write: it may be that only the control role cannot log in, or that
-// only the look at the schema waits for a lock. Such a fault is the Reason next to the state. So is
-// that Postgres lets no one log in, and that it is a standby, whatever the state.
+// Writable returns the statuses with what the faults that last at the time now make of them. While Postgres as a whole
+// cannot be reached or does not answer, who leads, and which workers there are, is Unknown, although a lease may be
+// confirmed elsewhere; what is Paused or Blocked stays so. A fault of one database is no proof that its leaders cannot
+// write: it may be that only the control role cannot log in, or that only the look at the schema waits for a lock. Such
+// a fault is the Reason next to the state. So is that Postgres lets no one log in, and that it is a standby, whatever
+// the state.
 func Writable(all []status.Resource, lasting []faults.Active, now time.Time) []status.Resource {
 	for _, f := range lasting {
 		for i := range all {

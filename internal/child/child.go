@@ -17,11 +17,11 @@ func EndWithParent(cmd *exec.Cmd, signal syscall.Signal) {
 	setDeathSignal(cmd.SysProcAttr, signal)
 }
 
-// OwnSession prepares cmd, a process that tests start, for EndWithParent, and gives it a session of its own. Linux shares
-// the processors equally among sessions (sched_autogroup in sched(7)), and each backend of PostgreSQL has one. All that
-// tests start would otherwise get the share of one backend together, and what is to answer in time would wait for
-// seconds while many backends are busy. If this process has a lower priority, the new one stays in its session, because
-// outside of that the priority would not count.
+// OwnSession prepares cmd, a process that tests start, for EndWithParent, and gives it a session of its own. Linux
+// shares the processors equally among sessions (sched_autogroup in sched(7)), and each backend of PostgreSQL has one.
+// All that tests start would otherwise get the share of one backend together, and what is to answer in time would wait
+// for seconds while many backends are busy. If this process has a lower priority, the new one stays in its session,
+// because outside of that the priority would not count.
 func OwnSession(cmd *exec.Cmd, signal syscall.Signal) {
 	EndWithParent(cmd, signal)
 	setSession(cmd.SysProcAttr)

@@ -9,7 +9,8 @@ import (
 var resourceNames = newKind(Warning, "resource-names",
 	"Each resource has a leader of its own. If both names mean the same, two workers lead at once, and both may write its tables.")
 
-// names looks for resources that were led and whose names are close to each other. Two that are configured are meant to be two.
+// names looks for resources that were led and whose names are close to each other. Two that are configured are meant to
+// be two.
 func (f *findings) names(d Database, s *config.Config) {
 	var configured map[string]config.Resource
 	if s != nil {

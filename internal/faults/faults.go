@@ -126,8 +126,9 @@ func (r *Register) Report(where string, f *Fault) {
 // wholeServer are the places of what concerns Postgres as a whole, the widest first.
 var wholeServer = []string{InServer, InControl}
 
-// Active returns the faults that have not ended, in the order of where they are. A fault of Postgres as a whole (Upstream) is the cause of
-// those of that kind elsewhere, which are left out: they are not looked at, or show the same.
+// Active returns the faults that have not ended, in the order of where they are. A fault of Postgres as a whole
+// (Upstream) is the cause of those of that kind elsewhere, which are left out: they are not looked at, or show the
+// same.
 func (r *Register) Active() []Active {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 )
 
 // ClientTLS watches the files with which a client verifies a server, whose certificate must have this name, and shows
-// who it is itself. A path may be "": the authorities are then those of the system, and the client has no certificate. An
-// empty name is for what sets ServerName in a copy of the configuration.
+// who it is itself. A path may be "": the authorities are then those of the system, and the client has no certificate.
+// An empty name is for what sets ServerName in a copy of the configuration.
 func ClientTLS(log *zap.Logger, what, name, caFile, certFile, keyFile string) (*Watched[*tls.Config], error) {
 	build := func(contents [][]byte) (*tls.Config, error) {
 		c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}

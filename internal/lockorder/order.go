@@ -1,5 +1,6 @@
-// Package lockorder says in which order the locks of the proxy and of the elections are taken. Programs and tests that are
-// built with -race hold each goroutine to it: they panic before a deadlock is possible, and not only when one happens.
+// Package lockorder says in which order the locks of the proxy and of the elections are taken. Programs and tests that
+// are built with -race hold each goroutine to it: they panic before a deadlock is possible, and not only when one
+// happens.
 package lockorder
 
 // A goroutine that holds a lock takes only locks that come after it here. So it never takes two of one kind.

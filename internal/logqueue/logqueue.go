@@ -40,9 +40,9 @@ type Queue struct {
 }
 
 // New returns a Queue that writes to w, one or several whole lines at a time. lost makes the line that says how many
-// lines had no room. broken is called with the error of each Write that has failed; it must not log. If the disk is full, what
-// has not been written is tried again until there is room. After any other error it is lost.
-// Close must be called at the end.
+// lines had no room. broken is called with the error of each Write that has failed; it must not log. If the disk is
+// full, what has not been written is tried again until there is room. After any other error it is lost. Close must be
+// called at the end.
 func New(w io.Writer, lost func(lines int) []byte, broken func(error)) *Queue {
 	q := &Queue{w: w, lost: lost, broken: broken, closing: make(chan struct{}), done: make(chan struct{})}
 	q.changed.L = &q.mu

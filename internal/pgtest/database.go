@@ -110,8 +110,8 @@ func (s *Server) DrainsPatiently(t testing.TB, db string) {
 }
 
 // LockAway keeps everyone from reading relations of the system catalog in a database, as any role can, until release is
-// called. It reads them in a transaction that stays open, and a CREATE RULE of the same role waits for that: it takes the
-// lock before the rights are checked, and all who come later wait behind it.
+// called. It reads them in a transaction that stays open, and a CREATE RULE of the same role waits for that: it takes
+// the lock before the rights are checked, and all who come later wait behind it.
 func (s *Server) LockAway(t testing.TB, db string, relations ...string) (release func()) {
 	t.Helper()
 	ctx := context.Background()

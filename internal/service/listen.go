@@ -92,7 +92,8 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// The names of sockets that are passed on. They name what the configuration says, and not where a socket has come to listen.
+// The names of sockets that are passed on. They name what the configuration says, and not where a socket has come to
+// listen.
 func workersAt(address config.Address) string { return "workers at " + string(address) }
 func adminAt(address string) string           { return "admin at " + address }
 

@@ -32,8 +32,8 @@ const (
 	warningsTimeout = 500 * time.Millisecond
 	// askedAtOnce is how many databases are asked at one time.
 	askedAtOnce = 8
-	// readAgainTimeout bounds the question what databases know, when an operator asks, or a load balancer, whose probes may
-	// have 1 s.
+	// readAgainTimeout bounds the question what databases know, when an operator asks, or a load balancer, whose probes
+	// may have 1 s.
 	readAgainTimeout = 300 * time.Millisecond
 )
 
@@ -183,9 +183,9 @@ func (s *Server) resourcesNow() []status.Resource {
 	return s.resources()
 }
 
-// readAgain asks the databases whose resources are paused without a worker here, because only they know when that is over, and
-// those that were not asked for longer than health asks the others, unless Postgres does not answer. What one does not say in
-// time stays as it was last known.
+// readAgain asks the databases whose resources are paused without a worker here, because only they know when that is
+// over, and those that were not asked for longer than health asks the others, unless Postgres does not answer. What one
+// does not say in time stays as it was last known.
 func (s *Server) readAgain(ctx context.Context) (none struct{}, counts time.Duration) {
 	if slices.ContainsFunc(s.faults.Active(), func(f faults.Active) bool { return f.Where == faults.InServer }) {
 		return none, readyFor

@@ -44,8 +44,8 @@ func (s *Server) noteChange(c *config.Change) {
 	}
 }
 
-// noteBegun says how many connections go on as they have begun, with their writes checked less than those of connections
-// that begin now.
+// noteBegun says how many connections go on as they have begun, with their writes checked less than those of
+// connections that begin now.
 func (s *Server) noteBegun(c *config.Change) {
 	user, ofUser := strings.CutPrefix(c.Setting, "unfenced.users.")
 	resource, ofResource := strings.CutPrefix(c.Setting, "resources.")

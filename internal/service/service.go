@@ -75,12 +75,12 @@ type Options struct {
 	Open    Opener
 	// Load reads the configuration again.
 	Load func() (config.Config, error)
-	// Upgrades has a signal for each time that a new process is to take over; nil if none ever is. Replaces is the process that
-	// this one takes over from; nil if there is none.
+	// Upgrades has a signal for each time that a new process is to take over; nil if none ever is. Replaces is the
+	// process that this one takes over from; nil if there is none.
 	Upgrades <-chan os.Signal
 	Replaces *upgrade.Predecessor
-	// ReleaseTimeout bounds the release of all leases at the end. 0 stands for 5 s. Leases that are not released expire with
-	// their TTL.
+	// ReleaseTimeout bounds the release of all leases at the end. 0 stands for 5 s. Leases that are not released expire
+	// with their TTL.
 	ReleaseTimeout time.Duration
 }
 
@@ -221,8 +221,8 @@ func (s *Server) observe(e election.Event) {
 	s.health.Observe(e)
 }
 
-// listener is a lease service that receives all that is sent on the channel by which proxies also notify each other of grants
-// that wait.
+// listener is a lease service that receives all that is sent on the channel by which proxies also notify each other of
+// grants that wait.
 type listener interface {
 	FollowNotifications(ctx context.Context, heard func(payload string))
 }

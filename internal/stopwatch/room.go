@@ -33,8 +33,8 @@ var machine = room{limit: float64(roomFor * runtime.NumCPU()), ready: ready}
 
 // AwaitRoom holds a test back while this machine has far more to do than it has processors, for a minute at most. The
 // servers of a test call it before they start, so that as many tests run at a time as the machine can serve, whatever
-// else runs there. The first call of a test or subtest counts: one that has begun is not held back. Without /proc, only the
-// tests that have just begun are counted.
+// else runs there. The first call of a test or subtest counts: one that has begun is not held back. Without /proc, only
+// the tests that have just begun are counted.
 func AwaitRoom(t testing.TB) {
 	t.Helper()
 	machine.await(t)

@@ -20,8 +20,8 @@ var SlowMachine = sync.OnceValue(func() bool {
 	return fastest >= slow
 })
 
-// TTL returns the TTL of leases that are renewed while other tests run: d, or twice as long on a slow machine. A request
-// to the lease service has a third of it.
+// TTL returns the TTL of leases that are renewed while other tests run: d, or twice as long on a slow machine. A
+// request to the lease service has a third of it.
 func TTL(d time.Duration) time.Duration {
 	if SlowMachine() {
 		return 2 * d

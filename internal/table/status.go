@@ -20,8 +20,8 @@ type Resource struct {
 	Near       []string // other resources of the database whose names are close to this one's
 }
 
-// FindNear finds the resources whose names are close to those of others of their database. Those that were never led do not
-// count, nor do two that the configuration of the proxy names.
+// FindNear finds the resources whose names are close to those of others of their database. Those that were never led do
+// not count, nor do two that the configuration of the proxy names.
 func FindNear(all []Resource) {
 	for i := range all {
 		for j := range i {

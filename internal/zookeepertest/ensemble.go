@@ -219,7 +219,8 @@ func (e *Ensemble) plan(o options) error {
 			fmt.Sprint("tickTime=", Tick.Milliseconds()), fmt.Sprint("maxSessionTimeout=", o.most.Milliseconds()),
 			"initLimit=40", "syncLimit=8", "dataDir=" + s.data, "clientPortAddress=127.0.0.1", fmt.Sprint("clientPort=", s.client.Number),
 			"maxClientCnxns=0", "admin.enableServer=false", "4lw.commands.whitelist=*", "forceSync=no", "preAllocSize=1024",
-			// A server that looks for a leader in vain asks the others less and less often, by default once a minute in the end.
+			// A server that looks for a leader in vain asks the others less and less often, by default once a minute in
+			// the end.
 			"fastleader.maxNotificationInterval=1000",
 		}
 		if o.tls {

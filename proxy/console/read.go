@@ -31,8 +31,8 @@ type statement struct {
 
 const helpHint = "Run SHOW HELP to see what can be asked here. For a database of Postgres, connect with its name."
 
-// read returns the statements of a text. What drivers and pools send by themselves (SET, RESET, DISCARD, BEGIN, SELECT 1) is
-// accepted, and does nothing. Its error is a *fencing.Refusal.
+// read returns the statements of a text. What drivers and pools send by themselves (SET, RESET, DISCARD, BEGIN, SELECT
+// 1) is accepted, and does nothing. Its error is a *fencing.Refusal.
 func read(text string, commands []Command, parameters [][2]string) ([]statement, error) {
 	t := sqltext.Analyze(text, sqltext.DefaultSettings)
 	if !t.Known {

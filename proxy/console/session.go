@@ -94,8 +94,8 @@ func (c *Console) Open(conn net.Conn, client Client) *Session {
 	return x
 }
 
-// Serve answers until the client leaves, or reading from its connection fails. It calls asked for each message. The error
-// is as that of Login.
+// Serve answers until the client leaves, or reading from its connection fails. It calls asked for each message. The
+// error is as that of Login.
 func (x *Session) Serve(ctx context.Context, asked func()) error {
 	for {
 		message, err := x.next()

@@ -10,8 +10,8 @@ import (
 )
 
 // maxWaiting is how many connections of one worker wait to lead a resource at one time. It is above the size of usual
-// pools, all of whose connections may wait. Workers without an id are distinguished by their addresses only, which many may
-// have in common behind a load balancer.
+// pools, all of whose connections may wait. Workers without an id are distinguished by their addresses only, which many
+// may have in common behind a load balancer.
 const maxWaiting, maxNameless = 64, 256
 
 // Waiting has the connections that wait to lead. A driver may leave one open that it has given up, and open

@@ -53,22 +53,22 @@ func (b *Backend) addParameter(body []byte, primary upstream.Primary) error {
 	return nil
 }
 
-// questionCalls are the functions that tell which backend a session has. A new backend answers them by FunctionCall in a
-// fraction of the time that a SELECT takes, which looks up each name for the first time. They are part of the server's
-// program, so their numbers never change (src/include/catalog/pg_proc.dat).
+// questionCalls are the functions that tell which backend a session has. A new backend answers them by FunctionCall in
+// a fraction of the time that a SELECT takes, which looks up each name for the first time. They are part of the
+// server's program, so their numbers never change (src/include/catalog/pg_proc.dat).
 //
-// When the server was started distinguishes servers that have the same data, such as those of a failover. The process id
-// distinguishes Postgres from a connection pooler, which gives its clients another one than the backend's, and may give
-// the next transaction another backend. A backend that started after the time of the third answer is another one with the
-// same process id.
+// When the server was started distinguishes servers that have the same data, such as those of a failover. The process
+// id distinguishes Postgres from a connection pooler, which gives its clients another one than the backend's, and may
+// give the next transaction another backend. A backend that started after the time of the third answer is another one
+// with the same process id.
 var questionCalls = [...]uint32{
 	2560, // pg_postmaster_start_time()
 	2026, // pg_backend_pid()
 	2649, // clock_timestamp()
 }
 
-// A transaction that is deferrable, read-only and SERIALIZABLE, as a client's settings may make it, waits with its first snapshot
-// until all other SERIALIZABLE transactions have ended, which the questions must not do.
+// A transaction that is deferrable, read-only and SERIALIZABLE, as a client's settings may make it, waits with its
+// first snapshot until all other SERIALIZABLE transactions have ended, which the questions must not do.
 const (
 	beginQuestionsSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	endQuestionsSQL   = "COMMIT"
@@ -83,8 +83,8 @@ var questions = func() []byte {
 	return wire.AppendQuery(all, []byte(endQuestionsSQL))
 }()
 
-// AskForBackend sends the questions whose answers IdentifyBackend reads, as soon as the server has accepted the client: the
-// server answers them right after its first ReadyForQuery, so that they cost no round trip.
+// AskForBackend sends the questions whose answers IdentifyBackend reads, as soon as the server has accepted the client:
+// the server answers them right after its first ReadyForQuery, so that they cost no round trip.
 func (h *Handshake) AskForBackend() error {
 	if _, err := h.server.Write(questions); err != nil {
 		return ErrOver
@@ -143,8 +143,8 @@ func (h *Handshake) readAnswers() (values [][]byte, failed *wire.ServerError, er
 	return values, failed, nil
 }
 
-// readAnswer reads the answer to one message of Fencepost's own, up to its ReadyForQuery. value is what a function has returned,
-// nil if the message called none, and failed as in Ask.
+// readAnswer reads the answer to one message of Fencepost's own, up to its ReadyForQuery. value is what a function has
+// returned, nil if the message called none, and failed as in Ask.
 func (h *Handshake) readAnswer() (value []byte, failed *wire.ServerError, err error) {
 	for {
 		typ, msg, err := h.serverMessage()
@@ -175,8 +175,8 @@ func (h *Handshake) readAnswer() (value []byte, failed *wire.ServerError, err er
 	}
 }
 
-// A waiting worker's backend is idle, so idle_session_timeout, wherever it is set, would end it. Fencepost sets it to 0,
-// and resets it when the wait is over.
+// A waiting worker's backend is idle, so idle_session_timeout, wherever it is set, would end it. Fencepost sets it to
+// 0, and resets it when the wait is over.
 const (
 	suspendIdleTimeoutSQL = "SET idle_session_timeout = 0"
 	restoreIdleTimeoutSQL = "RESET idle_session_timeout"

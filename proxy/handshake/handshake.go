@@ -134,8 +134,8 @@ func readAhead(r *bufio.Reader, buf []byte) int {
 	return n
 }
 
-// RelayUntilReady relays what the server sends until its first ReadyForQuery, and returns what it
-// says about itself. It does not relay the cancel key and the ReadyForQuery. It refuses a server that is not the primary.
+// RelayUntilReady relays what the server sends until its first ReadyForQuery, and returns what it says about itself. It
+// does not relay the cancel key and the ReadyForQuery. It refuses a server that is not the primary.
 func (h *Handshake) RelayUntilReady(primary upstream.Primary) (Backend, error) {
 	var b Backend
 	for {
@@ -176,8 +176,8 @@ func (h *Handshake) refusedByServer(msg []byte) error {
 	return ErrOver
 }
 
-// Ask runs a statement of Fencepost's own during the startup, which returns no rows. failed is an error of the server that did
-// not end the connection.
+// Ask runs a statement of Fencepost's own during the startup, which returns no rows. failed is an error of the server
+// that did not end the connection.
 func (h *Handshake) Ask(sql string) (failed *wire.ServerError, err error) {
 	if _, err := h.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
 		return nil, ErrOver

@@ -137,9 +137,9 @@ func (r *recordReader) advance(b []byte) int {
 	return n
 }
 
-// recordWriter takes the records that a tls.Conn writes. During the handshake it writes them. After it, it collects them,
-// so that a tls.Conn never waits while it holds its locks: its reading side writes, too, when the peer asks for new keys.
-// push and flush send what was collected.
+// recordWriter takes the records that a tls.Conn writes. During the handshake it writes them. After it, it collects
+// them, so that a tls.Conn never waits while it holds its locks: its reading side writes, too, when the peer asks for
+// new keys. push and flush send what was collected.
 type recordWriter struct {
 	below netloop.Conn
 
@@ -152,8 +152,8 @@ type recordWriter struct {
 	failed   error      // of the connection; what was collected is lost
 }
 
-// maxUnsent bounds what is collected while the peer does not read, in bytes. A write adds at most sendAt and a record. The
-// rest is for the answers to a peer that asks for new keys again and again.
+// maxUnsent bounds what is collected while the peer does not read, in bytes. A write adds at most sendAt and a record.
+// The rest is for the answers to a peer that asks for new keys again and again.
 const maxUnsent = 4 * sendAt
 
 // errUnsent ends a connection of which the peer reads nothing.

@@ -18,8 +18,8 @@ type announced struct {
 
 func (a *announced) expect(e fencing.Epoch) { a.pending, a.hasPending = e, true }
 
-// followAnnouncing follows a statement whose reply may announce an epoch to the client, or by which the client says which
-// one it knows. It has succeeded.
+// followAnnouncing follows a statement whose reply may announce an epoch to the client, or by which the client says
+// which one it knows. It has succeeded.
 func (s *Session) followAnnouncing(st *sqltext.Statement) {
 	switch {
 	case st.Kind == sqltext.ShowFence && s.shows(st):

@@ -122,7 +122,8 @@ func (s *Session) unregisteredEpochs() (all []AnnouncedEpoch) {
 	return all
 }
 
-// registrationAnswered follows the answer to NeedRegister: r is why the backend is not registered for a resource, or nil.
+// registrationAnswered follows the answer to NeedRegister: r is why the backend is not registered for a resource, or
+// nil.
 func (s *Session) registrationAnswered(r *fencing.Refusal, resource string) {
 	if r == nil {
 		s.markRegistered()
@@ -187,8 +188,8 @@ func (s *Session) setSessionChoice(c *choice) {
 	s.emit(Event{Kind: EventChosen, Resources: c.resources()})
 }
 
-// transactionEnded follows the end of a transaction: what was chosen for it is over, and the backend keeps no registration
-// for that.
+// transactionEnded follows the end of a transaction: what was chosen for it is over, and the backend keeps no
+// registration for that.
 func (s *Session) transactionEnded() {
 	c := &s.choices
 	c.local, c.block, c.denied, c.deniedFor = nil, noBlock, nil, nil
@@ -305,8 +306,8 @@ func (s *Session) join(st *sqltext.Statement, alone bool) (*fencing.Refusal, Nee
 	return nil, NeedJoin
 }
 
-// blockNeed is what has to be done before the message in hand may choose for its block: the backend is registered if the
-// worker leads, and the server says whether the block has run anything yet. It returns NeedNothing if that is done.
+// blockNeed is what has to be done before the message in hand may choose for its block: the backend is registered if
+// the worker leads, and the server says whether the block has run anything yet. It returns NeedNothing if that is done.
 func (s *Session) blockNeed() NeedKind {
 	c := s.inHand.chosen
 	if c == nil || !c.local || s.inHand.blockUnused {
@@ -318,8 +319,8 @@ func (s *Session) blockNeed() NeedKind {
 	return NeedRoom
 }
 
-// blockSetup is the exchange of Fencepost's own that opens the block. SET TRANSACTION NOT DEFERRABLE fails with 25001 in a
-// block that has run a query, and in a savepoint, whatever its value was; its value only matters to a transaction
+// blockSetup is the exchange of Fencepost's own that opens the block. SET TRANSACTION NOT DEFERRABLE fails with 25001
+// in a block that has run a query, and in a savepoint, whatever its value was; its value only matters to a transaction
 // that stays read-only.
 func (s *Session) blockSetup() (o own) {
 	c := s.inHand.chosen

@@ -228,8 +228,8 @@ func (s *Session) query(in []byte, n int, f wire.Frame, p *gate.Plan) (taken int
 	return 0, NeedRoom
 }
 
-// endBatch prepares the end of a batch by a Query or a FunctionCall in place of a Sync, as some drivers send it. ok is false if
-// that has to be refused, because it is not known whether what follows runs in a read-only transaction.
+// endBatch prepares the end of a batch by a Query or a FunctionCall in place of a Sync, as some drivers send it. ok is
+// false if that has to be refused, because it is not known whether what follows runs in a read-only transaction.
 func (s *Session) endBatch(p *gate.Plan) (need NeedKind, ok bool) {
 	switch x := &s.exchange; {
 	case x.kind != batchExchange:

@@ -155,8 +155,8 @@ func (s *Session) refuseWrite(unproven string) (*fencing.Refusal, NeedKind) {
 	return s.notLeaderRefusal(unproven), NeedNothing
 }
 
-// deniedRefusal is what a write gets because the backend was not registered, nil if it was not tried, or because of what
-// shares its text or batch.
+// deniedRefusal is what a write gets because the backend was not registered, nil if it was not tried, or because of
+// what shares its text or batch.
 func (s *Session) deniedRefusal() *fencing.Refusal {
 	r := cmp.Or(s.inHand.denied, s.exchange.denied, s.choices.denied)
 	if r == nil && (s.inHand.leftRelay || s.exchange.leftRelay) && s.choices.local == nil && s.leads() {

@@ -3,21 +3,22 @@
 //
 // A session is one of two things, and changes from one to the other between two transactions:
 //
-//   - A relay: its backend is registered under the epoch that was announced to its client, or it may write without a fence.
-//     Its messages pass as they are (relay.go, relaying.go, relay_texts.go, relay_replies.go, pending.go).
+//   - A relay: its backend is registered under the epoch that was announced to its client, or it may write without a
+//     fence. Its messages pass as they are (relay.go, relaying.go, relay_texts.go, relay_replies.go, pending.go).
 //   - Settled: it may only read. That is a follower, an observer, a worker that is not registered yet, a leader whose
 //     lease has lapsed, a superseded worker whose writes are discarded, and a connection without a resource under
 //     "unfenced: read-only".
 //
 // # The relay
 //
-// The relay follows where messages begin, which of them are not answered, and what the last ReadyForQuery said, so that it
-// knows when the session is at rest (pending.go). It looks for two strings of bytes in the texts of Query and Parse: "fencepost", and
-// "prepare" with "transaction" after it. A text that has one is analyzed. SHOW of Fencepost's parameters is answered by Postgres,
-// after a SET of Fencepost's own if the server does not have the current values. SET of fencepost.resource and
-// fencepost.token make the session a settled one, which deals with them. PREPARE TRANSACTION is refused, because
-// what it prepares outlives the backend. At rest, a message that begins something ends the relay if the worker does not
-// lead any more, or its lease is not confirmed: the registration is deleted first (NeedUnregister).
+// The relay follows where messages begin, which of them are not answered, and what the last ReadyForQuery said, so that
+// it knows when the session is at rest (pending.go). It looks for two strings of bytes in the texts of Query and Parse:
+// "fencepost", and "prepare" with "transaction" after it. A text that has one is analyzed. SHOW of Fencepost's
+// parameters is answered by Postgres, after a SET of Fencepost's own if the server does not have the current values.
+// SET of fencepost.resource and fencepost.token make the session a settled one, which deals with them. PREPARE
+// TRANSACTION is refused, because what it prepares outlives the backend. At rest, a message that begins something ends
+// the relay if the worker does not lead any more, or its lease is not confirmed: the registration is deleted first
+// (NeedUnregister).
 //
 // # One exchange at a time
 //

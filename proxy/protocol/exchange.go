@@ -239,9 +239,9 @@ func (s *Session) ownDone(status byte) {
 	}
 }
 
-// takeOwnReply takes a message of the server's while o is not answered, which was sent within a batch of the client's, or by
-// the relay. done says that nothing more of o is due. If it has failed within a batch, the client gets an error, and the
-// server skips what follows up to the Sync.
+// takeOwnReply takes a message of the server's while o is not answered, which was sent within a batch of the client's,
+// or by the relay. done says that nothing more of o is due. If it has failed within a batch, the client gets an error,
+// and the server skips what follows up to the Sync.
 func (s *Session) takeOwnReply(o *own, in []byte, n int, f wire.Frame, p *gate.Segments) (taken int, done bool, err error) {
 	if len(in)-n < f.Size {
 		return 0, false, nil

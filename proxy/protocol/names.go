@@ -78,8 +78,8 @@ func (s *Session) mayBeAny(name []byte) bool {
 	return s.needsNames || s.unknownUnnamed && (full || before16 || len(name) == 0) || full && before16
 }
 
-// namesSQL lists what the client has prepared as a leader, except for the unnamed statement. It reads the function under
-// pg_prepared_statements, because any role can keep others from reading a system view.
+// namesSQL lists what the client has prepared as a leader, except for the unnamed statement. It reads the function
+// under pg_prepared_statements, because any role can keep others from reading a system view.
 const namesSQL = "SELECT name, statement, from_sql FROM pg_catalog.pg_prepared_statement()"
 
 // trackFenceStatement remembers a prepared statement that shows or sets parameters of Fencepost's.

@@ -2,12 +2,12 @@ package protocol
 
 import "slices"
 
-// pending follows what the server has been sent and has not answered, in order to know when it is at rest. It is a model of how
-// PostgreSQL reads messages (PostgresMain in its postgres.c, CopyGetData in copyfromparse.c):
+// pending follows what the server has been sent and has not answered, in order to know when it is at rest. It is a
+// model of how PostgreSQL reads messages (PostgresMain in its postgres.c, CopyGetData in copyfromparse.c):
 //
 //   - A Query, a FunctionCall and a Sync are answered by ReadyForQuery in the end.
-//   - Each other message of the extended protocol has one reply that completes it. After an error in one, the server skips
-//     what it is sent, up to a Sync.
+//   - Each other message of the extended protocol has one reply that completes it. After an error in one, the server
+//     skips what it is sent, up to a Sync.
 //   - While it reads COPY data, it ignores Flush and Sync. At other times, it ignores the end of COPY data.
 type pending struct {
 	queue   runs
@@ -15,8 +15,8 @@ type pending struct {
 	// skipping means that the server skips what it is sent, up to a Sync. The queue is empty then.
 	skipping bool
 	copying  bool // what is first in the queue reads COPY data
-	// maybe is how many ReadyForQuery may or may not come before any other reply, beyond those that the queue is owed: after
-	// a COPY that has failed, the server may have ignored the Syncs that were sent after it, as part of its data.
+	// maybe is how many ReadyForQuery may or may not come before any other reply, beyond those that the queue is owed:
+	// after a COPY that has failed, the server may have ignored the Syncs that were sent after it, as part of its data.
 	maybe int
 	// lost means that the client has sent messages in an order from which no one can know how many
 	// ReadyForQuery are due. The session is never at rest again.
@@ -121,8 +121,8 @@ func (p *pending) fail() {
 	}
 }
 
-// endCopy removes what a COPY, which is first in the queue, may have read: the Syncs up to the end of its data, and that. It
-// returns the number of these Syncs.
+// endCopy removes what a COPY, which is first in the queue, may have read: the Syncs up to the end of its data, and
+// that. It returns the number of these Syncs.
 func (p *pending) endCopy() (syncs int) {
 	p.copying = false
 	all := p.queue.all[p.queue.head:]
@@ -185,14 +185,14 @@ func (p *pending) awaitsData() bool {
 	return p.copying && !slices.ContainsFunc(p.queue.all[p.queue.head:], func(r run) bool { return r.kind == kindCopyEnd })
 }
 
-// isUncertain reports that waiting for replies might last for ever: it is not known whether one is due, or the server waits for
-// the client.
+// isUncertain reports that waiting for replies might last for ever: it is not known whether one is due, or the server
+// waits for the client.
 func (p *pending) isUncertain() bool {
 	return p.lost || p.awaitsData() || p.maybe > 0 && p.queue.len() == 0
 }
 
-// isWorking reports whether the server is known to be working for the client, which has asked for the result. inside says
-// that only a part of the last message was sent.
+// isWorking reports whether the server is known to be working for the client, which has asked for the result. inside
+// says that only a part of the last message was sent.
 func (p *pending) isWorking(inside bool) bool {
 	if p.lost || p.awaitsData() {
 		return false
@@ -207,7 +207,8 @@ func (p *pending) isWorking(inside bool) bool {
 	return slices.ContainsFunc(all, func(r run) bool { return r.kind != kindStep && r.kind != kindCopyEnd })
 }
 
-// runs is a queue of kinds, in which successive equal ones take the room of one. It does not allocate once it has grown.
+// runs is a queue of kinds, in which successive equal ones take the room of one. It does not allocate once it has
+// grown.
 type runs struct {
 	all  []run
 	head int // all[head] is the first

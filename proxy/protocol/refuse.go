@@ -47,8 +47,8 @@ func (s *Session) refuseInBatch(p *gate.Plan, name, text string, r *fencing.Refu
 	s.gate.PassText(p, wire.AppendParse(nil, name, text), unparsable(text))
 }
 
-// refuseAfterBatch refuses a Query or a fast path call that ends a batch in place of a Sync, and may write. It is owed a
-// ReadyForQuery.
+// refuseAfterBatch refuses a Query or a fast path call that ends a batch in place of a Sync, and may write. It is owed
+// a ReadyForQuery.
 func (s *Session) refuseAfterBatch(p *gate.Plan, what Attempt) {
 	s.refuseInBatch(p, "", "", afterBatchRefusal, what)
 	p.Own(wire.AppendSync(nil))

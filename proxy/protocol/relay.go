@@ -5,10 +5,10 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
-// relay passes the messages of a session on as they are. A session is relayed while its backend
-// is registered, or if it may write without a fence. It adds to the stream only SETs before a SHOW of Fencepost's parameters,
-// a Flush when it has to wait within a batch, and a text that fails in place of one that is refused. It
-// follows only what it needs in order to know whether the session is at rest (pending).
+// relay passes the messages of a session on as they are. A session is relayed while its backend is registered, or if it
+// may write without a fence. It adds to the stream only SETs before a SHOW of Fencepost's parameters, a Flush when it
+// has to wait within a batch, and a text that fails in place of one that is refused. It follows only what it needs in
+// order to know whether the session is at rest (pending).
 //
 // It begins at rest. It ends where nothing is due: before a SET of fencepost.resource or fencepost.token, and before a
 // message that begins a transaction while the worker does not lead or its lease is not confirmed.
@@ -30,8 +30,8 @@ type relay struct {
 	named      []byte // the name of the prepared statement of which text is the text
 }
 
-// maxRelayed bounds what is not answered, in runs of messages, so that a client cannot fill the memory by messages whose
-// replies it does not read.
+// maxRelayed bounds what is not answered, in runs of messages, so that a client cannot fill the memory by messages
+// whose replies it does not read.
 const maxRelayed = 16 << 10
 
 // mayRelay reports whether the transaction that comes next, or that in hand, may be relayed.
@@ -46,8 +46,8 @@ func (s *Session) mayRelay() bool {
 	}
 }
 
-// leftToGuards reports whether the writes of a worker that does not lead are left to the guards of the resource's tables. It has
-// never had an epoch, so that none was announced to its client.
+// leftToGuards reports whether the writes of a worker that does not lead are left to the guards of the resource's
+// tables. It has never had an epoch, so that none was announced to its client.
 func (s *Session) leftToGuards() bool {
 	if !s.config.Tables || s.currentChoice() != &s.choices.startup || s.startup.epochs.current != 0 {
 		return false
@@ -96,7 +96,8 @@ func (s *Session) stopRelay() {
 	}
 }
 
-// isAtRest reports that the server has answered all that was relayed, is outside a transaction, and has been sent nothing since.
+// isAtRest reports that the server has answered all that was relayed, is outside a transaction, and has been sent
+// nothing since.
 func (s *Session) isAtRest() bool { return s.relay.quiet() && !s.relay.inBatch && s.txn == 'I' }
 
 // relayIs is Is for a relayed session.

@@ -141,10 +141,10 @@ func (s *Session) relayedError(msg []byte, e *wire.ServerError) []byte {
 	}
 }
 
-// guardLines matches the lines of the triggers of guarded tables in the context of an error, which come first there. The
-// names of functions do not depend on lc_messages. The name of a trigger function has no schema if the control role is called
-// fencepost, because "$user" is in search_path. Nothing quoted may precede the name in the first line, or a function of the
-// client's could imitate it.
+// guardLines matches the lines of the triggers of guarded tables in the context of an error, which come first there.
+// The names of functions do not depend on lc_messages. The name of a trigger function has no schema if the control role
+// is called fencepost, because "$user" is in search_path. Nothing quoted may precede the name in the first line, or a
+// function of the client's could imitate it.
 var guardLines = regexp.MustCompile(`^[^\n"]*\bfencepost\.(?:refuse|guard_[0-9]+)\([^\n]*(?:\n|$)(?:[^\n]*\b(?:fencepost\.refuse|(?:fencepost\.)?guard_[0-9]+)[^\n]*(?:\n|$))*`)
 
 // isGuardError reports whether an error comes from the trigger of a guarded table.

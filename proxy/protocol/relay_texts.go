@@ -12,8 +12,8 @@ func (s *Session) concerns(text []byte) bool {
 	return sqltext.ConcernsFencepost(text) || s.choices.session != nil && sqltext.MayReset(text) || len(s.fenceStatements) > 0 && sqltext.MayExecute(text)
 }
 
-// mustCampaignFirst reports whether the candidacy of a worker whose writes are left to guards has to be given the chance to lead
-// first: no one leads, and the text may write.
+// mustCampaignFirst reports whether the candidacy of a worker whose writes are left to guards has to be given the
+// chance to lead first: no one leads, and the text may write.
 func (s *Session) mustCampaignFirst(typ byte, body []byte) bool {
 	if fencing.Checking && s.config.Tables && s.startup.Status().Vacant && s.isAtRest() && s.inHand.done < NeedCampaign && s.leftToGuards() {
 		a := Attempt{}
@@ -162,7 +162,8 @@ func (s *Session) relayOwn(o own, p *gate.Plan) (taken int, need NeedKind, handl
 	return 0, NeedRoom, true
 }
 
-// relayRefusal sends, in place of a message, a text that Postgres cannot parse, once all that was relayed before is answered.
+// relayRefusal sends, in place of a message, a text that Postgres cannot parse, once all that was relayed before is
+// answered.
 func (s *Session) relayRefusal(f wire.Frame, name, sql []byte, known bool, refusal *fencing.Refusal, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	if need := s.awaitRelayed(p); need != NeedNothing || s.err != nil {
 		return 0, need, true

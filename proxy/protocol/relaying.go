@@ -74,9 +74,9 @@ func shadowable(typ byte, body []byte) bool {
 	}
 }
 
-// relayLast relays a message after which the server closes the connection: of an unknown type, or of a length that is invalid
-// for its type (err). What follows is dropped: input that the server leaves unread would reset the
-// connection, which discards what it has said and not yet delivered.
+// relayLast relays a message after which the server closes the connection: of an unknown type, or of a length that is
+// invalid for its type (err). What follows is dropped: input that the server leaves unread would reset the connection,
+// which discards what it has said and not yet delivered.
 func (s *Session) relayLast(in []byte, n int, err error, p *gate.Plan) (taken int) {
 	if serverReads(in[n]) {
 		r, _ := gate.Malformed(err)
@@ -88,8 +88,8 @@ func (s *Session) relayLast(in []byte, n int, err error, p *gate.Plan) (taken in
 	return len(in) - n
 }
 
-// inspectFenced looks at a message of a worker before it is relayed. taken and need are as for relayMessage. handled says that
-// nothing more is to be done with it in this call.
+// inspectFenced looks at a message of a worker before it is relayed. taken and need are as for relayMessage. handled
+// says that nothing more is to be done with it in this call.
 func (s *Session) inspectFenced(f wire.Frame, body []byte, p *gate.Plan) (taken int, need NeedKind, handled bool) {
 	r := &s.relay
 	if (begins(f.Type) || f.Type == 'd') && (s.isAtRest() || r.lost) {

@@ -107,9 +107,9 @@ func (s *Session) followMessage(typ byte, msg []byte, p *gate.Segments) (drop bo
 	return false, nil
 }
 
-// parameter follows a ParameterStatus. Outside an exchange of Fencepost's own, the client or a function
-// has changed the parameter, or the server's configuration was loaded again. hide says that it is not reported to the client: what
-// it does to default_transaction_read_only in a session that may only read is undone before its next exchange.
+// parameter follows a ParameterStatus. Outside an exchange of Fencepost's own, the client or a function has changed the
+// parameter, or the server's configuration was loaded again. hide says that it is not reported to the client: what it
+// does to default_transaction_read_only in a session that may only read is undone before its next exchange.
 func (s *Session) parameter(body []byte) (hide bool) {
 	c := &s.settings
 	was := c.readOnly

@@ -43,7 +43,8 @@ type series struct {
 	last time.Time
 }
 
-// NewLog returns a Log that calls count, which must not block, for each refused connection. The reason is one of Reasons.
+// NewLog returns a Log that calls count, which must not block, for each refused connection. The reason is one of
+// Reasons.
 func NewLog(log *zap.Logger, count func(reason string)) *Log {
 	return &Log{log: log, count: count, series: map[key]*series{}}
 }

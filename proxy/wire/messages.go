@@ -79,8 +79,8 @@ func AppendFunctionCall(dst []byte, oid uint32) []byte {
 	return append(dst, 0, argumentFormats, 0, arguments, 0, resultFormat)
 }
 
-// FunctionResult returns what a function has returned, of the body of a FunctionCallResponse. ok is false if that is NULL, or
-// if it is no such body.
+// FunctionResult returns what a function has returned, of the body of a FunctionCallResponse. ok is false if that is
+// NULL, or if it is no such body.
 func FunctionResult(body []byte) (result []byte, ok bool) {
 	if len(body) < 4 || int64(int32(binary.BigEndian.Uint32(body))) != int64(len(body)-4) {
 		return nil, false

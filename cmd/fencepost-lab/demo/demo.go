@@ -1,10 +1,10 @@
 // Package demo shows Fencepost's main purpose on real servers: a leader freezes in the
 // middle of a charge, another worker takes over, and the first one resumes.
 //
-// Everything is real and discarded afterwards: a PostgreSQL created by initdb, a
-// separate Fencepost process, a Consul, an etcd, a kube-apiserver, a Redis, a ZooKeeper or two more proxies if requested, and two worker processes
-// that charge invoices with plain pgx. The same events happen twice, with and without the
-// fence, and the results are counted in the database and in the audit log.
+// Everything is real and discarded afterwards: a PostgreSQL created by initdb, a separate Fencepost process, a Consul,
+// an etcd, a kube-apiserver, a Redis, a ZooKeeper or two more proxies if requested, and two worker processes that
+// charge invoices with plain pgx. The same events happen twice, with and without the fence, and the results are counted
+// in the database and in the audit log.
 package demo
 
 import (

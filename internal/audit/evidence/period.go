@@ -79,8 +79,8 @@ func refusalsIn(ctx context.Context, conn *pgx.Conn, cut *bool, most int, resour
 	})
 }
 
-// newest runs a query that returns the newest first, and no more rows than its last parameter says. It sets cut if there
-// are more than most.
+// newest runs a query that returns the newest first, and no more rows than its last parameter says. It sets cut if
+// there are more than most.
 func newest[T any](ctx context.Context, conn *pgx.Conn, cut *bool, most int, sql, resource string, since, until time.Time, scan pgx.RowToFunc[T]) ([]T, error) {
 	rows, err := conn.Query(ctx, sql, resource, since, until, most+1)
 	if err != nil {

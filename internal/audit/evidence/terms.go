@@ -28,8 +28,9 @@ type Term struct {
 	Proxy string `json:"proxy,omitempty"`
 	// Refused is how many writes were refused or discarded in it, to the minute; nil if they were not counted.
 	Refused *int64 `json:"refused_writes,omitempty"`
-	// Ended says how it ended: the kind of the order that has ended it, or what the proxy of the next worker has seen of it
-	// (fencing.Ending); "" if it is current, was given to nobody, or that is not known. EndedBy and Reason are those of the order.
+	// Ended says how it ended: the kind of the order that has ended it, or what the proxy of the next worker has seen
+	// of it (fencing.Ending); "" if it is current, was given to nobody, or that is not known. EndedBy and Reason are
+	// those of the order.
 	Ended   string `json:"ended,omitempty"`
 	EndedBy string `json:"ended_by,omitempty"`
 	Reason  string `json:"reason,omitempty"`

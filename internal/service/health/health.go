@@ -38,8 +38,8 @@ const (
 	lookTimeout = 5 * time.Second
 	// surveyed bounds how many databases are examined at the start.
 	surveyed = 16
-	// recordEvery is how often a database without workers is asked what it knows of its resources, which costs a connection,
-	// and mostRecords how many are asked in one look.
+	// recordEvery is how often a database without workers is asked what it knows of its resources, which costs a
+	// connection, and mostRecords how many are asked in one look.
 	recordEvery = 30 * time.Second
 	mostRecords = 16
 )
@@ -219,8 +219,8 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 }
 
 // record asks the databases what they know of their resources: those that are open in each look, unless that would take
-// a fiftieth of the time, and others from time to time. What keeps one from answering is reported by the other looks at it,
-// and what it has said before stays.
+// a fiftieth of the time, and others from time to time. What keeps one from answering is reported by the other looks at
+// it, and what it has said before stays.
 func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
 	for name := range open {
 		if _, ok := c.fenced[name]; !ok {

@@ -15,12 +15,11 @@ import (
 // mostLogins is in how many databases, one after the other, a login is tried that is not answered.
 const mostLogins = 3
 
-// login logs in again, because connections that exist outlast a changed password, and because a server
-// that answers may still let no one log in. It uses a database that is in use, so as not to touch any
-// other, and asks there whether the idle ones still exist. If it cannot log in, it asks each of these. A database in
-// which nothing is answered, because someone has locked a catalog, says nothing of the others, so one that is not
-// answered in time is followed by the next.
-// It reports whether Postgres lets the control role log in, if perhaps not to this database.
+// login logs in again, because connections that exist outlast a changed password, and because a server that answers may
+// still let no one log in. It uses a database that is in use, so as not to touch any other, and asks there whether the
+// idle ones still exist. If it cannot log in, it asks each of these. A database in which nothing is answered, because
+// someone has locked a catalog, says nothing of the others, so one that is not answered in time is followed by the
+// next. It reports whether Postgres lets the control role log in, if perhaps not to this database.
 func (c *Checker) login(ctx context.Context, used, idle []string) bool {
 	try := used
 	if !slices.Contains(used, c.cfg.Home) {

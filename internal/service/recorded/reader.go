@@ -51,8 +51,8 @@ type seen struct {
 	wanted time.Time // since when somebody should lead, and nobody was known to, by this host's clock
 }
 
-// follows returns what is known of the time before, after an earlier reading. Whoever was granted the epoch may have the lease
-// again and wait for another grant: that it leads is known once its proxy says so.
+// follows returns what is known of the time before, after an earlier reading. Whoever was granted the epoch may have
+// the lease again and wait for another grant: that it leads is known once its proxy says so.
 func (next seen) follows(before seen) seen {
 	granted := next.Epoch != before.Epoch && next.Worker != ""
 	if !granted && !before.wantsNobody() && !next.wantsNobody() {
@@ -69,8 +69,8 @@ func (r seen) wantsNobody() bool {
 	return r.State == status.Led && r.SaysLed || r.State.NeedsNoLeader()
 }
 
-// doubted is how long a database must say that nobody leads until that counts more than a lease at another proxy. After a
-// grant, the database has it within about a second.
+// doubted is how long a database must say that nobody leads until that counts more than a lease at another proxy. After
+// a grant, the database has it within about a second.
 const doubted = 5 * time.Second
 
 // outdated is how old a reading may be. Those of a database that answers are not older than about a minute.
@@ -257,8 +257,8 @@ func (r seen) stateOf(s *status.Resource, now, at time.Time) {
 	}
 }
 
-// prolong makes s count from when nobody was known to lead, if the database has shown that before. A proxy sees only that the
-// worker of the recorded epoch has its lease again, which begins no lead while its grant is blocked.
+// prolong makes s count from when nobody was known to lead, if the database has shown that before. A proxy sees only
+// that the worker of the recorded epoch has its lease again, which begins no lead while its grant is blocked.
 func (r seen) prolong(s *status.Resource, now time.Time) {
 	if !s.State.LacksLeader() || !r.wants() || now.Sub(r.wanted) <= s.Leaderless {
 		return

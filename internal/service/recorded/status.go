@@ -48,9 +48,10 @@ type Row struct {
 // blockersSQL is what has locked the row of a fence and blocks every takeover: a clause WITH, and a column.
 type blockersSQL struct{ with, column string }
 
-// named are the prepared transactions, and those of superusers. Whose backend has locked a row any role may see; what it does,
-// only some may. It reads pg_database, which any role can lock away, so what must not wait uses unnamed in its place. The
-// clause is there for the planner, which would otherwise expect so much that it compiles the query for seconds.
+// named are the prepared transactions, and those of superusers. Whose backend has locked a row any role may see; what
+// it does, only some may. It reads pg_database, which any role can lock away, so what must not wait uses unnamed in its
+// place. The clause is there for the planner, which would otherwise expect so much that it compiles the query for
+// seconds.
 var named = blockersSQL{
 	with: `WITH superusers AS MATERIALIZED (
 		SELECT a.pid, pg_catalog.pg_get_userbyid(a.usesysid) AS role, a.application_name, a.state, l.transactionid
@@ -107,9 +108,9 @@ type Resource struct {
 	Lost []string // tables that are recorded as guarded, and are not, if the role may see them
 }
 
-// Status reads the resources of the database to which conn is connected, ordered by name. Where a
-// worker leads and there are synchronous standbys, and its proxy has not said that they have its grant, it waits up to a
-// second for them, because a grant that they have not confirmed makes no leader.
+// Status reads the resources of the database to which conn is connected, ordered by name. Where a worker leads and
+// there are synchronous standbys, and its proxy has not said that they have its grant, it waits up to a second for
+// them, because a grant that they have not confirmed makes no leader.
 func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
 	if _, err := owner.Of(ctx, conn); err != nil {
 		return nil, err
@@ -138,7 +139,8 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
 	return all, nil
 }
 
-// view returns the row as the admin address would. uncertain is why the standbys may not have a grant, nil if they have.
+// view returns the row as the admin address would. uncertain is why the standbys may not have a grant, nil if they
+// have.
 func (r Row) view(uncertain error) admin.ResourceView {
 	v := admin.ResourceView{
 		Database: r.Database, Resource: r.Resource, State: r.State.String(), StateSince: r.StateSince, GrantedTo: r.Worker, Proxy: r.Proxy, Epoch: r.Epoch,

@@ -79,8 +79,8 @@ func (r *Reloader) Last() (at time.Time, ok bool) {
 	return last.at, last.ok
 }
 
-// Pending returns the settings that had another value in the configuration when it was last valid, and that only a restart
-// applies, in the order of the configuration.
+// Pending returns the settings that had another value in the configuration when it was last valid, and that only a
+// restart applies, in the order of the configuration.
 func (r *Reloader) Pending() []string {
 	if pending := r.pending.Load(); pending != nil {
 		return *pending
