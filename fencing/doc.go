@@ -73,11 +73,11 @@
 //     exchange follows another.
 //   - backend registry: the backends that may write. A grant ends them. An entry names the fence, the epoch, the
 //     backend by its process id and start, and a number of its own.
-//   - life: of a lease service, the time from when it was built or restored until it is
-//     built or restored again. Its awards are ordered within one life only.
-//   - marker: the key or row in which a lease service keeps its instance id, which is
-//     another one in each life that is known to be one.
-//   - generation: the number of the life in which an award was made; see Award.InstanceID.
+//   - instance: of a lease service, what it is from when it was built or restored until it is built or restored
+//     again. Its awards are ordered within one instance only.
+//   - marker: the key or row in which a lease service keeps its instance id, which is another one in each instance
+//     that is known to be one.
+//   - generation: the number of the instance in which an award was made; see Award.InstanceID.
 //   - order: what an operator has had the fence do: evict a worker, pause or resume a
 //     resource, hand one over, remove one, prune the ledger. The database keeps all orders.
 //   - bar: an order that keeps a worker, or everyone, from being granted an epoch.

@@ -6,7 +6,7 @@ CREATE TABLE fencepost.generations (
     marker text COLLATE "C" NOT NULL
 );
 CREATE INDEX generations_marker ON fencepost.generations (source, marker);
-COMMENT ON TABLE fencepost.generations IS 'the lives of the lease services, numbered as they were first seen, each before the first bid under it; indexes of awards count within one';
+COMMENT ON TABLE fencepost.generations IS 'the instances of the lease services, numbered as they were first seen, each before the first bid under it; indexes of awards count within one';
 
 -- All that bring one token lead under one epoch, and the ledger names only the first of them. Without this
 -- table, the others would be told their next epoch when they connect, as if they had never been superseded, and
@@ -155,9 +155,9 @@ BEGIN
     SELECT max(g.number) INTO era FROM fencepost.generations g WHERE g.source = source AND g.marker = marker;
     IF era IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'ZF007',
-            MESSAGE = format('the award of fence %s to worker %s is of a life of the lease service %s that has no number here',
+            MESSAGE = format('the award of fence %s to worker %s is of an instance of the lease service %s that has no number here',
                 fence, fencepost.quoted(worker), fencepost.quoted(source)),
-            HINT = 'Number that life, give the award back, and ask the lease service for another one.';
+            HINT = 'Number that instance, give the award back, and ask the lease service for another one.';
     END IF;
     rec := fencepost.lock_fence(fence);
     known := fencepost.known_epoch(rec);

@@ -114,7 +114,7 @@ func serviceCases() []testCase {
 }
 
 func electionCases() []testCase {
-	return slices.Concat(candidacyCases, addressCases, silenceCases, lateCases, lifeCases, ownCases)
+	return slices.Concat(candidacyCases, addressCases, silenceCases, lateCases, numberCases, ownCases)
 }
 
 // testCase is one sentence and the test that shows that it holds.

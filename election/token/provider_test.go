@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // that a lease ends.
 var applicable = []string{
 	"what cannot be reached is unknown, not lost",
-	"whoever watches sees a new life begin",
+	"whoever watches sees a new instance begin",
 	"a lone worker leads when its first attempt has ended",
 	"workers that come one after the other all lead at once",
 	"a lost answer neither burns nor repeats an epoch",

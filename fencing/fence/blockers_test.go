@@ -294,11 +294,11 @@ func TestNoOneWithoutRightsBlocksATakeover(t *testing.T) {
 		t.Fatalf("%d locks of what a grant uses, so the test proves nothing", n)
 	}
 	for what, do := range map[string]func() error{
-		"a new resource":                  func() error { _, err := h.Fences.Fence(h.Ctx(), "another"); return err },
-		"a new life of the lease service": func() error { return h.Fence.Number(h.Ctx(), "test", "another life") },
-		"a registration":                  func() error { return h.Worker(term).Check(h.Ctx()) },
-		"an order":                        func() error { _, err := operator.New(h.Fences).Pause(h.Ctx(), "another", ops); return err },
-		"a removal":                       func() error { _, err := operator.New(h.Fences).Remove(h.Ctx(), "another", true, ops); return err },
+		"a new resource":                      func() error { _, err := h.Fences.Fence(h.Ctx(), "another"); return err },
+		"a new instance of the lease service": func() error { return h.Fence.Number(h.Ctx(), "test", "another instance") },
+		"a registration":                      func() error { return h.Worker(term).Check(h.Ctx()) },
+		"an order":                            func() error { _, err := operator.New(h.Fences).Pause(h.Ctx(), "another", ops); return err },
+		"a removal":                           func() error { _, err := operator.New(h.Fences).Remove(h.Ctx(), "another", true, ops); return err },
 	} {
 		if what == "an order" || what == "a removal" {
 			if _, err := h.Fences.Fence(h.Ctx(), "another"); err != nil {
@@ -529,7 +529,7 @@ func TestAGrantWhoseProxyIsFrozenOrGoneLeavesTheQueue(t *testing.T) {
 			}
 			ended := make(chan error, 1)
 			go func() {
-				_, err := conn.Exec(h.Ctx(), fmt.Sprintf("SELECT fencepost.grant(%d, 'worker-b', 'incarnation-b', 'test', 'life-1', 2, 0, 0, '%s', '%s')",
+				_, err := conn.Exec(h.Ctx(), fmt.Sprintf("SELECT fencepost.grant(%d, 'worker-b', 'incarnation-b', 'test', 'instance-1', 2, 0, 0, '%s', '%s')",
 					h.Fence.ID(), wait, wait))
 				ended <- err
 			}()

@@ -16,13 +16,13 @@ func TestSafetyAwardOfALifeThatNoOneSaw(t *testing.T) {
 	h := fencetest.New(t, pgtest.Shared(t))
 	h.Server.Exec(t, pgtest.App, h.DB, "CREATE TABLE public.entries (epoch bigint)")
 	late := h.Award("late")
-	late.InstanceID, late.Index = "life-0", 7
+	late.InstanceID, late.Index = "instance-0", 7
 	rightful := h.Grant("rightful")
 
 	if epoch, err := h.Fence.Grant(h.Ctx(), late); fencetest.StateOf(err) != fencing.StateUnnumbered {
 		t.Errorf("the late award: epoch %d, %v; want ZF007", epoch, err)
 	}
-	if n := fencetest.Ask[int](h, "SELECT count(*) FROM fencepost.generations WHERE marker = 'life-0'"); n != 0 {
+	if n := fencetest.Ask[int](h, "SELECT count(*) FROM fencepost.generations WHERE marker = 'instance-0'"); n != 0 {
 		t.Error("a grant numbered the instance of its award")
 	}
 	// The holder of that lease writes as if the grant had succeeded.
@@ -59,14 +59,14 @@ func TestLivesKeepTheNumberThatTheyWereFirstGiven(t *testing.T) {
 	numbers := func() (list []int64) {
 		return fencetest.Ask[[]int64](h, "SELECT array_agg(number ORDER BY number) FROM fencepost.generations WHERE source = 'test'")
 	}
-	h.Number(h.Fence, "life-2")
+	h.Number(h.Fence, "instance-2")
 	before := numbers()
 	if len(before) != 2 {
 		t.Fatalf("the instances have the numbers %v", before)
 	}
 	done := make(chan error)
 	for range 8 { // several proxies see them concurrently, in any order
-		for _, marker := range []string{"life-1", "life-2", "life-3"} {
+		for _, marker := range []string{"instance-1", "instance-2", "instance-3"} {
 			go func() { done <- other.Number(h.Ctx(), "test", marker) }()
 		}
 	}
@@ -86,7 +86,7 @@ func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
 	h.Index = 100
 	h.Grant("a")
 	rebuilt := h.Award("b")
-	rebuilt.InstanceID, rebuilt.Index = "life-2", 3 // indexes start over
+	rebuilt.InstanceID, rebuilt.Index = "instance-2", 3 // indexes start over
 	h.Number(h.Fence, rebuilt.InstanceID)
 	if epoch, err := h.Fence.Grant(h.Ctx(), rebuilt); err != nil || epoch != 2 {
 		t.Fatalf("the first award of a new instance: epoch %d, %v", epoch, err)

@@ -170,7 +170,7 @@ func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 			over <- struct{}{}
 		}()
 	}
-	a := fencing.Award{Resource: "another", Worker: "w", Incarnation: "i", Source: "test", InstanceID: "life-1", Index: 1}
+	a := fencing.Award{Resource: "another", Worker: "w", Incarnation: "i", Source: "test", InstanceID: "instance-1", Index: 1}
 	if _, err := other.Grant(h.Ctx(), a); err != nil {
 		t.Errorf("a grant on another resource: %v", err)
 	}

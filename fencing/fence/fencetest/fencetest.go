@@ -70,7 +70,7 @@ func (h *Database) Open(change ...func(*fence.Config)) *fence.Database {
 func (h *Database) NewFence(fences *fence.Database) *fence.Fence {
 	h.T.Helper()
 	f := fixture.Fence(h.T, fences, Resource)
-	h.Number(f, "life-1")
+	h.Number(f, "instance-1")
 	return f
 }
 
@@ -106,7 +106,7 @@ func (h *Database) Ctx() context.Context {
 func (h *Database) Award(name string) fencing.Award {
 	h.Index++
 	return fencing.Award{Resource: Resource, Worker: "worker-" + name, Incarnation: "incarnation-" + name,
-		Source: "test", InstanceID: "life-1", Index: h.Index}
+		Source: "test", InstanceID: "instance-1", Index: h.Index}
 }
 
 // AwardOf returns the next award, for another resource.

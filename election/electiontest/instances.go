@@ -8,9 +8,9 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// life returns the number of the instance under which the last epoch was granted, and
+// generation returns the number of the instance under which the last epoch was granted, and
 // how many instances have a number.
-func (w *testEnv) life() (granted, numbered int) {
+func (w *testEnv) generation() (granted, numbered int) {
 	w.Helper()
 	row := w.server.Connect(w.T, pgtest.Control, w.db).QueryRow(within(w.T, patience),
 		"SELECT source_generation, (SELECT count(*) FROM fencepost.generations) FROM fencepost.fence WHERE resource = $1", resource)
@@ -22,7 +22,7 @@ func (w *testEnv) life() (granted, numbered int) {
 
 // instanceCases are about the instances of the lease service, as it shows them.
 var instanceCases = []testCase{
-	{"whoever watches sees a new life begin", func(w *testEnv) {
+	{"whoever watches sees a new instance begin", func(w *testEnv) {
 		p, _ := w.provider("one")
 		obs := w.see(p, elector.Freed)
 		if obs.InstanceID == "" {
@@ -60,7 +60,7 @@ var instanceCases = []testCase{
 			w.Errorf("epoch %d came after %d", after, epoch)
 		}
 	}},
-	{"a bump ends no term, and the next award is of the new life", func(w *testEnv) {
+	{"a bump ends no term, and the next award is of the new instance", func(w *testEnv) {
 		p, q := w.proxy("one", func(s *election.Settings) { s.TTL = 15 * time.Second }), w.proxy("two")
 		a := p.first("a")
 		epoch := a.eventuallyLeads(soon)
@@ -73,15 +73,15 @@ var instanceCases = []testCase{
 		}
 		a.dies()
 		b.eventuallyLeads(soon)
-		if granted, _ := w.life(); granted != 2 {
+		if granted, _ := w.generation(); granted != 2 {
 			w.Errorf("instance %d was granted the epoch", granted)
 		}
 	}},
 }
 
-// lifeCases are about the numbers that the instances of the lease service get.
-var lifeCases = []testCase{
-	{"an award of a life that was not numbered before the bid is given back", func(w *testEnv) {
+// numberCases are about the numbers that the instances of the lease service get.
+var numberCases = []testCase{
+	{"an award of an instance that was not numbered before the bid is given back", func(w *testEnv) {
 		p := w.proxy("one")
 		held := p.provider.hold(acquire)
 		a := p.join("a")
@@ -94,12 +94,12 @@ var lifeCases = []testCase{
 		if released, failed := p.count(election.EventReleased), p.count(election.EventFailed); released == 0 || failed == 0 {
 			w.Errorf("the first award was granted: %d released, %d failed", released, failed)
 		}
-		if granted, numbered := w.life(); granted != 2 || numbered != 2 {
+		if granted, numbered := w.generation(); granted != 2 || numbered != 2 {
 			w.Errorf("instance %d of %d was granted the epoch", granted, numbered)
 		}
 		w.mustBeGranted("a")
 	}},
-	{"a life whose number was lost is numbered again, and nobody needs an operator", func(w *testEnv) {
+	{"an instance whose number was lost is numbered again, and nobody needs an operator", func(w *testEnv) {
 		p := w.proxy("one")
 		seed := p.first("seed")
 		seed.mustLead()
@@ -109,7 +109,7 @@ var lifeCases = []testCase{
 		if epoch := b.eventuallyLeads(soon); epoch != 2 {
 			w.Errorf("the epoch is %d", epoch)
 		}
-		if granted, numbered := w.life(); granted != 2 || numbered != 1 {
+		if granted, numbered := w.generation(); granted != 2 || numbered != 1 {
 			w.Errorf("instance %d was granted the epoch, %d have a number", granted, numbered)
 		}
 	}},
