@@ -15,6 +15,8 @@ const fencePrefix = "fencepost."
 // reports whether n is one.
 func classifySession(n *pgquery.Node, st *Statement) bool {
 	switch {
+	case endsPrepared(n.GetTransactionStmt()):
+		return false
 	case n.GetTransactionStmt() != nil:
 		classifyTransaction(n.GetTransactionStmt(), st)
 	case n.GetVariableSetStmt() != nil:
@@ -47,6 +49,13 @@ func discardTarget(m pgquery.DiscardMode) string {
 	return strings.TrimPrefix(strings.ToLower(m.String()), "discard_")
 }
 
+// endsPrepared reports whether t is COMMIT PREPARED or ROLLBACK PREPARED: a write of another transaction than the session's,
+// which is over when it returns.
+func endsPrepared(t *pgquery.TransactionStmt) bool {
+	k := t.GetKind()
+	return k == pgquery.TransactionStmtKind_TRANS_STMT_COMMIT_PREPARED || k == pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_PREPARED
+}
+
 func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 	switch t.Kind {
 	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
@@ -59,7 +68,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 		st.effects = UsesSavepoint
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
 		st.Kind, st.effects = RollbackTo, UsesSavepoint
-	default: // the three of two-phase commit, and any that are added later
+	default: // PREPARE TRANSACTION, and any that are added later
 		st.Kind, st.effects = Refused, EndsTransaction
 		st.reason = "a prepared transaction would outlive its epoch"
 	}

@@ -20,7 +20,8 @@ func TestExplainTellsEachStatement(t *testing.T) {
 		"EXPLAIN ANALYZE SELECT 1": {false, "executes", "runs", passes, text}, "EXPLAIN ANALYZE DELETE FROM t": {false, "executes", "runs", text, text},
 		"EXECUTE q": {false, "not in the text", "runs", "as what was prepared", text}, "RESET transaction_read_only": {true, "session", "runs", passes, text}, "DISCARD ALL": {true, "session", "runs", passes, passes},
 		"SHOW fencepost.role": {true, "session", "Postgres answers", "Postgres answers", "Postgres answers"}, "SET fencepost.role = leader": {true, "session", "refused: only", "refused: only", "refused: only"},
-		"PREPARE TRANSACTION 'x'": {false, "outlive", "ZF005", "ZF005", "ZF005"},
+		"PREPARE TRANSACTION 'x'": {false, "outlive", "ZF005", "ZF005", "ZF005"}, "COMMIT PREPARED 'x'": {false, "not a query", "runs", text, text},
+		"ROLLBACK PREPARED 'x'": {false, "not a query", "runs", text, text},
 	} {
 		got := Explain("SELECT 0; "+sql, nil)
 		if len(got) != 2 {

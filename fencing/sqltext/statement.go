@@ -24,8 +24,8 @@ const (
 	Discard
 	// Deallocate is DEALLOCATE of one name or of ALL (Name is empty).
 	Deallocate
-	// Refused statements are allowed on no connection: PREPARE TRANSACTION, COMMIT
-	// PREPARED, ROLLBACK PREPARED. A prepared transaction would outlive its epoch.
+	// Refused statements are allowed to no worker: PREPARE TRANSACTION. A prepared transaction
+	// would outlive its epoch. COMMIT PREPARED and ROLLBACK PREPARED are Ordinary.
 	Refused
 	// ByMessage is PREPARE, EXECUTE and DECLARE CURSOR.
 	ByMessage

@@ -93,7 +93,7 @@ func TestWhatIsFound(t *testing.T) {
 			"insert into t values (1)", "update t set v = 1", "delete from t", "merge into t using u on true when matched then do nothing",
 			"with d as (delete from t returning *) select * from d", "select * from t for update", "vacuum", "create table u ()", "notify n",
 			"select 1; truncate t", "do 'begin end'", "call p()", "copy t from stdin", "prepare p as delete from t", "explain analyze delete from t",
-			"no SQL", "select " + strings.Repeat("1,", maxAnalyzed),
+			"commit prepared 'x'", "no SQL", "select " + strings.Repeat("1,", maxAnalyzed),
 		} {
 			w := watch(18, c.status, c.announced)
 			w.does('I', Q(text))
@@ -127,8 +127,8 @@ func TestWhatIsFound(t *testing.T) {
 		if got := w.lines(); (len(got) > 0) != (c.state != "") {
 			t.Errorf("%s, a fast path call: %q", c.status.Role, got)
 		}
-		w.does('I', Q("commit prepared 'x'"))
-		w.expect(t, "ZF005 write commit prepared 'x'")
+		w.does('I', Q("prepare transaction 'x'"))
+		w.expect(t, "ZF005 write prepare transaction 'x'")
 	}
 }
 
