@@ -186,13 +186,13 @@ func (c *Checker) control(database string) store.Config {
 // lookAtDatabases logs in as the control role, and examines the databases that workers
 // use, and those that had a fault.
 func (c *Checker) lookAtDatabases(ctx context.Context) {
-	open := c.cfg.Open()
+	used := c.used()
 	looked := map[string]bool{}
 	idle := map[string]bool{} // databases of resources without workers
 	for _, r := range c.cfg.Resources() {
-		switch st := open[r.Database]; {
+		switch st := used[r.Database]; {
 		case looked[r.Database]:
-		case st != nil && len(r.Candidacies) > 0:
+		case st != nil:
 			looked[r.Database] = true
 			c.examined(ctx, r.Database, c.bounded(ctx, st.Examine))
 		case utf8.ValidString(r.Database): // otherwise it cannot be a parameter
@@ -215,14 +215,26 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 	if c.login(ctx, slices.Sorted(maps.Keys(looked)), slices.Sorted(maps.Keys(idle))) && !c.surveyDone {
 		c.surveyDone = c.survey(ctx)
 	}
-	c.record(ctx, open)
+	c.record(ctx, used)
 }
 
-// record asks the databases what they know of their resources: those that are open in each look, unless that would take
-// a fiftieth of the time, and others from time to time. What keeps one from answering is reported by the other looks at
-// it, and what it has said before stays.
-func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
-	for name := range open {
+// used returns the databases that workers use. The pools of others are empty, and stay so: an open connection would keep
+// an administrator from dropping or copying the database.
+func (c *Checker) used() map[string]*store.Store {
+	open, used := c.cfg.Open(), map[string]*store.Store{}
+	for _, r := range c.cfg.Resources() {
+		if st := open[r.Database]; st != nil && len(r.Candidacies) > 0 {
+			used[r.Database] = st
+		}
+	}
+	return used
+}
+
+// record asks the databases what they know of their resources: those that workers use in each look, unless that would
+// take a fiftieth of the time, and others from time to time. What keeps one from answering is reported by the other looks
+// at it, and what it has said before stays.
+func (c *Checker) record(ctx context.Context, used map[string]*store.Store) {
+	for name := range c.cfg.Open() {
 		if _, ok := c.fenced[name]; !ok {
 			c.fenced[name] = time.Time{}
 		}
@@ -234,7 +246,7 @@ func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
 	slices.SortFunc(due, func(a, b string) int { return c.fenced[a].Compare(c.fenced[b]) })
 	for _, name := range due[:min(len(due), mostRecords)] {
 		began, pause := time.Now(), time.Duration(0)
-		if open[name] == nil {
+		if used[name] == nil {
 			pause = recordEvery
 		}
 		err := c.bounded(ctx, func(ctx context.Context) error { return c.Record(ctx, name) })
@@ -248,7 +260,7 @@ func (c *Checker) record(ctx context.Context, open map[string]*store.Store) {
 
 // Record asks a database what it knows of its resources now. Any goroutine may call it.
 func (c *Checker) Record(ctx context.Context, database string) error {
-	if st := c.cfg.Open()[database]; st != nil {
+	if st := c.used()[database]; st != nil {
 		return st.Pool().AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return c.cfg.Record(ctx, database, conn.Conn()) })
 	}
 	return store.Look(ctx, c.control(database), func(conn *pgx.Conn) error { return c.cfg.Record(ctx, database, conn) })

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/status"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -56,5 +58,34 @@ func TestADatabaseThatAnswersNothingHidesNoOther(t *testing.T) {
 	}
 	if found := register.Active(); len(found) != 0 {
 		t.Errorf("the faults are %+v", found)
+	}
+}
+
+// TestADatabaseThatNobodyUsesHasNoOpenConnection: one would keep an administrator from dropping it.
+func TestADatabaseThatNobodyUsesHasNoOpenConnection(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	database := s.Database(t)
+	control := store.Config{Address: s.Addr(), Database: database, User: pgtest.Control}
+	st, err := store.Open(t.Context(), control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	resource := status.Resource{Database: database}
+	c := New(Config{
+		Control: control, Open: func() map[string]*store.Store { return map[string]*store.Store{database: st} },
+		Resources: func() []status.Resource { return []status.Resource{resource} },
+		Record:    func(ctx context.Context, _ string, conn *pgx.Conn) error { return conn.Ping(ctx) },
+	})
+	for workers := range 2 {
+		resource.Candidacies = make([]status.Candidacy, workers)
+		before := st.Pool().Stat().AcquireCount()
+		if err := c.Record(t.Context(), database); err != nil {
+			t.Fatal(err)
+		}
+		if used := st.Pool().Stat().AcquireCount() - before; used != int64(workers) {
+			t.Errorf("with %d workers: the pool was used %d times", workers, used)
+		}
 	}
 }
