@@ -62,6 +62,24 @@ type Conn interface {
 	Loop() Loop
 }
 
+// Detachable is a Conn that can be given to another process. Those of an epoll loop are; a plain one is not, because it reads
+// ahead, and what it has read would stay behind, and neither is one under TLS.
+type Detachable interface {
+	Conn
+
+	// Withdraw takes the connection back from the Reader for which the loop continues, which is not called any more. It
+	// waits for a Serve that is under way, and reports false if the loop does not continue: the Reader then reads by itself.
+	Withdraw() bool
+
+	// Detach takes the connection off its loop, so that nothing reads what arrives, and returns a descriptor of it, which
+	// the caller closes. No Reader may be served, and no one may read or write. Then the connection can be closed,
+	// which its peer does not notice while the descriptor, or a copy of it, is open, or attached again.
+	Detach() (fd int, err error)
+
+	// Attach undoes Detach.
+	Attach() error
+}
+
 // Reader is who reads from a connection that it leaves to a loop. Its methods must not
 // block, and no two goroutines call them at a time.
 type Reader interface {

@@ -32,6 +32,7 @@
 //     and nothing is called any more.
 //   - Unread is 0 only if all that has arrived was read. The fence rests on this:
 //     see "Announcing the epoch" in ARCHITECTURE.md.
+//   - After Withdraw, nothing of the Reader is called, and after Detach, no byte is read, until someone asks for it.
 //   - A closed connection's events reach no other connection, even one that has got
 //     its descriptor.
 package netloop

@@ -18,7 +18,7 @@ import (
 // finds nothing nor a switch of goroutines.
 type epollConn struct {
 	loop          *epollLoop
-	key           int32 // in loop
+	key           int32 // in loop; 0 while it is in none. Guarded by use
 	local, remote net.Addr
 
 	// A system call on the descriptor holds use, so that Close cannot give its
@@ -201,10 +201,38 @@ func (c *epollConn) release() error {
 	if c.use.fd < 0 {
 		return net.ErrClosed
 	}
-	c.loop.remove(c.key)
 	fd := c.use.fd
+	c.loop.remove(fd, c.key)
 	c.use.fd = -1
 	return unix.Close(fd)
+}
+
+var _ Detachable = (*epollConn)(nil)
+
+// Detach implements Detachable.
+func (c *epollConn) Detach() (fd int, err error) {
+	c.use.Lock()
+	defer c.use.Unlock()
+	if c.use.fd < 0 {
+		return -1, c.failed("detach", net.ErrClosed)
+	}
+	if fd, err = unix.FcntlInt(uintptr(c.use.fd), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+		return -1, c.failed("fcntl", err)
+	}
+	c.loop.remove(c.use.fd, c.key)
+	c.key = 0
+	return fd, nil
+}
+
+// Attach implements Detachable.
+func (c *epollConn) Attach() (err error) {
+	c.use.Lock()
+	defer c.use.Unlock()
+	if c.use.fd < 0 {
+		return c.failed("attach", net.ErrClosed)
+	}
+	c.key, err = c.loop.add(c.use.fd, c)
+	return err
 }
 
 // CloseWrite implements Conn.

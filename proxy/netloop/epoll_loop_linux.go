@@ -71,15 +71,16 @@ func (l *epollLoop) add(fd int, c *epollConn) (key int32, err error) {
 	l.mu.Unlock()
 	// Edges suffice: whoever is notified that a connection is readable reads until it is not.
 	if err := l.watch(fd, key, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff); err != nil {
-		l.remove(key)
+		l.remove(fd, key)
 		return 0, err
 	}
 	return key, nil
 }
 
-// remove forgets a connection whose descriptor is about to be closed, which ends
-// the watching.
-func (l *epollLoop) remove(key int32) {
+// remove forgets a connection and ends the watching. To close the descriptor would not end it if another
+// process has a copy.
+func (l *epollLoop) remove(fd int, key int32) {
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil) // which fails if it is not watched
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.mu.conns, key)

@@ -15,6 +15,8 @@ type served struct {
 	again   bool       // it has to call it once more, because something has come meanwhile
 	over    error      // it must not, for this reason
 
+	stopped chan struct{} // closed when running ends; nil unless Withdraw waits for that
+
 	peerEnded chan struct{} // closed when the peer has ended; nil until someone asks for it
 }
 
@@ -52,9 +54,30 @@ func (c *epollConn) serve(r Reader) (stays bool, err error) {
 			continue
 		}
 		s.running = false
+		if s.stopped != nil {
+			close(s.stopped)
+			s.stopped = nil
+		}
 		s.mu.Unlock()
 		return stays, err
 	}
+}
+
+// Withdraw implements Detachable.
+func (c *epollConn) Withdraw() bool {
+	s := &c.served
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.running {
+		stopped := make(chan struct{})
+		s.stopped = stopped
+		s.mu.Unlock()
+		<-stopped
+		s.mu.Lock()
+	}
+	left := s.reader != nil
+	s.reader = nil
+	return left
 }
 
 // end says that no one is served any more, for the given reason.
