@@ -46,16 +46,33 @@ func (k *cancelKeys) add(x *session, server upstream.Host, serverPID uint32, ser
 	var b [4]byte
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.mu.targets == nil {
-		k.mu.targets = map[uint32]cancelTarget{}
-	}
 	for pid = serverPID; ; pid = binary.BigEndian.Uint32(b[:]) & 0x7fffffff {
 		_, _ = rand.Read(b[:])
 		if _, taken := k.mu.targets[pid]; !taken && pid != 0 {
-			k.mu.targets[pid] = cancelTarget{secret: secret, session: x, server: server, serverPID: serverPID, serverSecret: serverSecret}
+			k.addLocked(pid, cancelTarget{secret: secret, session: x, server: server, serverPID: serverPID, serverSecret: serverSecret})
 			return pid, secret
 		}
 	}
+}
+
+// restore adds the key of a session that another process has passed on, unless its process id is taken.
+func (k *cancelKeys) restore(x *session) bool {
+	b := &x.backend
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, taken := k.mu.targets[b.keyPID]; taken {
+		return false
+	}
+	k.addLocked(b.keyPID, cancelTarget{secret: b.keySecret, session: x, server: b.server.Host, serverPID: b.PID, serverSecret: b.Secret})
+	return true
+}
+
+// addLocked adds a key with that process id.
+func (k *cancelKeys) addLocked(pid uint32, t cancelTarget) {
+	if k.mu.targets == nil {
+		k.mu.targets = map[uint32]cancelTarget{}
+	}
+	k.mu.targets[pid] = t
 }
 
 func (k *cancelKeys) remove(pid uint32) {

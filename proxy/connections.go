@@ -83,6 +83,7 @@ func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 // connection describes the session. Only atomics and what mu guards are read of what the startup may still change.
 func (x *session) connection() Connection {
 	now := x.traffic()
+	now.add(x.before)
 	c := Connection{
 		Session: x.id, Database: x.start.Database, User: x.start.User, Client: x.client.RemoteAddr().String(),
 		ApplicationName: x.start.ApplicationName(), Start: stamp(x.start.Began),

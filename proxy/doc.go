@@ -31,6 +31,9 @@
 // phase.go describes the phases of a session, and ending.go how it ends. The comment on
 // session says which lock guards which field.
 //
+// When another process takes over, a draining session that nothing fences is passed on to it, with both connections, in place of
+// its end (passing.go). At rest, its state is in its backend.
+//
 // # What the core needs
 //
 // Where the core needs something from outside, the up pump provides it without the

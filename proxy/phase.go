@@ -27,7 +27,8 @@ const (
 	// phaseDraining: both pumps relay as before, but the session ends at its next safe
 	// point, where no reply is pending and no transaction is open. The phase begins when
 	// the proxy shuts down while it serves the client. It ends in Ending, at that safe
-	// point or earlier for the same reasons as Serving.
+	// point or earlier for the same reasons as Serving. A session that is passed on is in Ending
+	// when the other process has it.
 	phaseDraining
 	// phaseEnding: the proxy reads nothing more from the client. It still relays the
 	// server's replies to what was sent before, unless the client has been sent the reason why the

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
-	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/refusals"
@@ -46,14 +45,7 @@ type downStep struct {
 	unsent bool
 }
 
-// start relays the server's bytes until the server or the client has gone. read has the
-// bytes that the startup has read ahead.
-func (d *downPump) start(read *handshake.Handshake) {
-	d.in.have = read.ReadAheadOfServer(d.in.room())
-	d.run(nil)
-}
-
-// run continues after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
+// run relays the server's bytes until the server or the client has gone. It continues after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
 // its end.
 func (d *downPump) run(err error) {
 	for left := false; !left; left, err = d.await() {
@@ -79,7 +71,17 @@ func (d *downPump) await() (left bool, err error) {
 	if d.in.shrink() {
 		d.scratch = nil
 	}
-	return d.x.server.OnReadable(d)
+	if left, err = d.x.server.OnReadable(d); left && d.x.isToPass() {
+		d.x.wakeUpPump() // which passes the session on only while this pump has no goroutine
+	}
+	return left, err
+}
+
+// goOn continues after Withdraw.
+func (d *downPump) goOn() {
+	if left, err := d.x.server.OnReadable(d); !left {
+		go d.run(err)
+	}
 }
 
 // Serve implements netloop.Reader. It reads and relays without waiting. If it cannot finish, it reports false, and the
@@ -241,6 +243,7 @@ func (d *downPump) relay() error {
 			if refusal := x.checkApplicationName(e.Name); refusal != nil { // what is sent after the new name is dropped
 				return refusal
 			}
+			x.renamed = e.Name
 		}
 	}
 	var err error

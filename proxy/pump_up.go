@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
-	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
@@ -19,6 +18,7 @@ import (
 // that may block.
 type upPump struct {
 	x       *session
+	down    *downPump
 	in      buffer // what was read and is not finished
 	scratch []byte
 	plan    gate.Plan
@@ -77,11 +77,8 @@ type upStep struct {
 	unsent bool
 }
 
-// start relays the client's bytes until the client or the server has gone. read has the bytes that the
-// startup has read ahead.
-func (u *upPump) start(read *handshake.Handshake) {
-	u.waiting = u.x.startupOnlyUntil
-	u.in.have = read.ReadAhead(u.in.room())
+// start relays the client's bytes until the client or the server has gone.
+func (u *upPump) start() {
 	if u.clearWaiting(); u.in.have > 0 {
 		u.run(nil)
 	} else if left, err := u.await(); !left { // a superseded client gets no error before it has sent something
@@ -112,7 +109,7 @@ func (u *upPump) Resume(err error) { go u.run(err) }
 
 // await has the event loop relay what comes from the client, until there is something that this pump has to process.
 // If left is true, it calls Resume then; otherwise that is so already. Before it waits, await answers the down pump's
-// question whether bytes of the client are pending, and ends a draining session that has reached a safe point.
+// question whether bytes of the client are pending, and passes on or ends a draining session that has reached a safe point.
 func (u *upPump) await() (left bool, err error) {
 	x := u.x
 	for {
@@ -122,7 +119,14 @@ func (u *upPump) await() (left bool, err error) {
 			x.mu.Unlock()
 			return false, net.ErrClosed
 		case phase == phaseDraining && x.m.Is(protocol.AtRest):
+			x.pumps.reading = true // so that the down pump wakes this one when it has finished what it does
 			x.mu.Unlock()
+			switch u.passOn() {
+			case passedOn:
+				return true, nil // to the other process, which calls nothing here
+			case notYet:
+				return x.client.OnReadable(u)
+			}
 			x.end(refusals.AdminShutdown)
 			return false, net.ErrClosed
 		}
@@ -199,7 +203,7 @@ func (u *upPump) Serve() (stay bool) {
 	u.off += u.step.n
 	u.compact()
 	u.in.idle()
-	return true
+	return !u.x.isToPass() // else await looks whether that is possible now
 }
 
 // unfinished is what is in the buffer and not finished.

@@ -46,6 +46,13 @@ type Server struct {
 	failing  failures
 	refused  *refusals.Log
 	waiting  crew.Waiting
+	// passing has what PassOn was given; it is set before the sessions drain. The lock is held while one is passed on, so that
+	// few descriptors are needed at a time.
+	passing struct {
+		sync.Mutex
+		ctx  context.Context
+		pass Pass
+	}
 
 	mu struct {
 		sync.Mutex

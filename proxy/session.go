@@ -14,7 +14,6 @@ import (
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/startup"
-	"github.com/fencepost/fencepost/proxy/wire"
 	"github.com/fencepost/fencepost/upstream"
 )
 
@@ -48,11 +47,13 @@ type session struct {
 	startupOnlyUntil time.Time
 	greeted          atomic.Bool
 	downGone         chan struct{} // made by relay, and closed when the down pump has ended
+	before           Traffic       // in the processes that have passed the session on to this one
 
 	// sending is held from when the core takes bytes from the server until the result
 	// has been written to the client, so that nothing else is sent to the client before that
 	// reply or inside it.
 	sending lockorder.Mutex[lockorder.Sending]
+	renamed string // the last application_name that the client has set since its startup; guarded by sending
 
 	mu            lockorder.Mutex[lockorder.Session]
 	ctx           context.Context    // see context; nil while there is none
@@ -78,12 +79,7 @@ func socketBelow(l link) netloop.Conn {
 }
 
 func newSession(s *Server, client, server link, start *startup.Request) *session {
-	x := &session{
-		srv: s, id: randomHex(6), start: start, client: client, server: server,
-		since: start.Began,
-	}
-	refused := func(e wire.ServerError) { s.refused.RefusedByPostgres(e, start.Client(client.RemoteAddr())) }
-	x.handshake = handshake.New(client, server, refused, x.log)
+	x := &session{srv: s, id: randomHex(6), start: start, client: client, server: server, since: start.Began}
 	x.active.busy.Store(true) // until the client is greeted
 	return x
 }
@@ -113,14 +109,19 @@ func (x *session) close() {
 	}
 }
 
-// relay starts the pumps. It returns when the up pump only waits, or the session is over.
+// relay starts the pumps, which begin with what the startup has read ahead. It returns when the up pump only waits, or the session
+// is over.
 func (x *session) relay() {
-	read := x.handshake
-	x.handshake, x.backend.Parameters = nil, nil // which no one needs any more
-	x.dropContext()
+	d := &downPump{x: x}
+	u := &upPump{x: x, down: d, waiting: x.startupOnlyUntil}
+	if read := x.handshake; read != nil { // there was none in this process if another one has passed the session on
+		u.in.have, d.in.have = read.ReadAhead(u.in.room()), read.ReadAheadOfServer(d.in.room())
+		x.handshake, x.backend.Parameters = nil, nil // which no one needs any more
+		x.dropContext()
+	}
 	x.downGone = make(chan struct{})
-	go (&downPump{x: x}).start(read)
-	(&upPump{x: x}).start(read)
+	go d.run(nil)
+	u.start()
 }
 
 // finish ends the session. orderly says that the client has sent Terminate. held is what the up pump has not taken.

@@ -31,6 +31,8 @@ func (s *Server) startSession(client link, start *startup.Request, until time.Ti
 	s.failing.descriptors.Passed()
 	x := newSession(s, client, server, start)
 	x.ctx, x.cancel, x.backend.server = ctx, cancel, primary
+	refused := func(e wire.ServerError) { s.refused.RefusedByPostgres(e, start.Client(client.RemoteAddr())) }
+	x.handshake = handshake.New(client, server, refused, x.log)
 	if s.register(x) {
 		s.turnAway(client, start, refusals.ShuttingDown)
 		x.close()

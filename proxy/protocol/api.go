@@ -191,6 +191,9 @@ const (
 	Leading
 	// Registered: the backend is registered.
 	Registered
+	// Portable: the session writes without a fence, is not in shadow, and a new one that begins with ReportedReadOnly
+	// could go on in its place: it is AtRest, and no message was sent in part in either direction.
+	Portable
 )
 
 // ErrUnexpectedReply says that the server sent what cannot be a reply to what was sent.
@@ -400,6 +403,8 @@ func (s *Session) Is(c Condition) bool {
 		return s.leads()
 	case Registered:
 		return len(s.registered) > 0
+	case Portable:
+		return s.relay.on && s.config.Mode == ModePassing && s.config.Shadow == nil && s.isAtRest() && !s.partial && !s.muted && s.body.left == 0 && s.reply.left == 0
 	}
 	if s.relay.on {
 		return s.relayIs(c)
@@ -439,6 +444,9 @@ func (s *Session) Announced() (all []AnnouncedEpoch) {
 // Transactions returns how many of the client's transactions have ended, whether or not they were committed. A
 // statement outside a block is one.
 func (s *Session) Transactions() uint64 { return s.ended }
+
+// ReportedReadOnly returns the default_transaction_read_only that was last reported to the client.
+func (s *Session) ReportedReadOnly() bool { return s.settings.reportedReadOnly }
 
 // FencedResources returns the resources that the transaction in hand is fenced for, none if it is not fenced.
 func (s *Session) FencedResources() []string {

@@ -38,6 +38,19 @@ type headed struct {
 	client net.Addr
 }
 
+// Restore returns conn with the address that its header had, which another process has read.
+func Restore(conn netloop.Conn, client net.Addr) netloop.Conn {
+	return &headed{Conn: conn, client: client}
+}
+
+// Below returns the connection below one that Expect or Restore has returned.
+func Below(conn netloop.Conn) netloop.Conn {
+	if c, ok := conn.(*headed); ok {
+		return c.Conn
+	}
+	return conn
+}
+
 // RemoteAddr returns the client's address, as the header says it, or that of the peer if
 // there is none.
 func (c *headed) RemoteAddr() net.Addr {

@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"strings"
@@ -65,6 +66,17 @@ func (s *Request) ProtocolOptions() (options []string) {
 
 // errLayout refuses a startup packet that does not consist of names and values.
 var errLayout = refusals.Protocol("invalid startup packet layout: expected terminator as last byte")
+
+// Packet returns the startup packet that Parse reads, without the parameters that were removed.
+func (s *Request) Packet() []byte { return wire.AppendStartup(nil, s.Version, s.Params) }
+
+// Parse reads a packet of Packet.
+func Parse(packet []byte) (*Request, error) {
+	if len(packet) < 8 {
+		return nil, errLayout
+	}
+	return parseStartup(binary.BigEndian.Uint32(packet[4:]), packet[8:])
+}
 
 // parseStartup reads the body of a startup packet.
 func parseStartup(version uint32, body []byte) (*Request, error) {

@@ -169,8 +169,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &peerConn{UnixConn: conn, peer: peerOf(conn)}, nil
+	return WithPeer(conn), nil
 }
+
+// WithPeer returns conn with a RemoteAddr that names the process which has opened it.
+func WithPeer(conn *net.UnixConn) net.Conn { return &peerConn{UnixConn: conn, peer: peerOf(conn)} }
 
 // Close ends the listener and removes its file, unless that belongs to another process. The file goes first: a process
 // that starts meanwhile finds either a living listener or no file.
