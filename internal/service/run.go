@@ -92,7 +92,7 @@ func (s *Server) serve(ctx, asking context.Context, group *errgroup.Group) error
 	if before := s.options.Replaces; before == nil {
 		tellSystemd(s.log, daemon.SdNotifyReady)
 	} else {
-		if err := before.Serving(); err != nil { // it has ended, so that nobody else serves
+		if err := before.Serving(s.takeSession); err != nil { // it has ended, so that nobody else serves
 			s.log.Warn("the process that this one replaces does not know that it is replaced", zap.Error(err))
 		}
 		group.Go(func() error { s.awaitPredecessor(asking); return nil })
@@ -167,11 +167,15 @@ func joined(addresses []net.Addr) string {
 	return strings.Join(texts, ",")
 }
 
-// drain ends the sessions and releases the leases.
+// drain passes on or ends the sessions, and releases the leases.
 func (s *Server) drain(ctx context.Context) error {
 	draining, cancel := context.WithTimeout(ctx, s.current().DrainTimeout.D())
 	defer cancel()
-	if err := s.proxy.Shutdown(draining); err != nil {
+	shutdown := s.proxy.Shutdown
+	if next := s.successor.Load(); next != nil {
+		shutdown = func(ctx context.Context) error { return s.passOn(ctx, next) }
+	}
+	if err := shutdown(draining); err != nil {
 		s.log.Warn("closing connections that are still busy")
 	}
 	s.proxy.Close()

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -192,6 +194,44 @@ func (s *Server) takeOver(ctx context.Context) error {
 		return err
 	}
 	return s.ownSockets()
+}
+
+// passOn drains while the sessions that can be are passed on to the new process.
+func (s *Server) passOn(ctx context.Context, next *upgrade.Successor) error {
+	var passed, kept atomic.Int64
+	var why atomic.Value // the error of one that was kept
+	err := s.proxy.PassOn(ctx, func(state []byte, client, server int) error {
+		err := next.Pass(state, client, server)
+		if err != nil {
+			kept.Add(1)
+			why.CompareAndSwap(nil, err.Error())
+			return err
+		}
+		passed.Add(1)
+		return nil
+	})
+	log := s.log.Named("upgrade").With(zap.Int("pid", next.PID), zap.Int64("sessions", passed.Load()))
+	if n := kept.Load(); n > 0 {
+		log.Warn("not all unfenced sessions could be passed on to the new process: the others have ended", zap.Int64("ended", n), zap.Any("error", why.Load()))
+	} else if passed.Load() > 0 {
+		log.Info("unfenced sessions were passed on to the new process")
+	}
+	return err
+}
+
+// takeSession takes a session that the process before this one passes.
+func (s *Server) takeSession(state []byte, client, server net.Conn) (upgrade.Arrival, error) {
+	switch conn := client.(type) {
+	case *net.TCPConn:
+		_ = conn.SetKeepAliveConfig(keepalive) // a connection that has ended already has none
+	case *net.UnixConn:
+		client = unixsocket.WithPeer(conn)
+	}
+	arrival, err := s.proxy.TakeOver(state, client, server)
+	if err != nil {
+		return nil, err
+	}
+	return arrival, nil
 }
 
 // awaitPredecessor logs that the process before this one has ended. It ends with ctx.

@@ -9,6 +9,7 @@
 //	lets it serve                ---------->  accepts connections
 //	                             <----------  serves
 //	accepts no more, and drains
+//	passes sessions              ---------->  serves them (sessions.go)
 //	                             <----------  cancel requests of its clients, which it delivers
 //	ends                         ---------->  Ended
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -22,7 +23,8 @@ type Predecessor struct {
 	names   []string   // of the sockets
 	sockets []*os.File // nil if taken
 	taken   []int
-	over    bool // it has served, or failed
+	passes  *net.UnixConn // the sessions; nil if it passes none
+	over    bool          // it has served, or failed
 	ended   chan struct{}
 
 	mu struct {
@@ -74,7 +76,10 @@ func Inherited() (*Predecessor, error) {
 		return nil, fmt.Errorf("talk to the process that started this one: %w", err)
 	}
 	p.Offer = *m.Offer
-	return p, nil
+	if f := p.Take(sessionsSocket); f != nil {
+		p.passes, err = unixConn(f)
+	}
+	return p, err
 }
 
 // inherit returns an inherited descriptor. The processes that this one starts do not inherit it.
@@ -124,11 +129,16 @@ func (p *Predecessor) Report(ctx context.Context, found []faults.Active) error {
 	return nil
 }
 
-// Serving says that this process serves. The old one accepts no more connections from then on.
-func (p *Predecessor) Serving() error {
+// Serving says that this process serves. The old one accepts no more connections from then on, and passes sessions to take.
+func (p *Predecessor) Serving(take Take) error {
 	p.over = true
+	var receiving sync.WaitGroup
+	if p.passes != nil {
+		receiving.Go(func() { receive(p.passes, take) })
+	}
 	go func() {
 		defer close(p.ended)
+		defer receiving.Wait() // the last one may have come just before the old process ended
 		for {
 			m, err := p.talk.receive()
 			if err != nil {
@@ -184,6 +194,9 @@ func (p *Predecessor) Ended() <-chan struct{} { return p.ended }
 // Close ends what Serving has begun. It is called when this process serves no more.
 func (p *Predecessor) Close() {
 	p.talk.close()
+	if p.passes != nil {
+		_ = p.passes.Close()
+	}
 	<-p.ended
 }
 

@@ -26,11 +26,12 @@ type Socket struct {
 
 // Successor is the new process, as the old one sees it. One goroutine at a time may use it.
 type Successor struct {
-	PID     int
-	sockets int // that it inherits
-	cmd     *exec.Cmd
-	talk    *channel
-	ended   chan struct{} // closed when the process has ended
+	PID      int
+	sockets  int // that it inherits
+	cmd      *exec.Cmd
+	talk     *channel
+	sessions *net.UnixConn // see Pass
+	ended    chan struct{} // closed when the process has ended
 }
 
 // Start starts the program file again, with the arguments and the environment of this process.
@@ -60,10 +61,10 @@ func Start(sockets []Socket, offer Offer) (_ *Successor, err error) {
 	s := &Successor{sockets: len(sockets), cmd: cmd, talk: newChannel(in, out), ended: make(chan struct{})}
 	defer func() {
 		if err != nil {
-			s.talk.close()
+			s.Leave()
 		}
 	}()
-	names := make([]string, 0, len(sockets))
+	names := make([]string, 0, len(sockets)+1)
 	for _, socket := range sockets {
 		f, err := duplicate(socket.Listener)
 		if err != nil {
@@ -71,6 +72,10 @@ func Start(sockets []Socket, offer Offer) (_ *Successor, err error) {
 		}
 		names, cmd.ExtraFiles = append(names, socket.Name), append(cmd.ExtraFiles, f)
 	}
+	if s.sessions, theirs, err = socketPair(); err != nil {
+		return nil, fmt.Errorf("create the socket for sessions: %w", err)
+	}
+	names, cmd.ExtraFiles = append(names, sessionsSocket), append(cmd.ExtraFiles, theirs)
 	text, err := json.Marshal(names)
 	if err != nil {
 		return nil, fmt.Errorf("write the names of the sockets: %w", err)
@@ -122,9 +127,10 @@ func (s *Successor) Report(ctx context.Context) (Report, error) {
 		return Report{}, s.failure(err)
 	case m.Failed != "":
 		return Report{}, errors.New(m.Failed)
-	case m.Report == nil, slices.ContainsFunc(m.Report.Taken, func(i int) bool { return i < 0 || i >= s.sockets }):
+	case m.Report == nil, slices.ContainsFunc(m.Report.Taken, func(i int) bool { return i < 0 || i > s.sockets }):
 		return Report{}, errVersion
 	}
+	m.Report.Taken = slices.DeleteFunc(m.Report.Taken, func(i int) bool { return i == s.sockets }) // that of Pass
 	return *m.Report, nil
 }
 
@@ -169,7 +175,12 @@ func (s *Successor) Follow(deliver func(pid uint32, secret []byte)) (ended bool)
 }
 
 // Leave tells the new process that this one has ended, which is about to.
-func (s *Successor) Leave() { s.talk.close() }
+func (s *Successor) Leave() {
+	s.talk.close()
+	if s.sessions != nil {
+		_ = s.sessions.Close()
+	}
+}
 
 // failure says why the new process could not be talked to.
 func (s *Successor) failure(err error) error {
@@ -189,7 +200,7 @@ const endPatience = time.Second
 
 // End ends a process that is not to take over.
 func (s *Successor) End() error {
-	s.talk.close()
+	s.Leave()
 	if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("end it: %w", err)
 	}

@@ -39,6 +39,9 @@ func beSuccessor(role string) error {
 	if role == "dies" {
 		os.Exit(3)
 	}
+	if role == takesSessions+" of another version" {
+		_ = os.Setenv(variable, strings.ReplaceAll(os.Getenv(variable), sessionsSocket, "sessions, version 0"))
+	}
 	p, err := Inherited()
 	if err != nil {
 		return err
@@ -71,8 +74,13 @@ func beSuccessor(role string) error {
 	if err := p.Report(context.Background(), []faults.Active{{Where: strings.Join(p.Databases, " ")}}); err != nil {
 		return err
 	}
-	if err := p.Serving(); err != nil {
+	if err := p.Serving(takeAs(role)); err != nil {
 		return err
+	}
+	if strings.HasPrefix(role, takesSessions) {
+		<-p.Ended()
+		p.Close()
+		return nil
 	}
 	p.Failed(errors.New("too late to be said"))
 	conn, err := ln.Accept()
@@ -228,7 +236,7 @@ func TestAnOldProcessThatIsFrozen(t *testing.T) {
 	defer theirs.Close()
 	p := &Predecessor{talk: newChannel(in, out), ended: make(chan struct{})}
 	p.mu.cancels = map[uint64]chan struct{}{}
-	if err := p.Serving(); err != nil {
+	if err := p.Serving(nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
