@@ -49,6 +49,8 @@ var table = []mutation{
 		old: "	if r.why == none {\n		panic", text: "	if r.why > unfenced {\n		panic"},
 	{name: "without a resource all is let through", file: "proxy/policy.go", tests: "^TestUnfencedConnections$",
 		old: "case policy.Unfenced == UnfencedAllow, !fencing.Checking:", text: "case policy.Unfenced != UnfencedRefuse, !fencing.Checking:"},
+	{name: "a session goes on in a process that would not let it write", file: "proxy/passing.go", in: "./test/connection", tests: "^TestPassingIsRefused$",
+		old: "x.start.Own.Resource == \"\" && policy.Unfenced == UnfencedAllow\n}\n\n// Begin", text: "policy.Unfenced != UnfencedRefuse\n}\n\n// Begin"},
 	{name: "the epoch that was announced does not matter", file: theChoices, in: ofTheCore, tests: "^TestBecomingLeader$/^18$",
 		old: "now.CanWrite() && st.epochs.current == now.Epoch", text: "now.CanWrite()"},
 	{name: "a lease that is not confirmed is one", file: theChoices, tests: "^TestALapsedSessionIsUnregistered$",

@@ -482,7 +482,14 @@ func TestPassingIsRefused(t *testing.T) {
 			if c.pass == nil {
 				c.pass = passTo(t, next.Server)
 			}
-			end := passOn(t, old, c.pass)
+			end := passOn(t, old, func(state []byte, client, server int) error {
+				err := c.pass(state, client, server)
+				if err == nil {
+					t.Error("the session was passed on")
+					_ = conn.Close()
+				}
+				return err
+			})
 			if f := fixture.FatalError(t, conn.Rest()); f['C'] != "57P01" {
 				t.Errorf("the client gets %v", f)
 			}
