@@ -223,19 +223,23 @@ func (x *session) relayFatal(e *protocol.Event) {
 const askAgainAfter = 50 * time.Millisecond
 
 // findSuperseded returns the seat for whose resource another worker was granted an epoch, so that the backend was
-// ended: one that the transaction is fenced for, or that of the startup. It returns nil if there is none. While the
-// worker has an epoch and its lease is not confirmed, such a grant may not have returned yet: it ends the backend in
-// order to get its lock. A worker without an epoch has nothing that another worker could take over.
+// ended: one that the transaction or the session is fenced for. It returns nil if there is none. While the worker has an
+// epoch and its lease is not confirmed, such a grant may not have returned yet: it ends the backend in order to get its
+// lock. A worker without an epoch has nothing that another worker could take over.
 func (x *session) findSuperseded(ctx context.Context) *seat {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	x.mu.Lock()
 	seats := []*seat{}
+	x.mu.Lock()
 	for _, resource := range x.m.FencedResources() {
 		seats = append(seats, x.member.seatLocked(resource))
 	}
 	x.mu.Unlock()
-	seats = append(seats, &x.member.startup) // which may have been superseded before
+	for _, s := range x.seats() {
+		if s.forSession.Load() {
+			seats = append(seats, s)
+		}
+	}
 	for {
 		waits := false
 		for _, s := range seats {
