@@ -254,6 +254,8 @@ func (s *Session) decideChoice(st *sqltext.Statement, alone bool) *fencing.Refus
 	_, valid := fencing.ParseResources(st.Value)
 	local := st.Does(sqltext.SetsLocally)
 	switch {
+	case s.config.Mode != ModeFenced:
+		return fencing.SetRefusal(st.Name)
 	case st.Name == "token":
 		if r := fencing.SetTokenRefusal(st.Value, local); r != nil {
 			return r

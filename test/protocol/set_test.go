@@ -57,6 +57,11 @@ func TestParametersThatWouldMisleadCannotBeSet(t *testing.T) {
 		}
 		fixture.MustFail(t, unfenced, "55P02", Q("set fencepost.resource = 'other'"))
 		fixture.MustFail(t, unfenced, "55P02", Q("reset fencepost.resource"))
+		for _, messages := range [][]byte{Q("set local fencepost.resource = 'other'"), Batch(Run("set local fencepost.resource = 'other'"))} {
+			fixture.MustPass(t, unfenced, Q("begin"))
+			fixture.MustFail(t, unfenced, "55P02", messages)
+			fixture.MustPass(t, unfenced, Q("rollback"))
+		}
 		fixture.MustFail(t, leader, "55P02", Q("insert into t values (100, 'text'); set fencepost.role = 'leader'"))
 		fixture.MustFail(t, leader, "55P02", Run("insert into t values (101, 'batch')"), Run("set fencepost.role = 'leader'"), Run("insert into t values (102, 'batch')"), Sync())
 		fixture.MustPass(t, leader, Q("insert into t values (103, 'after')"))
