@@ -39,11 +39,6 @@ type membership struct {
 	state     atomic.Pointer[seat]
 	leaveOnce sync.Once
 
-	// retireUntil, if not 0, is until when the backend is ended once the session is at rest, because a grant for the
-	// resource of retiring waits for it: a time in Unix nanoseconds.
-	retireUntil atomic.Int64
-	retiring    atomic.Pointer[seat]
-
 	unreadEpochs []unreadEpoch // guarded by the session's mu
 }
 

@@ -16,14 +16,14 @@ import (
 // continues and discards. The client gets the error at its next use, as the client of a superseded session is. x.mu is
 // held.
 func (x *session) retireAtRest() {
-	if !x.isRetiring() || !x.m.Is(protocol.AtRest) {
+	i := slices.IndexFunc(x.registrations, registration.isRetiring)
+	if i < 0 || !x.m.Is(protocol.AtRest) {
 		return
 	}
-	if s := x.member.retiring.Load(); !s.discards {
+	if s := x.registrations[i].seat; !s.discards {
 		x.supersede(s)
 		return
 	}
-	x.member.retireUntil.Store(0)
 	deleted := x.takeRegistrations()
 	x.deletions.Go(func() { x.unregister(context.Background(), deleted) })
 }
@@ -32,16 +32,15 @@ func (x *session) retireAtRest() {
 // then.
 const retireWithin = 30 * time.Second
 
-// isRetiring reports whether the session ends at rest.
-func (x *session) isRetiring() bool {
-	until := x.member.retireUntil.Load()
-	return until != 0 && time.Now().UnixNano() < until
+// isRetiring reports whether the backend is ended once the session is at rest.
+func (r registration) isRetiring() bool {
+	return !r.retireUntil.IsZero() && time.Now().Before(r.retireUntil)
 }
 
 // endedRefusal is the error for the client of a session that was superseded, or that has retired for a grant. That
 // grant may have been given up.
 func (x *session) endedRefusal() *fencing.Refusal {
-	if x.member.retireUntil.Load() != 0 && x.supersededBy().candidacy().Status().Role != fencing.Superseded {
+	if x.supersededBy().candidacy().Status().Role != fencing.Superseded {
 		defer while(&x.active.busy)()
 		s := x.findSuperseded(context.Background())
 		if s == nil {

@@ -19,6 +19,9 @@ type registration struct {
 	seat  *seat
 	entry fencing.Entry
 	epoch fencing.Epoch // under which the backend is registered
+	// retireUntil, if not zero, is until when the backend is ended once the session is at rest, because a grant waits
+	// for it.
+	retireUntil time.Time
 }
 
 // registrations are the entries of a session's backend, one for a seat, without those that are being deleted. A
@@ -26,13 +29,13 @@ type registration struct {
 // leaves is deleted by the next grant, which ends the backend.
 type registrations []registration
 
-// of returns the entry for a seat.
-func (r registrations) of(s *seat) (registration, bool) {
+// of returns the entry for a seat, nil if there is none.
+func (r registrations) of(s *seat) *registration {
 	i := slices.IndexFunc(r, func(one registration) bool { return one.seat == s })
 	if i < 0 {
-		return registration{}, false
+		return nil
 	}
-	return r[i], true
+	return &r[i]
 }
 
 // take takes out the entries for these resources, for unregister.
@@ -91,7 +94,7 @@ func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedE
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.registrations.take([]string{announced.Resource})
-	x.registrations = append(x.registrations, registration{s, entry, request.Held})
+	x.registrations = append(x.registrations, registration{seat: s, entry: entry, epoch: request.Held})
 	return nil
 }
 

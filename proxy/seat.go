@@ -57,14 +57,13 @@ func (s *seat) EpochEnds(d fencing.Drain) {
 	x := s.x
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	r, registered := x.registrations.of(s)
+	r := x.registrations.of(s)
 	switch {
-	case x.m == nil, !registered, r.epoch > d.Epoch:
+	case x.m == nil, r == nil, r.epoch > d.Epoch:
 	case slices.Contains(d.Ended, int32(x.backend.PID)):
 		_ = x.server.Close()
 	case s.forSession.Load(): // what was chosen for one transaction is unregistered after it
-		x.member.retiring.Store(s)
-		x.member.retireUntil.Store(time.Now().Add(retireWithin).UnixNano())
+		r.retireUntil = time.Now().Add(retireWithin)
 		x.retireAtRest()
 	}
 }

@@ -1,11 +1,14 @@
 package several
 
 import (
+	"context"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // TestSafetyAGrantForTheSessionDuringAnotherChoice: the transaction has chosen another resource than the session, whose
@@ -41,4 +44,54 @@ func TestAnAdministratorEndsABackendOfAnotherChoice(t *testing.T) {
 			t.Errorf("%v, ended %v; want FATAL 57P01", all, ended)
 		}
 	})
+}
+
+// heldJoin is elections where a connection joins the candidacy of resource c only once drained is closed: when a grant
+// has notified one of resource b.
+type heldJoin struct {
+	fencing.Candidates
+	joining, drained chan struct{}
+}
+
+func (e *heldJoin) Join(ctx context.Context, c fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
+	switch c.Resource {
+	case "b":
+		m = drainedMember{m, e.drained}
+	case "c":
+		close(e.joining)
+		<-e.drained
+	}
+	return e.Candidates.Join(ctx, c, m)
+}
+
+type drainedMember struct {
+	fencing.Member
+	drained chan struct{}
+}
+
+func (m drainedMember) EpochEnds(d fencing.Drain) {
+	m.Member.EpochEnds(d)
+	close(m.drained)
+}
+
+// TestAGrantOfWhatTheSessionLeaves: a grant begins while the client chooses another resource for its session, after
+// which the grant no longer waits for the backend. The session goes on.
+func TestAGrantOfWhatTheSessionLeaves(t *testing.T) {
+	t.Parallel()
+	held := &heldJoin{joining: make(chan struct{}), drained: make(chan struct{})}
+	s := fixture.NewCluster(t, pgtest.Shared(t), func(cfg *proxy.Config) {
+		held.Candidates, cfg.Candidates = cfg.Candidates, held
+	})
+	s.PG.DrainsPatiently(t, s.DB)
+	s.Elector.SetGrace(fixture.Patience)
+	c := chooser(s, "b", "c")
+	fixture.MustPassEach(t, c, "set fencepost.resource = 'b'", write("kept"))
+	c.Send(Q("set fencepost.resource = 'c'"))
+	<-held.joining
+	s.SupersedeOn("b")
+	c.Until('Z')
+	fixture.MustPassEach(t, c, write("kept"))
+	if n := s.Rows("kept"); n != 2 {
+		t.Errorf("%d rows, want 2", n)
+	}
 }
