@@ -166,7 +166,7 @@ func start(etcd *etcdtest.Cluster) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{dir: dir, etcd: etcd}
-	s.Process = servertest.Process{Name: "kube-apiserver", Program: "kube-apiserver", Variable: "FENCEPOST_TEST_KUBE_APISERVER"}
+	s.Process = servertest.Process{Name: "Kubernetes", Program: "kube-apiserver", Variable: "FENCEPOST_TEST_KUBE_APISERVER"}
 	var errs [4]error
 	s.keys, errs[0] = newKeys(dir)
 	s.port, errs[1] = ports.Reserve()

@@ -8,8 +8,8 @@ import (
 )
 
 // find returns the path of a server program: what the environment variable says, the
-// program of that name in PATH, or the one that make built into .cache at the root of this module.
-func find(variable, name string) (string, error) {
+// program of that name in PATH, or the one that the target of make built into .cache at the root of this module.
+func find(variable, name, target string) (string, error) {
 	if path := os.Getenv(variable); path != "" {
 		return path, nil
 	}
@@ -29,16 +29,5 @@ func find(variable, name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf(`no %s found for tests: run "make %s", add it to PATH, or set %s`, name, targetOf(name), variable)
-}
-
-// targetOf returns the target of make that builds or installs a program.
-func targetOf(name string) string {
-	switch name {
-	case "kube-apiserver":
-		return "kubernetes"
-	case "redis-server":
-		return "redis"
-	}
-	return name
+	return "", fmt.Errorf(`no %s found for tests: run "make %s", add it to PATH, or set %s`, name, target, variable)
 }

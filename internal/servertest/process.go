@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,7 +18,7 @@ import (
 
 // Process is a server. It can be stopped and started again.
 type Process struct {
-	Name     string   // in messages
+	Name     string   // in messages; in lower case, the target of make that builds or installs the program
 	Program  string   // the name of the program
 	Variable string   // the environment variable that may have its path
 	Args     []string // of the program
@@ -32,7 +33,7 @@ func (p *Process) Launch() error {
 	if p.cmd != nil {
 		return nil
 	}
-	path, err := find(p.Variable, p.Program)
+	path, err := find(p.Variable, p.Program, strings.ToLower(p.Name))
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 // startConsul starts a dev agent, a single in-memory server. It allows sessions of one second,
 // so that the demo does not have to wait for Consul's usual ten seconds.
 func startConsul(ctx context.Context, dir string, o Options) (*leaseService, error) {
-	program, err := findProgram("consul", o.Consul)
+	program, err := findProgram("consul", "consul", o.Consul)
 	if err != nil {
 		return nil, err
 	}

@@ -67,9 +67,9 @@ func startElector(ctx context.Context, dir string, o Options) (*leaseService, er
 	return nil, nil
 }
 
-// findProgram returns the path of the program of a lease service; program is what the user has
-// given.
-func findProgram(name, program string) (string, error) {
+// findProgram returns the path of the program of a lease service, which a target of make builds or installs; program is
+// what the user has given.
+func findProgram(name, target, program string) (string, error) {
 	candidates := []string{name, filepath.Join(".cache", name)}
 	if program != "" {
 		candidates = []string{program}
@@ -79,16 +79,5 @@ func findProgram(name, program string) (string, error) {
 			return filepath.Abs(path)
 		}
 	}
-	return "", fmt.Errorf("%s program not found: add it to PATH, build it with make %s, or pass its path with --%s", name, targetOf(name), name)
-}
-
-// targetOf returns the target of make that builds or installs a program.
-func targetOf(name string) string {
-	switch name {
-	case "kube-apiserver":
-		return "kubernetes"
-	case "redis-server":
-		return "redis"
-	}
-	return name
+	return "", fmt.Errorf("%s program not found: add it to PATH, build it with make %s, or pass its path with --%s", name, target, name)
 }

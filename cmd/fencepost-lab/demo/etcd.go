@@ -12,7 +12,7 @@ import (
 
 // startEtcd starts a cluster of one member.
 func startEtcd(ctx context.Context, dir string, o Options) (*leaseService, error) {
-	program, err := findProgram("etcd", o.Etcd)
+	program, err := findProgram("etcd", "etcd", o.Etcd)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 // startKubernetes starts an API server, and the etcd in which it stores everything. There is
 // nothing else of a cluster.
 func startKubernetes(ctx context.Context, dir string, o Options) (*leaseService, error) {
-	program, err := findProgram("kube-apiserver", o.APIServer)
+	program, err := findProgram("kube-apiserver", "kubernetes", o.APIServer)
 	if err != nil {
 		return nil, err
 	}

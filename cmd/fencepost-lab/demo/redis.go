@@ -13,7 +13,7 @@ import (
 
 // startRedis starts a server without persistence.
 func startRedis(ctx context.Context, dir string, o Options) (*leaseService, error) {
-	program, err := findProgram("redis-server", o.Redis)
+	program, err := findProgram("redis-server", "redis", o.Redis)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // startZooKeeper starts an ensemble of one server. Its program runs a server in the foreground; its
 // argument is the configuration.
 func startZooKeeper(ctx context.Context, dir string, o Options) (*leaseService, error) {
-	program, err := findProgram("zookeeper", o.ZooKeeper)
+	program, err := findProgram("zookeeper", "zookeeper", o.ZooKeeper)
 	if err != nil {
 		return nil, err
 	}
