@@ -78,8 +78,9 @@ func listed(p *fixture.Proxy) []proxy.Connection {
 	return slices.DeleteFunc(p.Server.Connections(), func(c proxy.Connection) bool { return c.Session == "" })
 }
 
-// TestASessionIsPassedOn: its client sees nothing of it, over TCP and Unix sockets, behind a load balancer, and a second time. Its backend
-// goes on with what it has, its cancel key is good at the new process, and lists show the same session.
+// TestASessionIsPassedOn: its client sees nothing of it, over TCP and Unix sockets, behind a load balancer, and a
+// second time. Its backend goes on with what it has, its cancel key is good at the new process, and lists show the same
+// session.
 func TestASessionIsPassedOn(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
@@ -220,7 +221,8 @@ func TestOnlyAtRest(t *testing.T) {
 	}
 }
 
-// TestALongReply: sessions whose clients have not read the end of a reply are passed on when these have, and say nothing more.
+// TestALongReply: sessions whose clients have not read the end of a reply are passed on when these have, and say
+// nothing more.
 func TestALongReply(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
@@ -242,7 +244,8 @@ func TestALongReply(t *testing.T) {
 	}
 }
 
-// TestAPartOfANotification: a message of the server's has arrived in part, up to whichever byte, when the session is to be passed on.
+// TestAPartOfANotification: a message of the server's has arrived in part, up to whichever byte, when the session is to
+// be passed on.
 func TestAPartOfANotification(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
@@ -300,8 +303,8 @@ func TestAPartOfANotification(t *testing.T) {
 	}
 }
 
-// TestPassedOnUnderLoad: sessions are passed on from process to process while their clients work. Each client gets each answer
-// once, and in its place.
+// TestPassedOnUnderLoad: sessions are passed on from process to process while their clients work. Each client gets each
+// answer once, and in its place.
 func TestPassedOnUnderLoad(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
@@ -444,6 +447,7 @@ func TestPassingIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		old, next func(*proxy.Config)
 		params    []string
+		leads     bool
 		pass      proxy.Pass
 	}{
 		"an error":               {pass: func([]byte, int, int) error { return errors.New("for this reason") }},
@@ -459,6 +463,7 @@ func TestPassingIsRefused(t *testing.T) {
 		"no connection left":   {next: func(cfg *proxy.Config) { cfg.MaxConnections = 1 }},
 		"read-only":            {old: fixture.WithPolicy(proxy.SessionPolicy{})},
 		"a follower":           {params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}},
+		"a leader":             {params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}, leads: true},
 		"a resource in shadow": {old: fixture.WithPolicy(proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow, Shadow: true}), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
@@ -472,6 +477,9 @@ func TestPassingIsRefused(t *testing.T) {
 				})
 			}
 			old, next, db := build(c.old), build(c.next), pg.Database(t)
+			if c.leads {
+				old.Elector.Enter(db, "r", "w").Grant()
+			}
 			conn, _ := wiretest.Connect(t, old.Addr, append([]string{"user", pgtest.App, "database", db, "application_name", "starts"}, c.params...)...)
 			fixture.MustExec(t, conn, "set application_name = 'later'")
 			clients := 0
