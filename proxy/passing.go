@@ -21,9 +21,9 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// Pass passes a session on to another process: what this one knows of it, and descriptors of its client and its server, which stay
-// the caller's. It returns nil if that process serves the session from now on. Otherwise, that process has sent
-// nothing to either side, and never will. Pass returns within a bounded time.
+// Pass passes a session on to another process: what this one knows of it, and descriptors of its client and its server,
+// which stay the caller's. It returns nil if that process serves the session from now on. Otherwise, that process has
+// sent nothing to either side, and never will. Pass returns within a bounded time.
 type Pass func(state []byte, client, server int) error
 
 // passed is what one process tells another of a session, besides its descriptors. The rest of what a session is (prepared
@@ -45,8 +45,8 @@ type passed struct {
 	ReadOnly  bool // the default_transaction_read_only that was reported last
 }
 
-// PassOn is Shutdown, except that the sessions that are not fenced are passed on, each when it is at rest. Those that pass does not
-// take end.
+// PassOn is Shutdown, except that the sessions that are not fenced are passed on, each when it is at rest. Those that
+// pass does not take end.
 func (s *Server) PassOn(ctx context.Context, pass Pass) error {
 	s.passing.ctx, s.passing.pass = ctx, pass
 	return s.Shutdown(ctx)
@@ -61,8 +61,8 @@ const (
 	passedOn                // this process has forgotten it
 )
 
-// passOn passes a draining session on to another process. The session is at rest, and this pump, which holds nothing that the client
-// has sent, reads no more.
+// passOn passes a draining session on to another process. The session is at rest, and this pump, which holds nothing
+// that the client has sent, reads no more.
 func (u *upPump) passOn() outcome {
 	x := u.x
 	client, ok := proxyheader.Below(x.client).(netloop.Detachable)
@@ -151,14 +151,15 @@ func (x *session) forget() {
 	x.srv.end(socketBelow(x.client))
 }
 
-// errNotUnfenced refuses to take over a session that would not be one that nothing fences by the configuration of this process.
+// errNotUnfenced refuses to take over a session that would not be one that nothing fences by the configuration of this
+// process.
 var errNotUnfenced = errors.New("by the configuration of the new process, the session would not be an unfenced one that may write, or not in the clear")
 
 // Arrival is a session that another process is about to pass on to this one. It has to be begun or dropped.
 type Arrival struct{ x *session }
 
-// TakeOver examines whether this process can serve a session that another one passes on. It owns the connections from then
-// on, and closes them if the session is refused. Nothing is read from them, or sent, before Begin.
+// TakeOver examines whether this process can serve a session that another one passes on. It owns the connections from
+// then on, and closes them if the session is refused. Nothing is read from them, or sent, before Begin.
 func (s *Server) TakeOver(state []byte, client, server net.Conn) (_ *Arrival, err error) {
 	kept := []net.Conn{client, server}
 	taken := false
@@ -233,7 +234,8 @@ func readOnlyParameter(on bool) [][]byte {
 	return [][]byte{wire.AppendParameterStatus(nil, "default_transaction_read_only", value)[wire.HeaderLen:]}
 }
 
-// staysUnfenced reports whether this process would let the session's client connect in the clear, without a resource, and write.
+// staysUnfenced reports whether this process would let the session's client connect in the clear, without a resource,
+// and write.
 func (x *session) staysUnfenced() bool {
 	s := x.srv
 	if s.cfg.Console.Is(x.start.Database) || x.start.User == s.cfg.ControlUser || startup.NewReader(x.client, s.cfg.TLS).Admit(x.start) != nil {

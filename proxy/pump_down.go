@@ -45,8 +45,8 @@ type downStep struct {
 	unsent bool
 }
 
-// run relays the server's bytes until the server or the client has gone. It continues after a wait that has ended with err, up to the next one that it leaves to the event loop, or to
-// its end.
+// run relays the server's bytes until the server or the client has gone. It continues after a wait that has ended with
+// err, up to the next one that it leaves to the event loop, or to its end.
 func (d *downPump) run(err error) {
 	for left := false; !left; left, err = d.await() {
 		if err == nil {

@@ -107,9 +107,10 @@ func (u *upPump) run(err error) {
 // Resume implements netloop.Reader.
 func (u *upPump) Resume(err error) { go u.run(err) }
 
-// await has the event loop relay what comes from the client, until there is something that this pump has to process.
-// If left is true, it calls Resume then; otherwise that is so already. Before it waits, await answers the down pump's
-// question whether bytes of the client are pending, and passes on or ends a draining session that has reached a safe point.
+// await has the event loop relay what comes from the client, until there is something that this pump has to process. If
+// left is true, it calls Resume then; otherwise that is so already. Before it waits, await answers the down pump's
+// question whether bytes of the client are pending, and passes on or ends a draining session that has reached a safe
+// point.
 func (u *upPump) await() (left bool, err error) {
 	x := u.x
 	for {
@@ -323,7 +324,8 @@ func (u *upPump) toServer() error {
 	return err
 }
 
-// briefWait is how long something takes that is no wait: it is about the time in which a message that has arrived is read.
+// briefWait is how long something takes that is no wait: it is about the time in which a message that has arrived is
+// read.
 const briefWait = time.Millisecond
 
 // longWrite is how long a write to the server takes before someone looks whether the client

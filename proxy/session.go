@@ -109,8 +109,8 @@ func (x *session) close() {
 	}
 }
 
-// relay starts the pumps, which begin with what the startup has read ahead. It returns when the up pump only waits, or the session
-// is over.
+// relay starts the pumps, which begin with what the startup has read ahead. It returns when the up pump only waits, or
+// the session is over.
 func (x *session) relay() {
 	d := &downPump{x: x}
 	u := &upPump{x: x, down: d, waiting: x.startupOnlyUntil}

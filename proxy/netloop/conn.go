@@ -62,13 +62,14 @@ type Conn interface {
 	Loop() Loop
 }
 
-// Detachable is a Conn that can be given to another process. Those of an epoll loop are; a plain one is not, because it reads
-// ahead, and what it has read would stay behind, and neither is one under TLS.
+// Detachable is a Conn that can be given to another process. Those of an epoll loop are; a plain one is not, because it
+// reads ahead, and what it has read would stay behind, and neither is one under TLS.
 type Detachable interface {
 	Conn
 
 	// Withdraw takes the connection back from the Reader for which the loop continues, which is not called any more. It
-	// waits for a Serve that is under way, and reports false if the loop does not continue: the Reader then reads by itself.
+	// waits for a Serve that is under way, and reports false if the loop does not continue: the Reader then reads by
+	// itself.
 	Withdraw() bool
 
 	// Detach takes the connection off its loop, so that nothing reads what arrives, and returns a descriptor of it, which

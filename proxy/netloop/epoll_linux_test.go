@@ -49,8 +49,9 @@ func TestEventsOfAClosedSocketReachNoOther(t *testing.T) {
 	}
 }
 
-// TestADetachedConnection: after Withdraw, no Reader is called, and after Detach, nothing of the connection is read, and its end is not said to its
-// peer while someone has the descriptor. After Attach it goes on with what has arrived meanwhile.
+// TestADetachedConnection: after Withdraw, no Reader is called, and after Detach, nothing of the connection is read,
+// and its end is not said to its peer while someone has the descriptor. After Attach it goes on with what has arrived
+// meanwhile.
 func TestADetachedConnection(t *testing.T) {
 	t.Parallel()
 	x, y := pair(t, implementations["epoll"])
@@ -107,7 +108,8 @@ func TestADetachedConnection(t *testing.T) {
 	}
 }
 
-// TestWithdrawWaits for a Serve that is under way, after which the Reader either is called no more, or has been told to resume.
+// TestWithdrawWaits for a Serve that is under way, after which the Reader either is called no more, or has been told to
+// resume.
 func TestWithdrawWaits(t *testing.T) {
 	t.Parallel()
 	for range 200 {

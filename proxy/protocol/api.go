@@ -161,10 +161,11 @@ const (
 	EventChosen
 	// EventUnregister: delete the registrations of the backend for Resources, before the plan is sent.
 	EventUnregister
-	// EventDiscarded: the plan shows the client that its worker was superseded on Resource, where stale writes are discarded:
-	// one was, or was refused. An EventRefused follows.
+	// EventDiscarded: the plan shows the client that its worker was superseded on Resource, where stale writes are
+	// discarded: one was, or was refused. An EventRefused follows.
 	EventDiscarded
-	// EventRenamed: the client of a session that is not fenced has set application_name to Name, as the plan reports to it.
+	// EventRenamed: the client of a session that is not fenced has set application_name to Name, as the plan reports to
+	// it.
 	EventRenamed
 )
 
@@ -178,8 +179,9 @@ const (
 	Quiet
 	// ReplyPending: a reply is pending, whether or not the client has asked for it.
 	ReplyPending
-	// AtRest: the session can end, or leave, without losing anything: no reply is pending, all that the client has sent was
-	// taken, and the server is outside a transaction. Unlike Quiet, it is so also if what was sent last ends the connection.
+	// AtRest: the session can end, or leave, without losing anything: no reply is pending, all that the client has sent
+	// was taken, and the server is outside a transaction. Unlike Quiet, it is so also if what was sent last ends the
+	// connection.
 	AtRest
 	// Holding: FromClient has not taken all that the client has sent.
 	Holding
@@ -242,8 +244,8 @@ type Session struct {
 	// The exchange.
 
 	txn byte // of the last ReadyForQuery
-	// endsBySync means that the block, if there is one, may be the implicit one of a batch that a Query has ended in place of
-	// a Sync: PostgreSQL 18 leaves it open after the Query, and a Sync commits it.
+	// endsBySync means that the block, if there is one, may be the implicit one of a batch that a Query has ended in
+	// place of a Sync: PostgreSQL 18 leaves it open after the Query, and a Sync commits it.
 	endsBySync bool
 	ended      uint64
 	exchange   exchange

@@ -88,8 +88,9 @@ func (w *workers) more(t testing.TB) {
 	process.Eventually(t, process.Patience, "more rows", func() bool { return t.Failed() || w.rows.Load() >= before+10 })
 }
 
-// TestAnUpgradePassesSessionsOn: clients of sessions that are not fenced see nothing of two upgrades, one after the other: those that work, by
-// simple and by prepared statements, over TCP and a Unix socket, one that listens, and those that are in a transaction or a COPY.
+// TestAnUpgradePassesSessionsOn: clients of sessions that are not fenced see nothing of two upgrades, one after the
+// other: those that work, by simple and by prepared statements, over TCP and a Unix socket, one that listens, and those
+// that are in a transaction or a COPY.
 func TestAnUpgradePassesSessionsOn(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres", with("UNFENCED=allow", "DRAIN_TIMEOUT=10m", "LOG_CONNECTIONS=true"))

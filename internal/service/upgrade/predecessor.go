@@ -16,7 +16,8 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// Predecessor is the old process, as the new one sees it. Except for Ended and Cancel, one goroutine at a time may use it.
+// Predecessor is the old process, as the new one sees it. Except for Ended and Cancel, one goroutine at a time may use
+// it.
 type Predecessor struct {
 	Offer
 	talk    *channel
@@ -37,8 +38,8 @@ type Predecessor struct {
 // errVersion means that the two processes do not understand each other.
 var errVersion = errors.New("it speaks another version of this protocol: restart the service")
 
-// Inherited returns the process that this one was started to replace, nil if there is none. It must be called once, before
-// anything reads the environment.
+// Inherited returns the process that this one was started to replace, nil if there is none. It must be called once,
+// before anything reads the environment.
 func Inherited() (*Predecessor, error) {
 	text, replaces := os.LookupEnv(variable)
 	if !replaces {
@@ -91,7 +92,8 @@ func inherit(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "inherited"), nil
 }
 
-// Take returns a socket of that name, which the caller closes, nil if there is no such socket or all were taken. p may be nil.
+// Take returns a socket of that name, which the caller closes, nil if there is no such socket or all were taken. p may
+// be nil.
 func (p *Predecessor) Take(name string) *os.File {
 	if p == nil {
 		return nil
@@ -105,8 +107,8 @@ func (p *Predecessor) Take(name string) *os.File {
 	return nil
 }
 
-// Report says that this process is able to serve, and which faults it has found, closes the sockets that nobody has taken, and returns
-// when it may serve.
+// Report says that this process is able to serve, and which faults it has found, closes the sockets that nobody has
+// taken, and returns when it may serve.
 func (p *Predecessor) Report(ctx context.Context, found []faults.Active) error {
 	for _, f := range p.sockets {
 		if f != nil {
@@ -129,7 +131,8 @@ func (p *Predecessor) Report(ctx context.Context, found []faults.Active) error {
 	return nil
 }
 
-// Serving says that this process serves. The old one accepts no more connections from then on, and passes sessions to take.
+// Serving says that this process serves. The old one accepts no more connections from then on, and passes sessions to
+// take.
 func (p *Predecessor) Serving(take Take) error {
 	p.over = true
 	var receiving sync.WaitGroup
@@ -155,8 +158,8 @@ func (p *Predecessor) Serving(take Take) error {
 	return nil
 }
 
-// Cancel passes a cancel request on to the old process, and returns when that has delivered it, has ended, or does not know it. It does
-// nothing if p is nil. Call it after Serving.
+// Cancel passes a cancel request on to the old process, and returns when that has delivered it, has ended, or does not
+// know it. It does nothing if p is nil. Call it after Serving.
 func (p *Predecessor) Cancel(ctx context.Context, pid uint32, secret []byte) {
 	if p == nil {
 		return

@@ -20,11 +20,11 @@ import (
 //	                             <----------  why it does not take it, or nothing
 //	commit                       ---------->  serves it
 //
-// Until the old process commits, it has the session, whatever becomes of the new one. If it cannot commit, the new one drops the
-// session. A length in four bytes, big-endian, precedes the state and the answer.
+// Until the old process commits, it has the session, whatever becomes of the new one. If it cannot commit, the new one
+// drops the session. A length in four bytes, big-endian, precedes the state and the answer.
 
-// sessionsSocket is the name under which the new process inherits the socket. It contains the version of what is said there, and of
-// the states: a process that knows another version finds no such socket, and then no session is passed.
+// sessionsSocket is the name under which the new process inherits the socket. It contains the version of what is said
+// there, and of the states: a process that knows another version finds no such socket, and then no session is passed.
 const sessionsSocket = "sessions, version 1"
 
 const (
@@ -38,8 +38,9 @@ const (
 	commit = 'c'
 )
 
-// Pass passes a session to the new process: a state, and descriptors of its client and its server, which stay the caller's. It returns
-// nil if the new process serves the session from then on. Otherwise, the new process has dropped it, or will. Call it after Serve.
+// Pass passes a session to the new process: a state, and descriptors of its client and its server, which stay the
+// caller's. It returns nil if the new process serves the session from then on. Otherwise, the new process has dropped
+// it, or will. Call it after Serve.
 func (s *Successor) Pass(state []byte, client, server int) error {
 	refused, err := pass(s.sessions, state, unix.UnixRights(client, server))
 	if err != nil {
@@ -75,10 +76,12 @@ func pass(to *net.UnixConn, state, rights []byte) (refused, err error) {
 	return nil, err
 }
 
-// Take examines a session that the old process passes. It owns the connections from then on. An error refuses the session.
+// Take examines a session that the old process passes. It owns the connections from then on. An error refuses the
+// session.
 type Take func(state []byte, client, server net.Conn) (Arrival, error)
 
-// Arrival is a session that can be served: Begin is called if the old process has given it away, and otherwise Drop. Neither may block.
+// Arrival is a session that can be served: Begin is called if the old process has given it away, and otherwise Drop.
+// Neither may block.
 type Arrival interface {
 	Begin()
 	Drop()

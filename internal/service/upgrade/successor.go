@@ -95,8 +95,8 @@ func Start(sockets []Socket, offer Offer) (_ *Successor, err error) {
 	return s, nil
 }
 
-// duplicate returns another descriptor of a socket. Unlike File of a listener, it leaves the socket in non-blocking mode when the
-// new process is given the descriptor.
+// duplicate returns another descriptor of a socket. Unlike File of a listener, it leaves the socket in non-blocking
+// mode when the new process is given the descriptor.
 func duplicate(l net.Listener) (*os.File, error) {
 	conn, ok := l.(syscall.Conn)
 	if !ok {
@@ -154,9 +154,9 @@ func (s *Successor) Serve(patience time.Duration) error {
 	return s.talk.in.SetReadDeadline(time.Time{})
 }
 
-// Follow calls deliver, in a goroutine each, with the cancel requests that the new process gets and that may be for clients of this one.
-// deliver returns when it has done what it can. Follow returns when the new process has ended, which it reports, or after Leave. Call
-// it after Serve.
+// Follow calls deliver, in a goroutine each, with the cancel requests that the new process gets and that may be for
+// clients of this one. deliver returns when it has done what it can. Follow returns when the new process has ended,
+// which it reports, or after Leave. Call it after Serve.
 func (s *Successor) Follow(deliver func(pid uint32, secret []byte)) (ended bool) {
 	var delivering sync.WaitGroup
 	defer delivering.Wait()
