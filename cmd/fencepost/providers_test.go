@@ -19,6 +19,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/fence"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/electors"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
 	"github.com/fencepost/fencepost/internal/service/servicetest"
@@ -147,7 +148,7 @@ func TestAProxyIsTheOnlyNode(t *testing.T) {
 		c.Proxy.ID, c.Election.Provider = "a", "raft"
 		c.Election.Raft = config.Raft{
 			Peers: config.Peers{{Name: "a", Address: address}}, Dir: dir,
-			CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile,
+			TLSClient: files.TLSClient{CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile},
 		}
 	})
 	leads := func(worker, epoch string) {

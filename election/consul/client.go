@@ -62,9 +62,9 @@ type Config struct {
 	Address string // host:port; default 127.0.0.1:8500
 	Scheme  string // http (default) or https
 	Token   string
-	// CAFile, CertFile, KeyFile and ServerName apply to https. The files are read again when they
-	// change; while they cannot be used, the earlier ones hold.
-	CAFile, CertFile, KeyFile, ServerName string
+	// TLSClient applies to https. Its files are read again when they change; while they cannot be used, the earlier ones
+	// hold.
+	files.TLSClient
 
 	Prefix    string        // of all keys; default kv.DefaultPrefix
 	Proxy     string        // this proxy's name, for people who read a record
@@ -99,7 +99,7 @@ func open(cfg Config) (*consulStore, error) {
 		DisableCompression:  true, // responses are small, and the agent is near
 	}
 	if cfg.Scheme == "https" {
-		security, err := files.ClientTLS(cmp.Or(cfg.Logger, zap.NewNop()), "TLS files of Consul", cfg.ServerName, cfg.CAFile, cfg.CertFile, cfg.KeyFile)
+		security, err := cfg.TLSClient.Watch(cmp.Or(cfg.Logger, zap.NewNop()), "TLS files of Consul", "")
 		if err != nil {
 			return nil, err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -38,7 +39,7 @@ func TestTLSFilesAreReadAgain(t *testing.T) {
 	prefix := rand.Text()
 	cfg := consul.Config{
 		Address: strings.TrimPrefix(agent.URL, "https://"), Scheme: "https", Prefix: prefix, Proxy: prefix + "one",
-		CAFile: ca.File, CertFile: mine.CertFile, KeyFile: mine.KeyFile,
+		TLSClient: files.TLSClient{CAFile: ca.File, CertFile: mine.CertFile, KeyFile: mine.KeyFile},
 	}
 	for name, change := range map[string]func(*consul.Config){
 		"a file that is missing":  func(c *consul.Config) { c.CAFile = "/nowhere/ca.pem" },

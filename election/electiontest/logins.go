@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/election/elector"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -103,8 +104,8 @@ func (f PasswordFile) Run(t *testing.T) {
 
 // Files are the settings of TLS.
 type Files struct {
-	Plain                                 bool // without TLS
-	CAFile, CertFile, KeyFile, ServerName string
+	Plain bool // without TLS
+	files.TLSClient
 }
 
 // Certificates is a service under TLS that wants certificates of its clients.
@@ -124,7 +125,7 @@ func (c Certificates) Run(t *testing.T) {
 	full, none := c.Authority.Issue(t, pgtest.Subject{Name: "full"}), c.Authority.Issue(t, pgtest.Subject{Name: "none"})
 	foreign := stranger.Issue(t, pgtest.Subject{Name: "full"})
 	as := func(pair pgtest.Pair) Files {
-		return Files{CAFile: c.Authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile}
+		return Files{TLSClient: files.TLSClient{CAFile: c.Authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile}}
 	}
 	open := func(proxy string, files Files) elector.Provider {
 		t.Helper()
@@ -164,9 +165,9 @@ func (c Certificates) Run(t *testing.T) {
 		"the server's is not known":  {func(f *Files) { f.CAFile = stranger.File }, "certificate signed by unknown authority"},
 		"the server's is of another": {func(f *Files) { f.ServerName = "other.example" }, "certificate is valid for " + c.Host + ", not other.example"},
 	} {
-		files := as(full)
-		bad.change(&files)
-		unreached(name, bad.want, open("with "+name, files))
+		settings := as(full)
+		bad.change(&settings)
+		unreached(name, bad.want, open("with "+name, settings))
 	}
 	named := as(full)
 	named.ServerName = c.Host
@@ -176,12 +177,12 @@ func (c Certificates) Run(t *testing.T) {
 	if c.Remedy != "" {
 		IsDenied(t, "a user without rights: acquire", ask(open("without rights", as(none))), c.Remedy)
 	}
-	for name, files := range map[string]Files{
-		"a key that does not fit": {CertFile: none.CertFile, KeyFile: full.KeyFile},
-		"no file":                 {CAFile: "/nowhere/ca.pem"},
-		"a file of another kind":  {CAFile: none.KeyFile},
+	for name, settings := range map[string]Files{
+		"a key that does not fit": {TLSClient: files.TLSClient{CertFile: none.CertFile, KeyFile: full.KeyFile}},
+		"no file":                 {TLSClient: files.TLSClient{CAFile: "/nowhere/ca.pem"}},
+		"a file of another kind":  {TLSClient: files.TLSClient{CAFile: none.KeyFile}},
 	} {
-		if _, err := c.Open("none", files); err == nil || !strings.Contains(err.Error(), "_file") {
+		if _, err := c.Open("none", settings); err == nil || !strings.Contains(err.Error(), "_file") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -72,12 +72,10 @@ var connecting = grpc.ConnectParams{
 type Config struct {
 	Endpoints []string // host:port of members
 	TLS       bool
-	// CAFile, CertFile, KeyFile and ServerName apply to TLS. The files are read again when they
-	// change; while they cannot be used, the earlier ones hold.
-	CAFile, CertFile, KeyFile, ServerName string
-	User, Password                        string // "" without authentication
-	// PasswordFile, if not "", is used instead of Password, and is read again in the same way.
-	PasswordFile string
+	// TLSClient applies to TLS. Its files are read again when they change; while they cannot be used, the earlier ones
+	// hold.
+	files.TLSClient
+	files.Login // empty without authentication. Its file is read again in the same way
 
 	Prefix string // of all keys; default kv.DefaultPrefix
 	Proxy  string // this proxy's name, for people who read a record
@@ -101,7 +99,7 @@ func New(cfg Config) (*kv.Client, error) {
 // open returns a store that connects when it is used.
 func open(cfg Config) (*etcdStore, error) {
 	cfg.Prefix, cfg.Logger = kv.Prefix(cfg.Prefix), cmp.Or(cfg.Logger, zap.NewNop())
-	password, err := files.Password(cfg.Logger, "election.etcd.password_file", cfg.Password, cfg.PasswordFile)
+	password, err := cfg.WatchPassword(cfg.Logger, "election.etcd.password_file")
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/etcd"
 	"github.com/fencepost/fencepost/internal/etcdtest"
+	"github.com/fencepost/fencepost/internal/files"
 )
 
 // A member that was killed has its data when it starts again: the term continues.
@@ -78,7 +79,7 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	}
 	electiontest.Rights{
 		Open: func(who electiontest.Login) electiontest.Client {
-			return client(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "of " + who.User + who.Password, User: who.User, Password: who.Password})
+			return client(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "of " + who.User + who.Password, Login: files.Login{User: who.User, Password: who.Password}})
 		},
 		Holder: electiontest.Login{User: "full", Password: "secret", Remedy: remedy},
 		Strangers: map[string]electiontest.Login{

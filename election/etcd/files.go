@@ -18,7 +18,7 @@ type security struct {
 }
 
 func newSecurity(cfg Config) (credentials.TransportCredentials, error) {
-	config, err := files.ClientTLS(cfg.Logger, "TLS files of etcd", cfg.ServerName, cfg.CAFile, cfg.CertFile, cfg.KeyFile) // gRPC wants the name here too
+	config, err := cfg.TLSClient.Watch(cfg.Logger, "TLS files of etcd", "") // gRPC wants the name here too
 	if err != nil {
 		return nil, err
 	}

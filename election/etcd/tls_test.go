@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/etcd"
 	"github.com/fencepost/fencepost/internal/etcdtest"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -22,7 +23,7 @@ func TestCertificates(t *testing.T) {
 		Authority: ca, Host: "etcd.internal", Remedy: remedy,
 		Open: func(proxy string, f electiontest.Files) (electiontest.Client, error) {
 			return open(t, etcd.Config{
-				Endpoints: cluster.Endpoints(), TLS: !f.Plain, CAFile: f.CAFile, CertFile: f.CertFile, KeyFile: f.KeyFile, ServerName: f.ServerName, Proxy: proxy,
+				Endpoints: cluster.Endpoints(), TLS: !f.Plain, TLSClient: f.TLSClient, Proxy: proxy,
 			})
 		},
 	}.Run(t)
@@ -35,7 +36,7 @@ func TestThePasswordIsReadAgain(t *testing.T) {
 	electiontest.PasswordFile{
 		Setting: "election.etcd.password_file",
 		Open: func(file string) (electiontest.Client, error) {
-			return open(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "one", User: "full", PasswordFile: file})
+			return open(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "one", Login: files.Login{User: "full", PasswordFile: file}})
 		},
 		Change: func(password string) {
 			if _, err := admin.UserChangePassword(within(t, patience), "full", password); err != nil {

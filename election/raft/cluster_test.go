@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/raft/state"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
 	"github.com/fencepost/fencepost/internal/stopwatch"
@@ -63,7 +64,7 @@ func newMembers(t *testing.T, names ...string) *members {
 	c := &members{
 		t: t, dir: directory(t), names: names, nodes: map[string]*node{},
 		base: Config{
-			Peers: map[string]string{}, CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile,
+			Peers: map[string]string{}, TLSClient: files.TLSClient{CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile},
 			Heartbeat: heartbeat, Prefix: "test", patience: patience, // a busy machine may take longer than an election
 		},
 	}

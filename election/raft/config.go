@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/internal/files"
 )
 
 // Source is the name under which the provider's awards are recorded.
@@ -30,12 +31,10 @@ type Config struct {
 	Listen string            // host:port; default this node's in Peers
 	Peers  map[string]string // host:port of all nodes, by name; this one's is how others reach it
 	Dir    string            // holds what this node must not forget; "" if this is none
-	// CAFile, CertFile and KeyFile are needed. They are read again when they change; while they
-	// cannot be used, the earlier ones hold. The certificate is shown to clients and to servers.
-	CAFile, CertFile, KeyFile string
-	// ServerName is what the certificates of the nodes are for; by default, the host of each
-	// address.
-	ServerName string
+	// The files of TLSClient are needed. They are read again when they change; while they cannot be used, the earlier
+	// ones hold. The certificate is shown to clients and to servers. ServerName is what the certificates of the nodes
+	// are for; by default, the host of each address.
+	files.TLSClient
 
 	Prefix string // of all keys; default kv.DefaultPrefix
 	Proxy  string // this proxy's name, for people who read a record

@@ -72,13 +72,11 @@ const (
 type Config struct {
 	Address string // host:port of the master
 	TLS     bool
-	// CAFile, CertFile, KeyFile and ServerName apply to TLS. The files are read again when they
-	// change; while they cannot be used, the earlier ones hold.
-	CAFile, CertFile, KeyFile, ServerName string
-	User, Password                        string // "" without authentication; User "" is Redis's user "default"
-	// PasswordFile, if not "", is used instead of Password, and is read again in the same way.
-	PasswordFile string
-	Database     int // the number of Redis's database
+	// TLSClient applies to TLS. Its files are read again when they change; while they cannot be used, the earlier ones
+	// hold.
+	files.TLSClient
+	files.Login     // empty without authentication; User "" is Redis's user "default". Its file is read again in the same way
+	Database    int // the number of Redis's database
 
 	Prefix string // of all keys; default kv.DefaultPrefix
 	Proxy  string // this proxy's name, for people who read a record
@@ -108,7 +106,7 @@ func New(cfg Config) (*Client, error) {
 // open returns a store that connects when it is used.
 func open(cfg Config) (*store, error) {
 	cfg.Prefix, cfg.Logger = kv.Prefix(cfg.Prefix), cmp.Or(cfg.Logger, zap.NewNop())
-	password, err := files.Password(cfg.Logger, "election.redis.password_file", cfg.Password, cfg.PasswordFile)
+	password, err := cfg.WatchPassword(cfg.Logger, "election.redis.password_file")
 	if err != nil {
 		return nil, err
 	}

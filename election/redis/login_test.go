@@ -7,6 +7,7 @@ import (
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/redis"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/redistest"
 )
@@ -21,7 +22,7 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	const login = "Set election.redis.user and its password"
 	electiontest.Rights{
 		Open: func(who electiontest.Login) electiontest.Client {
-			return client(t, redis.Config{Address: server.Addr(), Proxy: "of " + who.User + who.Password, User: who.User, Password: who.Password})
+			return client(t, redis.Config{Address: server.Addr(), Proxy: "of " + who.User + who.Password, Login: files.Login{User: who.User, Password: who.Password}})
 		},
 		Holder: electiontest.Login{Password: "secret", Remedy: "+pexpire"},
 		Strangers: map[string]electiontest.Login{
@@ -41,7 +42,7 @@ func TestThePasswordIsReadAgain(t *testing.T) {
 	electiontest.PasswordFile{
 		Setting: "election.redis.password_file",
 		Open: func(file string) (electiontest.Client, error) {
-			return open(t, redis.Config{Address: server.Addr(), Proxy: "one", User: "full", PasswordFile: file})
+			return open(t, redis.Config{Address: server.Addr(), Proxy: "one", Login: files.Login{User: "full", PasswordFile: file}})
 		},
 		Change: func(password string) {
 			server.Do(t, "ACL", "SETUSER", "full", "resetpass", ">"+password)
@@ -59,7 +60,7 @@ func TestCertificates(t *testing.T) {
 	electiontest.Certificates{
 		Authority: ca, Host: "redis.internal",
 		Open: func(proxy string, f electiontest.Files) (electiontest.Client, error) {
-			return open(t, redis.Config{Address: r.Addr(), TLS: !f.Plain, CAFile: f.CAFile, CertFile: f.CertFile, KeyFile: f.KeyFile, ServerName: f.ServerName, Proxy: proxy})
+			return open(t, redis.Config{Address: r.Addr(), TLS: !f.Plain, TLSClient: f.TLSClient, Proxy: proxy})
 		},
 	}.Run(t)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/redistest"
 )
 
@@ -201,7 +202,7 @@ func TestRights(t *testing.T) {
 	defer cancel()
 	user := func(name, rights string) *store {
 		server.Do(t, words("ACL SETUSER "+name+" reset on >secret ~fencepost/* "+rights)...)
-		return opened(t, Config{Address: server.Addr(), User: name, Password: "secret"})
+		return opened(t, Config{Address: server.Addr(), Login: files.Login{User: name, Password: "secret"}})
 	}
 	full := user("full", rights)
 	use := func(s *store, key string) error {
@@ -232,7 +233,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("without %s a renewal ends with %v", right, err)
 		}
 	}
-	elsewhere := opened(t, Config{Address: server.Addr(), User: "full", Password: "secret", Prefix: "other"})
+	elsewhere := opened(t, Config{Address: server.Addr(), Login: files.Login{User: "full", Password: "secret"}, Prefix: "other"})
 	var denied *elector.DeniedError
 	if err := elsewhere.Check(ctx); !errors.As(err, &denied) || !strings.Contains(denied.Remedy, "~other/*") {
 		t.Errorf("under another prefix the check ends with %v", err)

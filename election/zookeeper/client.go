@@ -20,12 +20,10 @@ const Source = "zookeeper"
 type Config struct {
 	Servers []string // host:port of the ensemble's servers
 	TLS     bool
-	// CAFile, CertFile, KeyFile and ServerName apply to TLS. The files are read again when they
-	// change; while they cannot be used, the earlier ones hold.
-	CAFile, CertFile, KeyFile, ServerName string
-	User, Password                        string // of the scheme digest; "" without it
-	// PasswordFile, if not "", is used instead of Password, and is read again in the same way.
-	PasswordFile string
+	// TLSClient applies to TLS. Its files are read again when they change; while they cannot be used, the earlier ones
+	// hold.
+	files.TLSClient
+	files.Login // of the scheme digest; no user without it. Its file is read again in the same way
 
 	Prefix string // of all znodes, without a slash at its beginning; default kv.DefaultPrefix
 	Proxy  string // this proxy's name, for people who read a record
@@ -52,17 +50,17 @@ func open(cfg Config) (*service, error) {
 	if len(cfg.Servers) == 0 {
 		return nil, errors.New("Config.Servers is empty")
 	}
-	password, err := files.Password(cfg.Logger, "election.zookeeper.password_file", cfg.Password, cfg.PasswordFile)
+	password, err := cfg.WatchPassword(cfg.Logger, "election.zookeeper.password_file")
 	if err != nil {
 		return nil, err
 	}
 	e := endpoint{
-		name: "ZooKeeper at " + strings.Join(cfg.Servers, ", "), servers: cfg.Servers, serverName: cfg.ServerName,
+		name: "ZooKeeper at " + strings.Join(cfg.Servers, ", "), servers: cfg.Servers,
 		user: cfg.User, password: password, identified: cfg.User != "" || cfg.CertFile != "",
 		remedy: remedy(cfg),
 	}
 	if cfg.TLS {
-		config, err := files.ClientTLS(cfg.Logger, "TLS files of ZooKeeper", "", cfg.CAFile, cfg.CertFile, cfg.KeyFile)
+		config, err := cfg.TLSClient.Watch(cfg.Logger, "TLS files of ZooKeeper", "")
 		if err != nil {
 			return nil, err
 		}

@@ -31,7 +31,6 @@ type endpoint struct {
 	name       string // in errors, with the addresses
 	servers    []string
 	security   func() *tls.Config // nil without TLS
-	serverName string             // in the servers' certificates; "" means the host of the address
 	user       string             // of the scheme digest; "" without it
 	password   func() string      // as it is at the time
 	identified bool               // by the user, or by a client certificate
@@ -147,7 +146,7 @@ func (c *connection) open(ctx context.Context, network, address string) (net.Con
 		return conn, err
 	}
 	config := c.security().Clone()
-	if config.ServerName = c.serverName; config.ServerName == "" {
+	if config.ServerName == "" {
 		config.ServerName, _, _ = net.SplitHostPort(address) // it was dialled
 	}
 	secure := tls.Client(conn, config)

@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/zookeeper"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
@@ -40,7 +41,7 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	}
 	electiontest.Rights{
 		Open: func(who electiontest.Login) electiontest.Client {
-			return client(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "of " + who.User + who.Password, User: who.User, Password: who.Password})
+			return client(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "of " + who.User + who.Password, Login: files.Login{User: who.User, Password: who.Password}})
 		},
 		Holder: electiontest.Login{User: "full", Password: "secret", Remedy: remedy},
 		Strangers: map[string]electiontest.Login{

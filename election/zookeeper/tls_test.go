@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/election/electiontest"
 	"github.com/fencepost/fencepost/election/zookeeper"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
@@ -28,7 +29,7 @@ func TestCertificates(t *testing.T) {
 		Authority: ca, Host: "zookeeper.internal", Plain: "or it expects TLS", Remedy: remedy,
 		Open: func(proxy string, f electiontest.Files) (electiontest.Client, error) {
 			return open(t, zookeeper.Config{
-				Servers: []string{ensemble.SecureAddr()}, TLS: !f.Plain, CAFile: f.CAFile, CertFile: f.CertFile, KeyFile: f.KeyFile, ServerName: f.ServerName, Proxy: proxy,
+				Servers: []string{ensemble.SecureAddr()}, TLS: !f.Plain, TLSClient: f.TLSClient, Proxy: proxy,
 			})
 		},
 	}.Run(t)
@@ -45,7 +46,7 @@ func TestThePasswordIsReadAgain(t *testing.T) {
 	electiontest.PasswordFile{
 		Setting: "election.zookeeper.password_file", Refused: remedy,
 		Open: func(file string) (electiontest.Client, error) {
-			return open(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "one", User: "full", PasswordFile: file})
+			return open(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "one", Login: files.Login{User: "full", PasswordFile: file}})
 		},
 		Change: func(password string) {
 			admin{t, ensemble.Client(t, "full", "secret")}.allow("/fencepost", zk.DigestACL(zk.PermAll, "full", password))

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -204,4 +205,25 @@ func (u *Upstream) validateAddress(fault Fault) {
 func isPort(text string) bool {
 	n, err := strconv.ParseUint(text, 10, 16)
 	return err == nil && n > 0
+}
+
+// checkMembers checks the addresses of the members of a lease service. tls is the setting that says whether they use
+// TLS.
+func checkMembers(fault Fault, where string, all Addresses, example, tls string) {
+	if len(all) == 0 {
+		fault("%s is empty: name at least one, e.g. %s", where, example)
+	}
+	for i, a := range all {
+		host, port, err := net.SplitHostPort(string(a))
+		switch {
+		case strings.Contains(string(a), "://"):
+			fault("%s is %q: use host:port, and set %s", where, string(a), tls)
+		case err != nil || host == "" || strings.ContainsAny(host, "/ "):
+			fault("%s is %q: use host:port, e.g. %s, and name several as a list", where, string(a), example)
+		case !isPort(port):
+			fault("%s is %q: the port must be a number from 1 to 65535", where, string(a))
+		case slices.Contains(all[:i], a):
+			fault("%s has %q twice: name each one once", where, string(a))
+		}
+	}
 }

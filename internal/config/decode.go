@@ -203,9 +203,10 @@ func merged(n *yaml.Node) []*yaml.Node {
 	return all
 }
 
+// join returns the path of a setting. An embedded group, whose key is "", has the path of the group around it.
 func join(path, key string) string {
-	if path == "" {
-		return key
+	if path == "" || key == "" {
+		return path + key
 	}
 	return path + "." + key
 }
@@ -213,10 +214,13 @@ func join(path, key string) string {
 // field decodes the setting with this key, of the group v at path.
 func (d *decoder) field(key, value *yaml.Node, v reflect.Value, path string) {
 	var keys []string
-	for i := range v.NumField() {
-		name := v.Type().Field(i).Tag.Get("yaml")
-		if name == key.Value {
-			d.groupOrShort(value, v.Field(i), join(path, name), v.Type().Field(i).Tag.Get("short"))
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name := f.Tag.Get("yaml")
+		switch name {
+		case "": // its fields follow
+			continue
+		case key.Value:
+			d.groupOrShort(value, v.FieldByIndex(f.Index), join(path, name), f.Tag.Get("short"))
 			return
 		}
 		keys = append(keys, name)

@@ -4,18 +4,17 @@ import (
 	"fmt"
 	"net"
 	"strings"
+
+	"github.com/fencepost/fencepost/internal/files"
 )
 
 // Raft configures the provider "raft". A proxy that has a directory is a node, whose name is its
 // proxy.id. One that has none sends its requests to the nodes.
 type Raft struct {
-	Peers      Peers  `yaml:"peers"`
-	Dir        string `yaml:"dir"`
-	Listen     string `yaml:"listen"`
-	CAFile     string `yaml:"ca_file"`
-	CertFile   string `yaml:"cert_file"`
-	KeyFile    string `yaml:"key_file"`
-	ServerName string `yaml:"server_name"`
+	Peers  Peers  `yaml:"peers"`
+	Dir    string `yaml:"dir"`
+	Listen string `yaml:"listen"`
+	files.TLSClient
 }
 
 // Peer is a node of Raft.

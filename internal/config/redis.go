@@ -3,21 +3,18 @@ package config
 import (
 	"net"
 	"strings"
+
+	"github.com/fencepost/fencepost/internal/files"
 )
 
 // Redis configures the provider "redis".
 type Redis struct {
-	Address      string `yaml:"address"` // of the master
-	Scheme       string `yaml:"scheme"`
-	Prefix       string `yaml:"prefix"`
-	Database     int    `yaml:"database"` // the number of Redis's database
-	User         string `yaml:"user"`
-	Password     string `yaml:"password"`
-	PasswordFile string `yaml:"password_file"`
-	CAFile       string `yaml:"ca_file"`
-	CertFile     string `yaml:"cert_file"`
-	KeyFile      string `yaml:"key_file"`
-	ServerName   string `yaml:"server_name"`
+	Address  string `yaml:"address"` // of the master
+	Scheme   string `yaml:"scheme"`
+	Prefix   string `yaml:"prefix"`
+	Database int    `yaml:"database"` // the number of Redis's database
+	files.Login
+	files.TLSClient
 }
 
 var defaultRedis = Redis{Address: "127.0.0.1:6379", Scheme: "redis", Prefix: "fencepost"}
@@ -33,17 +30,8 @@ func (c *Redis) Validate(fault Fault) {
 	if c.Database < 0 {
 		fault("election.redis.database is %d: use the number of a database of Redis, e.g. 0", c.Database)
 	}
-	password := c.Password != "" || c.PasswordFile != ""
-	switch {
-	case c.Password != "" && c.PasswordFile != "":
-		fault("election.redis.password and password_file are both set: set one of them")
-	case c.User != "" && !password:
-		fault("election.redis.user is set, but no password: set password or password_file too")
-	}
-	checkKeyPair(fault, "election.redis", c.CertFile, c.KeyFile)
-	if c.Scheme == "redis" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
-		fault("election.redis has TLS settings, but scheme is redis: set scheme: rediss, or remove them")
-	}
+	checkLogin(fault, "election.redis", c.Login, false)
+	checkTLSClient(fault, "election.redis", c.TLSClient, "scheme", c.Scheme, "redis", "rediss")
 }
 
 // checkAddress checks that there is one address. Whoever has several has a Cluster, or Sentinels.

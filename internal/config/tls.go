@@ -1,6 +1,10 @@
 package config
 
-import "crypto/tls"
+import (
+	"crypto/tls"
+
+	"github.com/fencepost/fencepost/internal/files"
+)
 
 // TLSVersions are the values of min_version, as crypto/tls numbers them.
 var TLSVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
@@ -18,11 +22,8 @@ type TLS struct {
 // UpstreamTLS configures TLS to Postgres, for workers' connections and for
 // Fencepost's own.
 type UpstreamTLS struct {
-	Mode       string `yaml:"mode"` // "disable", "require", "verify-ca" or "verify-full"
-	CAFile     string `yaml:"ca_file"`
-	CertFile   string `yaml:"cert_file"`
-	KeyFile    string `yaml:"key_file"`
-	ServerName string `yaml:"server_name"`
+	Mode string `yaml:"mode"` // "disable", "require", "verify-ca" or "verify-full"
+	files.TLSClient
 	MinVersion string `yaml:"min_version"` // "1.2" or "1.3"
 }
 
@@ -57,10 +58,9 @@ func (c *TLS) validate(fault Fault) {
 func (c *UpstreamTLS) validate(fault Fault) {
 	checkWord(fault, "upstream.tls.mode", c.Mode, noTLS, "require", "verify-ca", "verify-full")
 	checkWord(fault, "upstream.tls.min_version", c.MinVersion, "1.2", "1.3")
-	settings := c.CAFile != "" || c.CertFile != "" || c.KeyFile != "" || c.ServerName != ""
 	checkKeyPair(fault, "upstream.tls", c.CertFile, c.KeyFile)
 	switch {
-	case !c.Enabled() && settings:
+	case !c.Enabled() && c.IsSet():
 		fault("upstream.tls has settings, but upstream.tls.mode is disable: set mode: verify-full, or remove them")
 	case c.Mode == "require" && c.CAFile != "":
 		fault("upstream.tls.mode require accepts any certificate, but ca_file is set: set mode: verify-ca or verify-full, or remove it")
@@ -73,5 +73,26 @@ func (c *UpstreamTLS) validate(fault Fault) {
 func checkKeyPair(fault Fault, where, certFile, keyFile string) {
 	if (certFile == "") != (keyFile == "") {
 		fault("%s.cert_file and key_file belong together: set both or neither", where)
+	}
+}
+
+// checkTLSClient checks the TLS settings of a lease service. TLS is used unless setting, whose value is given, is off.
+func checkTLSClient(fault Fault, where string, c files.TLSClient, setting, value, off, on string) {
+	checkKeyPair(fault, where, c.CertFile, c.KeyFile)
+	if value == off && c.IsSet() {
+		fault("%s has TLS settings, but %s is %s: set %s: %s, or remove them", where, setting, off, setting, on)
+	}
+}
+
+// checkLogin checks who logs in to a lease service. needsUser says that a password alone is none of it.
+func checkLogin(fault Fault, where string, l files.Login, needsUser bool) {
+	password := l.Password != "" || l.PasswordFile != ""
+	switch {
+	case l.Password != "" && l.PasswordFile != "":
+		fault("%s.password and password_file are both set: set one of them", where)
+	case l.User == "" && password && needsUser:
+		fault("%s has a password, but no user: set user too, or remove the password", where)
+	case l.User != "" && !password:
+		fault("%s.user is set, but no password: set password or password_file too, or remove user if a client certificate names it", where)
 	}
 }

@@ -22,8 +22,8 @@ func openConsul(cfg config.Config, proxy string, log *zap.Logger) (Service, erro
 	c := cfg.Election.Consul
 	client, err := consul.New(consul.Config{
 		Address: c.Address, Scheme: c.Scheme, Token: c.Token, Prefix: c.Prefix,
-		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy, Logger: log,
+		TLSClient: c.TLSClient,
+		Proxy:     proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -25,9 +25,9 @@ func openEtcd(cfg config.Config, proxy string, log *zap.Logger) (Service, error)
 		endpoints[i] = string(e)
 	}
 	client, err := etcd.New(etcd.Config{
-		Endpoints: endpoints, TLS: c.Scheme == "https", User: c.User, Password: c.Password, PasswordFile: c.PasswordFile, Prefix: c.Prefix,
-		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy, Logger: log,
+		Endpoints: endpoints, TLS: c.Scheme == "https", Login: c.Login, Prefix: c.Prefix,
+		TLSClient: c.TLSClient,
+		Proxy:     proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err

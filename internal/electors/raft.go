@@ -26,8 +26,8 @@ func RaftConfig(cfg config.Config, proxy string, log *zap.Logger) raft.Config {
 	c := cfg.Election.Raft
 	return raft.Config{
 		Name: cfg.Proxy.ID, Listen: c.Listen, Peers: c.Peers.Addresses(), Dir: c.Dir,
-		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Prefix: raftPrefix, Proxy: proxy, Logger: log,
+		TLSClient: c.TLSClient,
+		Prefix:    raftPrefix, Proxy: proxy, Logger: log,
 	}
 }
 

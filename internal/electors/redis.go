@@ -32,10 +32,10 @@ func (s redisService) Risks(ctx context.Context) ([]elector.Risk, error) { retur
 func openRedis(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	c := cfg.Election.Redis
 	client, err := redis.New(redis.Config{
-		Address: c.Address, TLS: c.Scheme == "rediss", User: c.User, Password: c.Password, PasswordFile: c.PasswordFile,
+		Address: c.Address, TLS: c.Scheme == "rediss", Login: c.Login,
 		Database: c.Database, Prefix: c.Prefix,
-		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy, Logger: log,
+		TLSClient: c.TLSClient,
+		Proxy:     proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -26,9 +26,9 @@ func openZooKeeper(cfg config.Config, proxy string, log *zap.Logger) (Service, e
 		servers[i] = string(s)
 	}
 	client, err := zookeeper.New(zookeeper.Config{
-		Servers: servers, TLS: c.TLS, User: c.User, Password: c.Password, PasswordFile: c.PasswordFile, Prefix: c.Prefix,
-		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy, Logger: log,
+		Servers: servers, TLS: c.TLS, Login: c.Login, Prefix: c.Prefix,
+		TLSClient: c.TLSClient,
+		Proxy:     proxy, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -1,35 +1,46 @@
 package files
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 
 	"go.uber.org/zap"
 )
 
-// ClientTLS watches the files with which a client verifies a server, whose certificate must have this name, and shows
-// who it is itself. A path may be "": the authorities are then those of the system, and the client has no certificate.
-// An empty name is for what sets ServerName in a copy of the configuration.
-func ClientTLS(log *zap.Logger, what, name, caFile, certFile, keyFile string) (*Watched[*tls.Config], error) {
+// TLSClient says how a client verifies a server, and how it proves who it is itself. Each field may be "".
+type TLSClient struct {
+	CAFile     string `yaml:"ca_file"` // the authorities of the server's certificate, PEM; "": those of the system
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+	ServerName string `yaml:"server_name"` // of the server's certificate; "": the host that was dialed
+}
+
+// IsSet reports whether there is any setting.
+func (c TLSClient) IsSet() bool { return c != TLSClient{} }
+
+// Watch makes a configuration of the files, again when they change. what names them in the log, and host is the name in
+// the server's certificate if there is no ServerName; "" is for what sets ServerName in a copy of the configuration.
+func (c TLSClient) Watch(log *zap.Logger, what, host string) (*Watched[*tls.Config], error) {
 	build := func(contents [][]byte) (*tls.Config, error) {
-		c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
-		if caFile != "" {
-			roots, err := Authorities(caFile, contents[0])
+		config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cmp.Or(c.ServerName, host)}
+		if c.CAFile != "" {
+			roots, err := Authorities(c.CAFile, contents[0])
 			if err != nil {
 				return nil, err
 			}
-			c.RootCAs = roots
+			config.RootCAs = roots
 		}
-		if certFile != "" {
-			pair, err := KeyPair(certFile, keyFile, contents[1], contents[2])
+		if c.CertFile != "" {
+			pair, err := KeyPair(c.CertFile, c.KeyFile, contents[1], contents[2])
 			if err != nil {
 				return nil, err
 			}
-			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 		}
-		return c, nil
+		return config, nil
 	}
-	config, err := Watch(log, what, build, caFile, certFile, keyFile)
+	config, err := Watch(log, what, build, c.CAFile, c.CertFile, c.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("ca_file, cert_file or key_file: %w", err)
 	}

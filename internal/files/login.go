@@ -7,11 +7,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// Password returns what reads a password: text, or what the file at path contains, if path is not "". setting is the
-// setting that names the file.
-func Password(log *zap.Logger, setting, text, path string) (func() string, error) {
+// Login is a user of a service, with its password.
+type Login struct {
+	User         string `yaml:"user"`
+	Password     string `yaml:"password"`
+	PasswordFile string `yaml:"password_file"` // if not "", what it contains is used instead of Password
+}
+
+// WatchPassword returns what reads the password, from the file again when that changes. setting is the setting that
+// names the file.
+func (l Login) WatchPassword(log *zap.Logger, setting string) (func() string, error) {
+	path := l.PasswordFile
 	if path == "" {
-		return func() string { return text }, nil
+		return func() string { return l.Password }, nil
 	}
 	build := func(contents [][]byte) (string, error) {
 		password := strings.TrimSpace(string(contents[0]))

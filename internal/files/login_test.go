@@ -16,14 +16,14 @@ func TestPassword(t *testing.T) {
 		if contents != "" {
 			write(t, path, contents)
 		}
-		if _, err := Password(zap.NewNop(), "the.setting", "text", path); err == nil || !strings.Contains(err.Error(), "the.setting: ") || !strings.Contains(err.Error(), want) {
+		if _, err := (Login{Password: "text", PasswordFile: path}).WatchPassword(zap.NewNop(), "the.setting"); err == nil || !strings.Contains(err.Error(), "the.setting: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %q: %v", contents, err)
 		}
 		_ = os.Remove(path)
 	}
 	write(t, path, "secret\n")
 	for file, want := range map[string]string{"": "text", path: "secret"} {
-		password, err := Password(zap.NewNop(), "the.setting", "text", file)
+		password, err := Login{Password: "text", PasswordFile: file}.WatchPassword(zap.NewNop(), "the.setting")
 		if err != nil || password() != want {
 			t.Errorf("the password of %q is %v", file, err)
 		}

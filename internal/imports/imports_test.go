@@ -50,7 +50,7 @@ var ours = map[string][]string{
 	"election/standstill": {"election/boottime", "election/elector", "election/kv"},
 	"election/token":      {"election/elector", "fencing"},
 	"election/electiontest": {
-		"election", "election/boottime", "election/elector", "election/kv", "election/status", "fencing", "fencing/fence", "fencing/store", "migrations", "internal/faults", "internal/pgtest", "internal/consultest", "internal/stopwatch",
+		"election", "election/boottime", "election/elector", "election/kv", "election/status", "fencing", "fencing/fence", "fencing/store", "migrations", "internal/faults", "internal/files", "internal/pgtest", "internal/consultest", "internal/stopwatch",
 	},
 	"upstream": {"fencing", "proxy/pgtls"},
 	"proxy": {
@@ -77,7 +77,7 @@ var ours = map[string][]string{
 	"cmd/fencepost-lab":            {"cmd/fencepost-lab/demo", "cmd/fencepost-lab/playground", "election/elector", "election/anyone", "fencing", "fencing/fence", "internal/config", "internal/electors", "internal/service"},
 	"internal/service":             {"..."},
 	"internal/table":               {"fencing", "internal/admin", "internal/config", "proxy"},
-	"internal/config":              {"internal/routes", "election", "fencing"},
+	"internal/config":              {"internal/files", "internal/routes", "election", "fencing"},
 	"internal/admin":               {"internal/audit/rejections", "internal/web", "election", "election/status", "election/elector", "fencing", "proxy", "proxy/refusals", "internal/faults", "upstream"},
 	"internal/audit/auditlog":      {"fencing", "fencing/sqltext"},
 	"internal/service/health":      {"election", "election/status", "election/elector", "fencing/store", "internal/faults"},
@@ -106,7 +106,7 @@ var ours = map[string][]string{
 	"internal/consultest":          {"internal/servertest", "internal/ports", "internal/stopwatch"},
 	"internal/etcdtest":            {"internal/servertest", "internal/ports", "internal/stopwatch"},
 	"internal/redistest":           {"internal/servertest", "internal/ports", "internal/stopwatch"},
-	"internal/rafttest":            {"election", "election/raft", "internal/fixture/process", "internal/pgtest", "internal/ports"},
+	"internal/rafttest":            {"election", "election/raft", "internal/files", "internal/fixture/process", "internal/pgtest", "internal/ports"},
 	"internal/kubernetestest":      {"internal/servertest", "internal/etcdtest", "internal/ports"},
 	"fencing/fence/fencetest":      {"fencing", "fencing/fence", "fencing/store", "internal/fixture", "internal/pgtest"},
 	"internal/fixture":             {"internal/guard", "fencing", "fencing/fence", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/pgtest", "internal/wiretest"},

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/election/raft"
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/ports"
@@ -39,7 +40,7 @@ func Plan(t testing.TB) *Nodes {
 	pair := authority.Issue(t, pgtest.Subject{Name: "node", Hosts: []string{"127.0.0.1"}})
 	n := &Nodes{
 		dir:  memory(t),
-		base: raft.Config{Peers: map[string]string{}, CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile},
+		base: raft.Config{Peers: map[string]string{}, TLSClient: files.TLSClient{CAFile: authority.File, CertFile: pair.CertFile, KeyFile: pair.KeyFile}},
 	}
 	for _, name := range Names {
 		n.base.Peers[name] = ports.For(t).Address()
