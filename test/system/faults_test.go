@@ -246,7 +246,12 @@ func TestASchemaThatWasRecreatedIsAFault(t *testing.T) {
 		awaitNoFault(t, p, faults.Schema)
 	}
 	for _, w := range workers {
-		if err := w.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNoFence {
+		var err error
+		process.Eventually(t, process.Patience, "the candidacy to read its fence again", func() bool {
+			err = w.exec("INSERT INTO work VALUES ('b')")
+			return stateOf(err) != fencing.StateNotLeader
+		})
+		if stateOf(err) != fencing.StateNoFence {
 			t.Errorf("a write by a connection from before: %v; want ZF004", err)
 		}
 	}
