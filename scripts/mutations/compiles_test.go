@@ -10,10 +10,11 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +26,7 @@ type listed struct {
 	GoFiles                 []string
 }
 
-// TestMutantsCompile checks the types of the package that each mutation changes: a run with a limit
+// TestMutantsCompile checks the types of the package that each mutation of Go code changes: a run with a limit
 // plants only some of them.
 func TestMutantsCompile(t *testing.T) {
 	t.Parallel()
@@ -33,37 +34,31 @@ func TestMutantsCompile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages := list(t, root)
-	exports := map[string]string{}
-	dirs := map[string]listed{}
-	for _, p := range packages {
-		exports[p.ImportPath], dirs[p.Dir] = p.Export, p
-	}
-	turns := make(chan struct{}, runtime.GOMAXPROCS(0))
-	var all sync.WaitGroup
+	mutations := map[string][]mutation{} // by directory
 	for _, m := range table {
-		all.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
-			p := dirs[filepath.Join(root, filepath.Dir(m.file))]
-			if err := p.check(m, exports); err != nil {
-				t.Errorf("%s: %v", m.name, err)
-			}
-		})
+		if filepath.Ext(m.file) == ".go" {
+			dir := filepath.Join(root, filepath.Dir(m.file))
+			mutations[dir] = append(mutations[dir], m)
+		}
+	}
+	packages := list(t, slices.Collect(maps.Keys(mutations)))
+	exports := map[string]string{}
+	for _, p := range packages {
+		exports[p.ImportPath] = p.Export
+	}
+	var all sync.WaitGroup
+	for _, p := range packages {
+		if planted := mutations[p.Dir]; len(planted) > 0 {
+			all.Go(func() { p.check(t, planted, exports) })
+		}
 	}
 	all.Wait()
 }
 
-// list returns the packages that the table changes and what they import.
-func list(t *testing.T, root string) []listed {
+// list returns the packages in these directories and what they import.
+func list(t *testing.T, dirs []string) []listed {
 	t.Helper()
-	args := []string{"list", "-deps", "-export", "-json=Dir,ImportPath,Export,GoFiles"}
-	for _, m := range table {
-		args = append(args, "./"+filepath.Dir(m.file))
-	}
-	cmd := exec.CommandContext(t.Context(), "go", args...)
-	cmd.Dir = root
-	out, err := cmd.Output()
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-export", "-json=Dir,ImportPath,Export,GoFiles"}, dirs...)...).Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
@@ -80,25 +75,31 @@ func list(t *testing.T, root string) []listed {
 	}
 }
 
-// check checks the types of p with m planted.
-func (p *listed) check(m mutation, exports map[string]string) error {
+// check checks the types of p with each of these mutations planted. What is imported, and the other files, are
+// read once.
+func (p *listed) check(t *testing.T, mutations []mutation, exports map[string]string) {
 	set := token.NewFileSet()
-	var files []*ast.File
-	for _, name := range p.GoFiles {
+	texts, files := make([]string, len(p.GoFiles)), make([]*ast.File, len(p.GoFiles))
+	for i, name := range p.GoFiles {
 		text, err := os.ReadFile(filepath.Join(p.Dir, name))
+		if err == nil {
+			texts[i] = string(text)
+			files[i], err = parser.ParseFile(set, name, text, parser.SkipObjectResolution)
+		}
 		if err != nil {
-			return err
+			t.Error(err)
+			return
 		}
-		if name == filepath.Base(m.file) {
-			text = []byte(strings.Replace(string(text), m.old, m.text, 1))
-		}
-		file, err := parser.ParseFile(set, name, text, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		files = append(files, file)
 	}
-	compiled := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	_, err := (&types.Config{Importer: compiled}).Check(p.ImportPath, set, files, nil)
-	return err
+	imported := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	for _, m := range mutations {
+		planted, i := slices.Clone(files), slices.Index(p.GoFiles, filepath.Base(m.file))
+		var err error
+		if planted[i], err = parser.ParseFile(set, m.file, strings.Replace(texts[i], m.old, m.text, 1), parser.SkipObjectResolution); err == nil {
+			_, err = (&types.Config{Importer: imported}).Check(p.ImportPath, set, planted, nil)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
 }
