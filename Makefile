@@ -39,7 +39,7 @@ test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## R
 
 # make test builds the program without -race, and the tests that start it with.
 test-race: setup pgbouncer redis consul etcd zookeeper postgres-18 ## Run the safety tests of whole systems with a program that is built with -race, too
-	FENCEPOST_TEST_RACE=1 go test -race -count=1 -p 2 $(TESTFLAGS) -run 'Safety|TheChosenWorkerLeads|BothProxiesFollow' ./test/system ./test/handover ./test/failover
+	FENCEPOST_TEST_RACE=1 go test -race -count=1 -p 2 $(TESTFLAGS) -run 'Safety|TheChosenWorkerLeads|BothProxiesFollow' ./test/system ./test/failover
 
 test-unfenced: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)

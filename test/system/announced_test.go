@@ -44,24 +44,13 @@ func (p *poolCase) refused(c *client, state string) {
 	c.leave()
 }
 
-// startsOver opens connections until one leads, whose first write is refused because it was
-// not told. It returns that one.
-func (p *poolCase) startsOver() (c *client) {
+// startsOver returns a connection that leads, and whose first write was refused because it was not told.
+func (p *poolCase) startsOver() *client {
 	p.t.Helper()
-	process.Eventually(p.t, process.Patience, "the pool to lead", func() bool {
-		c = p.opens()
-		err := c.exec(poolWrite)
-		switch stateOf(err) {
-		case fencing.StateStartOver:
-			return true
-		case fencing.StateNotLeader: // its proxy has not noticed yet that the lease is free
-			c.leave()
-			return false
-		default:
-			p.t.Fatalf("the write: %v; want ZF003", err)
-			return false
-		}
-	})
+	c := p.join(p.one, "a", "campaign", "wait")
+	if err := c.exec(poolWrite); stateOf(err) != fencing.StateStartOver {
+		p.t.Fatalf("the write: %v; want ZF003", err)
+	}
 	return c
 }
 

@@ -129,7 +129,7 @@ func (h *cluster) proxy(settings ...string) *process.Server {
 // output.
 func (h *cluster) command(args ...string) (int, string) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*process.Patience) // some wait for a lease to end
 	defer cancel()
 	cmd := exec.CommandContext(ctx, process.Program(h.t), args...)
 	cmd.Env = process.Environment(h.settings...)

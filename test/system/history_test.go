@@ -134,20 +134,6 @@ func (r *history) successes() int {
 	return len(r.mu.done)
 }
 
-// after returns how long after at the first increment was acknowledged, and false if
-// none has been yet.
-func (r *history) after(at time.Time) (time.Duration, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	first, found := time.Duration(0), false
-	for _, done := range r.mu.done {
-		if d := done.Sub(at); d > 0 && (!found || d < first) {
-			first, found = d, true
-		}
-	}
-	return first, found
-}
-
 // summary counts outcomes and failures.
 func (r *history) summary() string {
 	r.mu.Lock()

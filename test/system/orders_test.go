@@ -12,11 +12,24 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
+// operate runs a command of an operator, and returns its exit code and its output.
+func (h *cluster) operate(args ...string) (int, string) {
+	h.t.Helper()
+	return h.command(append(args, "--database", h.db, "--by", "ops", "--reason", "drill")...)
+}
+
 // order runs a command of an operator, which must succeed and say want.
 func (h *cluster) order(want string, args ...string) {
 	h.t.Helper()
-	args = append(args, "--database", h.db, "--by", "ops", "--reason", "drill")
-	if code, out := h.command(args...); code != 0 || !strings.Contains(out, want) {
+	if code, out := h.operate(args...); code != 0 || !strings.Contains(out, want) {
+		h.t.Fatalf("fencepost %v: code %d, %q does not say %q", args, code, out, want)
+	}
+}
+
+// refuses runs a command of an operator, which must fail and say want.
+func (h *cluster) refuses(want string, args ...string) {
+	h.t.Helper()
+	if code, out := h.operate(args...); code != 1 || !strings.Contains(out, want) {
 		h.t.Fatalf("fencepost %v: code %d, %q does not say %q", args, code, out, want)
 	}
 }

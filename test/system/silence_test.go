@@ -19,29 +19,6 @@ func released(p *process.Server, worker string) bool {
 	return len(p.Lines("released", "worker", worker, "reason", "silence")) > len(p.Lines("lease reacquired under the same epoch", "worker", worker))
 }
 
-// TestALeadersEndIsFollowedAtOnce checks that a worker at another proxy takes over long
-// before the lease would expire.
-func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
-	t.Parallel()
-	h := newCluster(t, "postgres", with(long))
-	one, two := h.proxy(), h.proxy()
-	for name, end := range map[string]func(w *worker){
-		"clean exit":     func(w *worker) { _ = w.orders.Close(); <-w.Done },
-		"killed, frozen": func(w *worker) { w.Freeze(w.t); w.Kill(w.t) },
-	} {
-		leader := h.worker("leader")
-		leader.must("connect", h.dsn(one, "leader", "resource", name, "campaign", "wait"))
-		leader.must("simple", "INSERT INTO work VALUES ('leader')")
-		follower := h.join(two, "follower", "resource", name)
-		if role := follower.show("role"); role != "follower" {
-			t.Fatalf("%s: the second worker's role is %q", name, role)
-		}
-		end(leader)
-		mustLead(t, follower, "the follower")
-		follower.must("INSERT INTO work VALUES ('follower')")
-	}
-}
-
 // TestAWorkerThatPromisesHeartbeatsIsMissedSoon freezes a worker that had promised heartbeats.
 // Another one that writes nothing, and whose heartbeats go on, keeps its lease.
 func TestAWorkerThatPromisesHeartbeatsIsMissedSoon(t *testing.T) {

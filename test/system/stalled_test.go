@@ -116,11 +116,6 @@ func sends(bytes []byte) func(*stalledCase) {
 	return func(c *stalledCase) { c.leader.Send(bytes) }
 }
 
-// after stalls after a statement that was answered, followed by these bytes.
-func after(sql string, bytes []byte) func(*stalledCase) {
-	return func(c *stalledCase) { c.query(c.leader, sql); c.leader.Send(bytes) }
-}
-
 // copies stalls within COPY data.
 func copies(bytes []byte) func(*stalledCase) {
 	return func(c *stalledCase) {

@@ -175,7 +175,7 @@ func TestTheLeaseServiceLosesItsLeader(t *testing.T) {
 					case <-stop:
 						ended <- nil
 						return
-					default:
+					case <-time.After(10 * time.Millisecond): // the takeover needs the processors more
 						if err := stays.exec(c.insert("stays")); err != nil {
 							ended <- err
 							return
