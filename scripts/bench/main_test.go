@@ -49,26 +49,3 @@ func TestUsage(t *testing.T) {
 		t.Errorf("this process has used %+v, %v", u, err)
 	}
 }
-
-// TestTheCommandLine: what cannot be measured is an error before anything is started.
-func TestTheCommandLine(t *testing.T) {
-	p, err := parseArgs([]string{"-clients", "1 8", "-loads", "update", "-program", "before=old,new=bin/fencepost"})
-	if err != nil || len(p.clients) != 2 || len(p.programs) != 2 || p.programs[0] != (program{"before", "old"}) {
-		t.Errorf("read %+v, %v", p, err)
-	}
-	for _, args := range [][]string{
-		{"-clients", "0"}, {"-clients", "many"}, {"-loads", "none"}, {"-rounds", "0"}, {"-modes", ""}, {"-clients", ""},
-		{"-size", "0"}, {"-connections", "0"}, {"-loads", "select-tls", "-clients", "1"}, {"-loads", "pipeline", "-modes", "simple"},
-		{"-write", "-only", "fenced"}, {"-write", "-quick"}, {"-write", "-program", "before=old"}, {"-write", "-program", "a,b"},
-	} {
-		if p, err := parseArgs(args); err == nil {
-			t.Errorf("%v is read as %+v", args, p)
-		}
-	}
-	if p, err := parseArgs([]string{"-quick"}); err != nil || p.rounds != 2 || p.size >= 1000 {
-		t.Errorf("-quick is %+v, %v", p, err)
-	}
-	if p, err := parseArgs(nil); err != nil || len(p.loads) != len(loads) || p.write {
-		t.Errorf("without arguments, %+v, %v", p, err)
-	}
-}

@@ -2,9 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/xml"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,38 +30,6 @@ func single(load, mode string, clients int, runs map[string]sample) *cell {
 		}
 	}
 	return c
-}
-
-// TestThePage: the table has medians and ratios, and says of what; the page stays as it was around it.
-func TestThePage(t *testing.T) {
-	all := halved()
-	page, err := insert("before\n"+begin+"old\n"+end+"after\n", all.figures(loads[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const rows = "| simple, 8 clients | direct | 300 | 1.20 | 1.00 | 1.00 | – | – | – | – |\n" +
-		"|  | pgbouncer | 250 | 1.00 | 0.83 | – | – | 15.0 | 1.00 | – |\n" +
-		"|  | fenced | 125 | 0.50 | 0.42 | – | – | 30.0 | 2.00 | 40 |\n"
-	if !strings.HasPrefix(page, "before\n"+begin+"# select\n") || !strings.HasSuffix(page, rows+end+"after\n") || strings.Contains(page, "old") {
-		t.Errorf("the page is %s", page)
-	}
-	if want := "\n3 rounds of 3 s, on 2026-01-02, commit abc, with a machine.\nAgain: `make bench ARGS=\"-write -loads select\"`.\n"; !strings.Contains(page, want) {
-		t.Errorf("the page does not say %q: %s", want, page)
-	}
-	if _, err := insert("no marks", ""); err == nil {
-		t.Error("a page without marks was written")
-	}
-	picture := all.picture()
-	for d := xml.NewDecoder(strings.NewReader(picture)); ; {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatalf("the picture: %v\n%s", err, picture)
-		}
-	}
-	if !strings.Contains(picture, ">0.50</text>") || !strings.Contains(picture, "select, simple, 8 clients") {
-		t.Errorf("the picture does not show the ratio: %s", picture)
-	}
 }
 
 // TestReplace: a cell that is measured again replaces the one before and no other, and the order stays.

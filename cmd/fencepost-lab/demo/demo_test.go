@@ -1,14 +1,10 @@
 package demo
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"github.com/fencepost/fencepost/cmd/fencepost-lab/scratch"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,63 +37,5 @@ func TestJudge(t *testing.T) {
 		if !found {
 			t.Errorf("%s: error %v does not contain %q", name, err, c.want)
 		}
-	}
-}
-
-func TestResultLinesAreTheLastTwo(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	newReporter(&out, false).results(result{invoices: 8, chargedTwice: 1}, result{invoices: 8, refused: 2})
-	want := "\nRESULT unfenced: invoices=8 charged_twice=1\nRESULT fenced:   invoices=8 charged_twice=0 refused=2\n"
-	if out.String() != want {
-		t.Errorf("got %q, want %q", out.String(), want)
-	}
-}
-
-func TestColoursOnlyOnATerminal(t *testing.T) {
-	t.Parallel()
-	for _, color := range []bool{false, true} {
-		var out strings.Builder
-		report := newReporter(&out, color)
-		report.title("t")
-		report.event(event{Worker: "worker-a", Kind: eventRefused, SQLState: "ZF001", Step: "UPDATE"})
-		report.verdict(true, "v")
-		if got := strings.Contains(out.String(), "\x1b["); got != color {
-			t.Errorf("colour %v: escapes %v in %q", color, got, out.String())
-		}
-	}
-}
-
-func TestFenceLogReadsWholeLinesOnce(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "log")
-	write := func(text string) {
-		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		if _, err := f.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	log := &fenceLog{path: path}
-	read := func() []scratch.LogLine {
-		lines, err := log.next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return lines
-	}
-	write("goroutine 1 [running]:\n" + `{"logger":"audit","msg":"stale write rejected","sqlstate":"ZF001"}` + "\n" + `{"msg":"take`)
-	if got := read(); len(got) != 1 || !refused(got[0]) || got[0].SQLState != "ZF001" {
-		t.Errorf("first read: %+v", got)
-	}
-	write(`over","epoch":2}` + "\n")
-	if got := read(); len(got) != 1 || refused(got[0]) || got[0].Epoch != 2 {
-		t.Errorf("second read: %+v", got)
-	}
-	if got := read(); len(got) != 0 {
-		t.Errorf("third read: %+v", got)
 	}
 }
