@@ -15,14 +15,6 @@ const long = 10 * time.Minute
 // expiring gives leases that no one renews a short TTL.
 func (w *testEnv) expiring(s *election.Settings) { s.TTL = w.service.TTL }
 
-// follows fails the test unless a worker that joins now leads at once.
-func (w *testEnv) follows(p *proxy, worker string) {
-	w.Helper()
-	began := time.Now()
-	p.join(worker).eventuallyLeads(soon)
-	w.Logf("%s leads after %v", worker, time.Since(began))
-}
-
 // gone reports whether the proxy has no candidacy any more.
 func (p *proxy) gone() bool {
 	for _, r := range p.Resources() {
@@ -79,7 +71,7 @@ var lateCases = []testCase{
 			time.Sleep(5 * time.Millisecond)
 		}
 		late.arrive()
-		w.follows(q, "b")
+		q.join("b").eventuallyLeads(soon)
 		w.mustBeGranted("b")
 	}},
 	{"a worker that goes away while its answer is lost leaves no lease behind", func(w *testEnv) {
@@ -88,7 +80,7 @@ var lateCases = []testCase{
 		a := p.join("a")
 		w.happened(lost)
 		a.dies()
-		w.follows(q, "b")
+		q.join("b").eventuallyLeads(soon)
 	}},
 	{"a worker that comes back is not shown as the leader before it has been told of its lease", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet))
@@ -110,7 +102,7 @@ var lateCases = []testCase{
 		lost := p.provider.lose(release)
 		a.dies()
 		w.happened(lost)
-		w.follows(q, "b")
+		q.join("b").eventuallyLeads(soon)
 		eventually(w.T, "the release is repeated", soon, func() bool { return p.provider.made(release) > 1 })
 		w.mustBeGranted("a", "b")
 	}},

@@ -64,7 +64,7 @@ var wireCases = []testCase{
 		held.Sever()
 		eventually(w.T, "the proxy gives up on the request", patience, p.gone)
 		w.arrive(held)
-		w.follows(q, "b")
+		q.join("b").eventuallyLeads(soon)
 		w.mustBeGranted("b")
 	}},
 }

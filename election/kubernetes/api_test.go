@@ -1,15 +1,10 @@
 package kubernetes
 
 import (
-	"context"
 	"errors"
-	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/election/elector"
 	"github.com/fencepost/fencepost/election/standstill"
@@ -73,64 +68,6 @@ func TestWhatIsDeniedSaysWhatToDo(t *testing.T) {
 		if !errors.As(err, &denied) || !strings.Contains(denied.Remedy, what) {
 			t.Errorf("in a namespace that does not exist: %v, want %s", err, what)
 		}
-	}
-}
-
-// An error that is no answer is unknown, names the server, and comes in time.
-func TestWhatDoesNotAnswerIsUnknown(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	s, name := f.store(), f.service().api.name
-	life, _ := award(t, s, "award")
-	f.answerWith(func(_ http.ResponseWriter, r *http.Request) bool {
-		<-r.Context().Done()
-		return true
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	err := s.Beat(ctx, key, life)
-	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, elector.ErrLost) || !strings.Contains(err.Error(), name+" has not answered") {
-		t.Errorf("the beat ended with %v", err)
-	}
-	f.CloseClientConnections()
-	f.Close()
-	err = s.Beat(t.Context(), key, life)
-	var network net.Error
-	if errors.Is(err, elector.ErrLost) || !errors.As(err, &network) || !strings.Contains(err.Error(), name+" cannot be reached") {
-		t.Errorf("without the server, the beat ended with %v", err)
-	}
-}
-
-// A token that is no longer valid is read again at once, and then the request is sent again.
-func TestATokenIsReadAgain(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	token := filepath.Join(t.TempDir(), "token")
-	f.file(token, "secret\n")
-	s := f.storeOf(f.kubeconfig("tokenFile: " + token))
-	life, _ := award(t, s, "award")
-	var valid atomic.Value
-	valid.Store("Bearer next")
-	f.answerWith(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Header.Get("Authorization") == valid.Load() {
-			r.Header.Set("Authorization", "Bearer secret")
-			return false
-		}
-		status(w, http.StatusUnauthorized, "Unauthorized", "Unauthorized")
-		return true
-	})
-	f.file(token, "next\n")
-	if err := s.Beat(t.Context(), key, life); err != nil {
-		t.Errorf("with a new token in the file, the beat ended with %v", err)
-	}
-	valid.Store("Bearer third")
-	f.file(token, "")
-	if err := s.Beat(t.Context(), key, life); !isStatus(err, http.StatusUnauthorized) {
-		t.Errorf("with an empty file, the beat ended with %v", err)
-	}
-	f.file(token, "third")
-	if err := s.Beat(t.Context(), key, life); err != nil {
-		t.Errorf("with the third token, the beat ended with %v", err)
 	}
 }
 

@@ -178,29 +178,6 @@ func TestSupersededInABatch(t *testing.T) {
 	}
 }
 
-// TestOnlyThoseWhoLedDiscard: all others are refused.
-func TestOnlyThoseWhoLedDiscard(t *testing.T) {
-	eachVersion(t, func(t *testing.T, h *harness) {
-		withTables(h)
-		h.discards()
-		for name, c := range map[string]struct {
-			status *fencing.Status
-			code   string
-		}{
-			"follower": {follower, "ZF002"}, "lapsed": {&fencing.Status{Lapsed: true, Epoch: 7}, "ZF002"}, "led, and follows": {&fencing.Status{Epoch: 7}, "ZF002"}, "became the leader": {leader(8), "ZF003"},
-		} {
-			h.status.Store(c.status)
-			conn := h.connect()
-			if got := each(conn, Q(mine), Batch(Run(mine))); got[0] != c.code {
-				t.Errorf("%s: answered by %q", name, got)
-			}
-		}
-		if len(h.rejected) == 0 || slices.ContainsFunc(h.rejected, func(r fencing.Rejection) bool { return r.Kind == fencing.KindDiscarded }) || h.stale != 0 {
-			t.Errorf("rejected %+v, superseded %d times", h.rejected, h.stale)
-		}
-	})
-}
-
 // TestSafetyDiscardedWritesWriteNothing sends each way to write in many forms, with functions that are called while a
 // statement is parsed or planned.
 func TestSafetyDiscardedWritesWriteNothing(t *testing.T) {

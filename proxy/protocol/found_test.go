@@ -117,32 +117,10 @@ func TestAResetPreparedBeforeTheChoice(t *testing.T) {
 	})
 }
 
-// TestAChoiceAfterTheEndOfAFailedBlock: a text or batch that ends a failed block first does not choose unseen.
-func TestAChoiceAfterTheEndOfAFailedBlock(t *testing.T) {
-	eachVersion(t, func(t *testing.T, h *harness) {
-		withTables(h)
-		h.choosing(func() *fencing.Status { return follower }) // b is another worker's
-		h.status.Store(leader(9))
-		h.lazy.Store(true)
-		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
-		for how, send := range map[string][][]byte{
-			"text":          {Q("rollback; begin; set local fencepost.resource = 'b'; " + mine + "; commit")},
-			"batch":         {Batch(Run("rollback"), Run("begin"), Run("set local fencepost.resource = 'b'"), Run(mine), Run("commit"))},
-			"session, text": {Q("rollback; set fencepost.resource = 'b'; " + mine)},
-			"savepoint":     {Q("rollback to a; set local fencepost.resource = 'b'; " + mine + "; commit")},
-		} {
-			h.exec("truncate t")
-			c := h.connect()
-			got := each(c, append([][]byte{Q("begin"), Q("savepoint a"), Q("select 1/0")}, send...)...)
-			if n := h.rows(t); n != 0 {
-				t.Errorf("%s: %d rows of a worker that does not lead what it has chosen, answered by %q", how, n, got)
-			}
-		}
-	})
-}
-
-// TestNamesInABatchThatChooses: a batch that chooses in the middle does not know prepared names, and may only use what it has prepared.
-func TestNamesInABatchThatChooses(t *testing.T) {
+// TestNothingIsChosenUnseen: what chooses another worker's resource in a text or batch that ends a failed block first, or in
+// a text that is not read, writes nothing. A batch that chooses in the middle does not know prepared names, and may only
+// use what it has prepared.
+func TestNothingIsChosenUnseen(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h *harness) {
 		withTables(h)
 		h.exec(targets)
@@ -151,30 +129,21 @@ func TestNamesInABatchThatChooses(t *testing.T) {
 		h.status.Store(leader(9))
 		h.lazy.Store(true)
 		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
-		c := h.connect()
-		got := each(c, Batch(Parse("w", "select frees()")), Batch(Run("begin"), Run("set local fencepost.resource = 'b'"), Bind("", "w"), Exec("", 0), Run("commit")), Q("rollback"))
-		if n := h.count(t, "f"); n != 0 {
-			t.Errorf("%d rows in a block that has chosen what the worker does not lead, answered by %q", n, got)
-		}
-	})
-}
-
-// TestAChoiceInATextThatIsNotRead: it is refused.
-func TestAChoiceInATextThatIsNotRead(t *testing.T) {
-	eachVersion(t, func(t *testing.T, h *harness) {
-		withTables(h)
-		h.choosing(func() *fencing.Status { return follower }) // b is another worker's
-		h.status.Store(leader(9))
-		h.lazy.Store(true)
-		h.config = func(c *protocol.Config) { c.Announced, c.Registered = 9, true }
-		for how, m := range map[string][][]byte{
-			"long":      {Q("begin; set local fencepost.resource = 'b'; " + mine + "; select '" + strings.Repeat("x", 300<<10) + "'; commit")},
-			"backslash": {Q("set standard_conforming_strings = off"), Q(`begin; set local fencepost.resource = 'b'; ` + mine + `; select '\\'; commit`)},
+		const choose = "set local fencepost.resource = 'b'"
+		failed := [][]byte{Q("begin"), Q("savepoint a"), Q("select 1/0")}
+		for how, send := range map[string][][]byte{
+			"a text behind a failed block":                     append(failed, Q("rollback; begin; "+choose+"; "+mine+"; commit")),
+			"a batch behind a failed block":                    append(failed, Batch(Run("rollback"), Run("begin"), Run(choose), Run(mine), Run("commit"))),
+			"a text for the session behind a failed block":     append(failed, Q("rollback; set fencepost.resource = 'b'; "+mine)),
+			"a text behind a savepoint":                        append(failed, Q("rollback to a; "+choose+"; "+mine+"; commit")),
+			"a long text":                                      {Q("begin; " + choose + "; " + mine + "; select '" + strings.Repeat("x", 300<<10) + "'; commit")},
+			"a text with a backslash":                          {Q("set standard_conforming_strings = off"), Q("begin; " + choose + "; " + mine + `; select '\\'; commit`)},
+			"a prepared name in a batch that chooses in front": {Batch(Parse("w", "select frees()")), Batch(Run("begin"), Run(choose), Bind("", "w"), Exec("", 0), Run("commit")), Q("rollback")},
 		} {
 			h.exec("truncate t")
 			c := h.connect()
-			got := each(c, m...)
-			if n := h.rows(t); n != 0 {
+			got := each(c, send...)
+			if n := h.rows(t) + h.count(t, "f"); n != 0 {
 				t.Errorf("%s: %d rows of a worker that does not lead what it has chosen, answered by %q", how, n, got)
 			}
 		}

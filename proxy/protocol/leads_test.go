@@ -1,7 +1,6 @@
 package protocol_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -129,25 +128,6 @@ func TestWhatAnnounces(t *testing.T) {
 			h.status.Store(leader(9))
 			if got := each(c, send); !slices.Contains(got, "ZF003") && how != "shown by a function" || h.rows(t) != 0 {
 				t.Errorf("%s: answered by %q, %d rows", how, got, h.rows(t))
-			}
-		}
-	})
-}
-
-// TestAnnouncedInABlock: a block that began before the announcement stays one that may not write.
-func TestAnnouncedInABlock(t *testing.T) {
-	eachVersion(t, func(t *testing.T, h *harness) {
-		withTables(h)
-		for _, tell := range []string{"select 1", "show fencepost.role", "show fencepost.epoch", "set fencepost.epoch = 9"} {
-			h.status.Store(follower)
-			h.exec("truncate t")
-			c := h.connect()
-			expect(t, c, []string{"", ""}, Q("begin"), Q("select * from c"))
-			h.status.Store(leader(9))
-			expect(t, c, []string{"", "ZF003", "25P02", ""}, Q(tell), Q(mine), Q("select 1"), Q("rollback"))
-			expect(t, c, []string{""}, Q(mine))
-			if h.rows(t) != 1 {
-				t.Errorf("%s: %d rows", tell, h.rows(t))
 			}
 		}
 	})
@@ -317,32 +297,6 @@ func TestPreparedBefore(t *testing.T) {
 			expect(t, c, []string{"ZF005", "26000", ""}, run("o", "c", "s"), run("unknown"), Q("execute s"))
 			expect(t, c, []string{"ZF002", "ZF002", "ZF002", "ZF002", "ZF005"}, Q("execute n"), Batch(Run("execute p")), Q("execute i"), run(""), run("o", "c", "b", "s"))
 			expect(t, c, []string{"", "", "", ""}, Batch(Run("select 1")), Q("prepare q as select 2"), Q("execute q"), run("q"))
-		}
-	})
-}
-
-// TestAudit: each refusal is recorded once, with the text that was refused.
-func TestAudit(t *testing.T) {
-	eachVersion(t, func(t *testing.T, h *harness) {
-		withTables(h)
-		c := h.connect()
-		each(c, Batch(Parse("i", mine)))
-		h.mu.Lock()
-		h.rejected = nil
-		h.mu.Unlock()
-		each(c, Q(mine), Batch(Run("select 1"), Run(mine)), Batch(Parse("i", mine), Bind("", "i"), Exec("", 0)), Q("notify x"), Batch(Run("notify x")), Q("select 1; vacuum c"))
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		var got []string
-		for _, r := range h.rejected {
-			got = append(got, fmt.Sprint(r.SQLState, " ", r.Write, " ", r.Statement, " ", r.Current))
-		}
-		want := []string{"ZF002 true " + mine + " 7", "ZF002 true " + mine + " 7", "ZF002 true " + mine + " 7", "ZF002 true notify x 7", "ZF002 true notify x 7", "ZF002 true select 1; vacuum c 7"}
-		if h.major >= 16 {
-			want = slices.Delete(want, 2, 3) // the name is in use
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("recorded\n%q\nwant\n%q", got, want)
 		}
 	})
 }

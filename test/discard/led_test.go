@@ -75,32 +75,6 @@ func TestALapsedLeaseIsNoReasonToDiscard(t *testing.T) {
 	})
 }
 
-// TestDiscardedWritesAreAudited: each has its line, with the fields of one that is rejected.
-func TestDiscardedWritesAreAudited(t *testing.T) {
-	t.Parallel()
-	since16(t, func(c *fixture.Cluster) {
-		conn := c.Leader("w")
-		c.Supersede()
-		fixture.MustPass(c.T, conn, Q(insert))
-		fixture.MustPass(c.T, conn, Batch(Run("delete from t where id = $1", "1")))
-		fixture.MustFail(c.T, conn, "ZF001", Q("truncate t"))
-		all := c.Audited(c.T, c.DB)
-		if len(all) != 3 {
-			c.T.Fatalf("%d lines: %+v", len(all), all)
-		}
-		for i, want := range []struct {
-			kind fencing.RejectionKind
-			sql  string
-		}{{fencing.KindDiscarded, insert}, {fencing.KindDiscarded, "delete from t where id = $1"}, {fencing.KindStale, "truncate t"}} {
-			r := all[i]
-			if r.Kind != want.kind || r.Statement != want.sql || r.SQLState != "ZF001" || !r.Write || r.Resource != "r" || r.Worker != "w" ||
-				r.Current != r.Epoch+1 || !strings.HasPrefix(r.Holder, "successor") || !strings.Contains(r.Message, "superseded") || r.Incarnation == "" {
-				c.T.Errorf("line %d: %+v", i, r)
-			}
-		}
-	})
-}
-
 // TestALockedViewHoldsUpNoSession: any role can keep all others from reading pg_prepared_statements. What a leader has
 // prepared is asked for when its session is relayed no more.
 func TestALockedViewHoldsUpNoSession(t *testing.T) {

@@ -99,24 +99,6 @@ func TestSafetyTransactionOpenedBeforeTheGrant(t *testing.T) {
 	}
 }
 
-// TestAnnouncedByAsking: who asks for its role and reads the answer may write at once.
-func TestAnnouncedByAsking(t *testing.T) {
-	t.Parallel()
-	s := fixture.NewCluster(t, pgtest.Shared(t))
-	for _, sql := range []string{"show fencepost.role", "show fencepost.epoch", "set fencepost.epoch = %d"} {
-		t.Run(sql, func(t *testing.T) {
-			s := s.With(t)
-			c, epoch := becomesLeader(s, sql)
-			sql := strings.ReplaceAll(sql, "%d", fmt.Sprint(epoch))
-			all := fixture.MustPass(t, c, Q(sql))
-			if strings.HasSuffix(sql, "role") && !strings.Contains(fmt.Sprint(all), "leader") {
-				t.Errorf("the answer does not say leader: %v", all)
-			}
-			fixture.MustPass(t, c, Q(mine))
-		})
-	}
-}
-
 // TestOnlyTheRightEpochIsAnnounced: an answer that the client has not waited for, and
 // an epoch that is not the one, tell nothing.
 func TestOnlyTheRightEpochIsAnnounced(t *testing.T) {

@@ -34,12 +34,6 @@ func awaitEnd(s *fixture.Cluster, pid int) {
 	})
 }
 
-// countBackends is how many connections the workers have to the database.
-func countBackends(s *fixture.Cluster) int {
-	s.T.Helper()
-	return s.Number("select count(*) from pg_stat_activity where usename in ('app', current_database()) and datname = current_database()")
-}
-
 func oidOf(s *fixture.Cluster, sql string) int {
 	s.T.Helper()
 	return s.Number("select (" + sql + ")::oid::int8::int")

@@ -152,34 +152,3 @@ func TestEndedByAGrantOnItsWay(t *testing.T) {
 		t.Errorf("got %v, ended %v; want FATAL ZF001", all, ended)
 	}
 }
-
-// TestGoneAtEveryPoint: whichever side goes, and when, the other is closed and
-// nothing commits that was not committed.
-func TestGoneAtEveryPoint(t *testing.T) {
-	t.Parallel()
-	s := fixture.NewCluster(t, pgtest.Shared(t))
-	s.Connect("w")
-	s.Grant("w")
-	base := countBackends(s)
-	for name, sent := range map[string][]byte{
-		"idle": nil, "part of a message": Q(stale)[:9], "no sync": Run(stale), "transaction": Q("begin; " + stale),
-		"in a copy": Cat(Q("copy t (v) from stdin"), wiretest.CopyData("stale\n")), "bound": Cat(Parse("", stale), Bind("", "")),
-	} {
-		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			s := s.With(t)
-			client := s.Connect("w")
-			client.Send(sent)
-			_ = client.Close()
-			fixture.Eventually(t, "the server's backend has ended", func() bool { return countBackends(s) <= base })
-
-			orphan := s.Connect("w")
-			orphan.Send(sent)
-			s.Exec("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1) x")
-			orphan.Rest()
-			fixture.Eventually(t, "the backends are as before", func() bool { return countBackends(s) <= base })
-			if s.Rows("stale") != 0 {
-				t.Error("a half-done write is there")
-			}
-		})
-	}
-}
