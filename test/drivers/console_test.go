@@ -1,16 +1,12 @@
 package drivers
 
 import (
-	"bufio"
 	"net"
-	"os/exec"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -88,31 +84,4 @@ func TestDriversUseTheConsole(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestPsqlWatchesTheConsole by \watch.
-func TestPsqlWatchesTheConsole(t *testing.T) {
-	t.Parallel()
-	h, env := newLed(t)
-	cmd := exec.CommandContext(t.Context(), "psql", "-XAt")
-	cmd.Env = process.Environment(env...)
-	cmd.Stdin = strings.NewReader("SHOW LEADERS\n\\watch 0.1\n")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	seen := 0
-	for lines := bufio.NewScanner(out); seen < 3 && lines.Scan(); {
-		if strings.HasPrefix(lines.Text(), h.db+"|"+resource+"|w|") {
-			seen++
-		}
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // which was killed
-	if seen < 3 {
-		t.Errorf("it was shown %d times", seen)
-	}
 }

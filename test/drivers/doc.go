@@ -11,11 +11,12 @@
 //     must report that in the same words. What stands on another driver of the list,
 //     or only on libpq, runs some of them (runs);
 //   - follower: another worker leads. Reads succeed, each way to write is refused with
-//     ZF002, and the driver continues with the same connection;
+//     ZF002, and the driver continues with the same connection. What stands on another
+//     driver runs it on the default server only;
 //   - stale and stale_transaction: the worker leads, and is superseded between a read
 //     and its write, outside and inside a transaction. The driver must report ZF001,
 //     and its pool, if it has one, must treat the connection as broken and open
-//     another.
+//     another. What stands on another driver runs the second only.
 //
 // The pools have programs of their own (pool_*), or a part pool. Such a program inserts
 // rows through its pool of three connections in three loops, never stops at an error,

@@ -89,6 +89,9 @@ var runs = map[string]string{
 	"TypeORM":    "prepared savepoint transaction error model",
 }
 
+// standsOnAnother reports whether the driver meets the errors of another one of the list, or of libpq.
+func (d driver) standsOnAnother() bool { return runs[d.name] != "" }
+
 // scenarios returns those that the driver's program runs: all but model if runs does not name it.
 func (d driver) scenarios() []scenario {
 	return slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool {
