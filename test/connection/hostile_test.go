@@ -133,7 +133,7 @@ func TestFloodCostsNoMoreThanItsBytes(t *testing.T) {
 	pg := pgtest.Shared(t)
 	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	leading(t, p, db)
-	const count, most = 150000, 11 << 20
+	const count, most = 30000, 2 << 20
 	for _, user := range []string{pgtest.App, pgtest.Superuser} {
 		c, _ := wiretest.Connect(t, p.Addr, "user", user, "database", db)
 		before := heap()
