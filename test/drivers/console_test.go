@@ -17,21 +17,13 @@ var javaConsole = build{name: "java-console", args: func(target string) []string
 	return []string{"javac", "-cp", jdbcJar, "-sourcepath", "java", "-d", target, "java/drivers/Console.java"}
 }}
 
-// newLed returns a database with a leader, behind a proxy with a console, and the variables that connect a program to it. LED
-// is the name of the database; the proxy shows others of the server too.
-func newLed(t *testing.T) (h *cluster, env []string) {
-	t.Helper()
-	pg := pgtest.Shared(t)
-	h = newCluster(t, pg, serve(t, pg, "FENCEPOST_CONSOLE_PASSWORD="+consolePassword))
-	h.join(t, "w")
-	env = append(h.at(t, h.proxy.Address, ""), "PGDATABASE=fencepost", "PGUSER=ops", "PGPASSWORD="+consolePassword, "LED="+h.db)
-	return h, env
-}
-
 // TestDriversUseTheConsole: each asks several times, so that it prepares the statement if it ever does.
 func TestDriversUseTheConsole(t *testing.T) {
 	t.Parallel()
-	h, env := newLed(t)
+	pg := pgtest.Shared(t)
+	h := newCluster(t, pg, serve(t, pg, "FENCEPOST_CONSOLE_PASSWORD="+consolePassword))
+	h.join(t, "w")
+	env := append(h.at(t, h.proxy.Address, ""), "PGDATABASE=fencepost", "PGUSER=ops", "PGPASSWORD="+consolePassword, "LED="+h.db) // the proxy shows other databases too
 	for _, d := range []driver{
 		{"psycopg", func(testing.TB) (args, env []string) { return python("console.py") }},
 		{"psycopg2", func(testing.TB) (args, env []string) { return python("console.py") }},

@@ -57,7 +57,7 @@ func (c *chaos) outlast() {
 // takeovers is how many TestSafetyTheWorstElector waits for, and takeoverTime for how long at most,
 // which is several times what they take.
 const (
-	takeovers    = 300
+	takeovers    = 150
 	takeoverTime = 15 * time.Minute
 )
 
