@@ -34,11 +34,11 @@ func (h *writesCluster) executed(p writePath, turn int) form {
 }
 
 // refused are forms in which one who does not lead sends the path: the first,
-// another one in turn, and a text of another kind.
-func (h *writesCluster) refused(p writePath, turn int) []form {
+// another one in turn, and a text of another kind, if wanted.
+func (h *writesCluster) refused(p writePath, turn int, text bool) []form {
 	all := p.forms(h.fill)
 	some := []form{all[0], all[1+turn%(len(all)-1)]}
-	if p.call == nil && !p.block {
+	if text && p.call == nil && !p.block {
 		some = append(some, p.asText(textKinds[turn%len(textKinds)], h.fill))
 	}
 	return some
@@ -181,14 +181,4 @@ func queries(sqls []string, fill func(string) string) [][]byte {
 		all = append(all, Q(fill(sql)))
 	}
 	return all
-}
-
-// name makes a name of a subtest.
-func name(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == ' ' || r == '/' {
-			return '_'
-		}
-		return r
-	}, s[:min(len(s), 60)])
 }
