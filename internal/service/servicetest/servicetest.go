@@ -20,6 +20,7 @@ import (
 	"github.com/fencepost/fencepost/internal/admin"
 	"github.com/fencepost/fencepost/internal/config"
 	"github.com/fencepost/fencepost/internal/electors"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/service"
 )
@@ -230,13 +231,5 @@ func WantState(t *testing.T, err error, state string) {
 // Eventually polls until a condition holds.
 func Eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(Patience)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %s for: %s", Patience, what)
-		}
-		<-tick.C
-	}
+	process.Eventually(t, Patience, what, condition)
 }
