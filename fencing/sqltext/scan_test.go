@@ -158,7 +158,7 @@ func TestNoTextOverflowsTheStack(t *testing.T) {
 	}
 	known, deep := 0, 0
 	for _, nest := range nests {
-		for _, n := range []int{10, 200, 400, 660, 990, 1990, 2500, 20000} {
+		for _, n := range []int{10, 400, 660, 1990, 20000} {
 			sql := nest(n)
 			if Analyze(sql, DefaultSettings).Known {
 				known++
@@ -168,11 +168,11 @@ func TestNoTextOverflowsTheStack(t *testing.T) {
 			AuditOf(sql)
 		}
 	}
-	if known < 80 || deep < 80 {
+	if known < 50 || deep < 50 {
 		t.Errorf("%d texts were known, %d not: all depths were on one side of the bound", known, deep)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 40 {
+	for range 20 {
 		sql := nests[random.IntN(len(nests))](random.IntN(700))
 		inner := "(" + nests[random.IntN(len(nests))](random.IntN(700)) + ")"
 		Analyze(strings.Replace(sql, "a", inner, 1), DefaultSettings)
