@@ -35,7 +35,7 @@ lab: build ## Build bin/fencepost-lab, the demo and the playground
 	go build -buildvcs=false -trimpath -o bin/fencepost-lab ./cmd/fencepost-lab
 
 test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
-	go test -race -count=1 -p 3 $(TESTFLAGS) $(PKG)
+	go test -race -vet=off -count=1 -p 3 $(TESTFLAGS) $(PKG) # make lint vets
 
 # make test builds the program without -race, and the tests that start it with.
 test-race: setup pgbouncer redis consul etcd zookeeper postgres-18 ## Run the safety tests of whole systems with a program that is built with -race, too
