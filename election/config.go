@@ -218,7 +218,8 @@ type Presence interface {
 	// no dot.
 	PresenceID() string
 	// Gone reports whether a proxy, which was connected to the database, has no connection to it
-	// any more. A proxy that was killed has none at once, because the kernel of its machine closes
+	// any more, and no other one has taken over the candidacy of this incarnation and is connected. A
+	// proxy that was killed has none at once, because the kernel of its machine closes
 	// them. One whose machine has vanished, or that is frozen, still has them.
-	Gone(ctx context.Context, presenceID string) (bool, error)
+	Gone(ctx context.Context, presenceID, incarnation string) (bool, error)
 }

@@ -73,7 +73,7 @@ func (c *Candidacy) reclaimFor(ctx context.Context, got *acquired) {
 	if from == "" {
 		return
 	}
-	gone, err := c.r.presence.Gone(ctx, presenceID)
+	gone, err := c.r.presence.Gone(ctx, presenceID, from)
 	c.noted(lookForProxy, err)
 	if !gone {
 		got.former = from

@@ -17,7 +17,8 @@ import (
 // connections are what a server knows of the proxies that are connected to it.
 type connections struct {
 	mu    sync.Mutex
-	gone  map[string]bool // by presence id
+	gone  map[string]bool   // by presence id
+	runs  map[string]string // by incarnation, the presence id of the proxy that has last recorded it
 	looks int
 }
 
@@ -42,14 +43,30 @@ type connected struct {
 
 func (c connected) PresenceID() string { return c.id }
 
-func (c connected) Gone(_ context.Context, presenceID string) (bool, error) {
+func (c connected) Gone(_ context.Context, presenceID, incarnation string) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.looks++
 	if len(c.gone) == 0 && c.looks%4 == 2 {
 		return false, errInjected // which says nothing
 	}
-	return c.gone[presenceID], nil
+	by, moved := c.runs[incarnation]
+	return c.gone[presenceID] && (!moved || c.gone[by]), nil
+}
+
+// recorder is the election.Handovers of one proxy, which only records.
+type recorder struct {
+	*offering
+	of connected
+}
+
+func (r recorder) Record(_ context.Context, all []fencing.Candidate) error {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	for _, c := range all {
+		r.of.runs[c.Incarnation] = r.of.id
+	}
+	return nil
 }
 
 // mortal is one proxy that can be killed.
@@ -61,7 +78,7 @@ type mortal struct {
 
 // newMortals starts proxies over one lease service, one database and one server.
 func newMortals(t *testing.T, ids ...string) (*model, *connections, []*mortal) {
-	m, server := newModel(simulatedTTL), &connections{gone: map[string]bool{}}
+	m, server := newModel(simulatedTTL), &connections{gone: map[string]bool{}, runs: map[string]string{}}
 	var proxies []*mortal
 	for _, id := range ids {
 		p := &mortal{id: id}
@@ -71,7 +88,7 @@ func newMortals(t *testing.T, ids ...string) (*model, *connections, []*mortal) {
 			Open: func(context.Context, string) (election.Backend, error) {
 				return election.Backend{
 					Provider: provider{m, &p.faults},
-					Presence: connected{server, p.id},
+					Presence: connected{server, p.id}, Handovers: recorder{&offering{model: m}, connected{server, p.id}},
 					Fence: func(context.Context, string) (election.Fence, error) {
 						return fence{model: m, faults: &p.faults}, nil
 					},

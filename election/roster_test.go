@@ -317,7 +317,7 @@ type presenceAs string
 
 func (id presenceAs) PresenceID() string { return string(id) }
 
-func (presenceAs) Gone(context.Context, string) (bool, error) { return false, nil }
+func (presenceAs) Gone(context.Context, string, string) (bool, error) { return false, nil }
 
 // source is a lease service that has a name only.
 type source struct{ elector.Provider }

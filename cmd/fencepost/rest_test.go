@@ -294,11 +294,11 @@ func TestAConnectionWithoutASchemaIsNotKept(t *testing.T) {
 	defer st.Close()
 	s.Exec(t, pgtest.Superuser, db, "DROP SCHEMA fencepost CASCADE")
 	st.CloseIdle()
-	if _, err := st.Gone(t.Context(), "another"); !store.NoSchema(err) {
+	if _, err := st.Gone(t.Context(), "another", ""); !store.NoSchema(err) {
 		t.Errorf("without a schema: %v", err)
 	}
 	_, sprung := foreign(t, s, db)
-	if _, err := st.Gone(t.Context(), "another"); err == nil || !strings.Contains(err.Error(), "the schema fencepost belongs to role") {
+	if _, err := st.Gone(t.Context(), "another", ""); err == nil || !strings.Contains(err.Error(), "the schema fencepost belongs to role") {
 		t.Errorf("with a schema of another role: %v", err)
 	}
 	if sprung() {

@@ -68,7 +68,7 @@ func backend(ctx context.Context, server *pgtest.Server, db string, wrap func(*p
 	return election.Backend{
 		Fence:    func(ctx context.Context, name string) (election.Fence, error) { return fences.Fence(ctx, name) },
 		Provider: wrap(provider), Catalog: fences, Orders: orders.Orders, InForce: orders.InForce, Fences: fences.Fences,
-		Handovers: handover.New(fences.Pool(), "proxy"), Presence: fences, CloseIdle: fences.CloseIdle, Close: fences.Close,
+		Handovers: handover.New(fences.Pool(), "proxy", "presence"), Presence: fences, CloseIdle: fences.CloseIdle, Close: fences.Close,
 	}, nil
 }
 

@@ -375,7 +375,7 @@ func TestLockedSystemViewsBlockNoTakeover(t *testing.T) {
 	if next := h.Grant("b"); next.Epoch != 2 {
 		t.Errorf("the next leader has epoch %d", next.Epoch)
 	}
-	if gone, err := h.Fences.Gone(h.Ctx(), "nobody"); err != nil || !gone {
+	if gone, err := h.Fences.Gone(h.Ctx(), "nobody", ""); err != nil || !gone {
 		t.Errorf("another proxy is gone: %v, %v", gone, err)
 	}
 	primary := store.NewStateReader(store.Config{Address: h.Server.Addr(), Database: h.DB, User: pgtest.Control})

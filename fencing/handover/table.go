@@ -2,7 +2,6 @@ package handover
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -22,7 +21,7 @@ const beat = 5 * time.Second
 type Table struct {
 	pool *pgxpool.Pool
 	name string // of the proxy
-	id   string // random, because a proxy that starts again campaigns for no one
+	id   string // its presence id
 	// noting lets one grant at a time be noted, so that many takeovers at once leave the connections to those who wait
 	// for them.
 	noting chan struct{}
@@ -38,10 +37,11 @@ type candidacy struct{ resource, incarnation string }
 
 func of(c fencing.Candidate) candidacy { return candidacy{c.Resource, c.Incarnation} }
 
-// New returns the table of a database for the proxy of this name. The pool's role must own the schema
-// fencepost.
-func New(pool *pgxpool.Pool, proxy string) *Table {
-	return &Table{pool: pool, name: proxy, id: rand.Text(), noting: make(chan struct{}, 1)}
+// New returns the table of a database for the proxy of this name. id is its presence id, by which others know whether it
+// is connected; a proxy that starts again has another one, because it campaigns for no one. The pool's role must own the
+// schema fencepost.
+func New(pool *pgxpool.Pool, proxy, id string) *Table {
+	return &Table{pool: pool, name: proxy, id: id, noting: make(chan struct{}, 1)}
 }
 
 // Record makes the database know that these candidacies campaign through this proxy, and no others.

@@ -2,6 +2,7 @@ package handover_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -71,7 +72,7 @@ func (d *database) lead(worker string) fencing.Epoch {
 // proxy returns the table of another proxy, through which these workers campaign.
 func (d *database) proxy(name string, workers ...string) *handover.Table {
 	d.Helper()
-	p := handover.New(d.fences.Pool(), name)
+	p := handover.New(d.fences.Pool(), name, rand.Text())
 	d.record(p, candidates(workers...)...)
 	return p
 }
@@ -251,7 +252,7 @@ func TestOneOfTwoOperatorsHandsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	given = slices.DeleteFunc(given, func(o *fencing.Order) bool { return o == nil })
-	offers, err := handover.New(d.fences.Pool(), "q").Offers(t.Context())
+	offers, err := handover.New(d.fences.Pool(), "q", rand.Text()).Offers(t.Context())
 	if err != nil || len(given) != 1 || len(offers) != 1 || offers[0].Order != given[0].ID || offers[0].Worker != given[0].Worker {
 		t.Errorf("given were %+v, and in force are %+v (%v)", given, offers, err)
 	}

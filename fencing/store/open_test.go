@@ -226,7 +226,7 @@ func TestAProxyIsGoneWhenItsConnectionsAre(t *testing.T) {
 	one, two := open(t, s, db, called("one-"+db)), open(t, s, db, called("two-"+db))
 	gone := func(id string) bool {
 		t.Helper()
-		g, err := two.Gone(t.Context(), id)
+		g, err := two.Gone(t.Context(), id, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -155,11 +155,12 @@ func applicationOf(presenceID string) string { return application + " " + presen
 func (s *Store) PresenceID() string { return s.cfg.PresenceID }
 
 // Gone reports whether the proxy with this presence id has no connection to the server, to whatever
-// database. Connections of roles without the rights of the schema's owner do not count, whatever
-// they call themselves.
-func (s *Store) Gone(ctx context.Context, presenceID string) (gone bool, err error) {
+// database, and no proxy through which the candidacy of this incarnation runs since an upgrade has one. Connections of
+// roles without the rights of the schema's owner do not count, whatever they call themselves.
+func (s *Store) Gone(ctx context.Context, presenceID, incarnation string) (gone bool, err error) {
 	err = s.free.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a JOIN pg_namespace n ON n.nspname = 'fencepost'
-		WHERE a.application_name = $1 AND pg_has_role(a.usesysid, n.nspowner, 'USAGE'))`, applicationOf(presenceID)).Scan(&gone)
+		WHERE a.application_name IN (SELECT $1 UNION ALL SELECT $2 || c.proxy FROM fencepost.candidates c WHERE c.incarnation = $3)
+		AND pg_has_role(a.usesysid, n.nspowner, 'USAGE'))`, applicationOf(presenceID), applicationOf(""), incarnation).Scan(&gone)
 	if err != nil {
 		return false, fmt.Errorf("look for the connections of another proxy: %w", err)
 	}

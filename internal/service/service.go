@@ -253,7 +253,7 @@ func (s *Server) openDatabase(ctx context.Context, database string) (election.Ba
 		Tokens:       token.New(db.Pool()),
 		Fences:       db.Fences,
 		InForce:      orders.InForce,
-		Handovers:    handover.New(db.Pool(), s.id),
+		Handovers:    handover.New(db.Pool(), s.id, db.PresenceID()),
 		Presence:     db,
 		CloseIdle:    db.CloseIdle,
 		Close:        closed,
