@@ -30,7 +30,8 @@ type Candidacy struct {
 	done     chan struct{} // closed when the loop has ended
 	contexts
 
-	// What follows is guarded by resource.mu, except for identity, which does not change.
+	// What follows is guarded by resource.mu, except for identity, which changes at most once, while the candidacy is
+	// held (move) and only with the lock.
 	state
 	reports
 	due time.Duration // when the next step is
@@ -61,6 +62,7 @@ type state struct {
 	requests   requests    // what it has asked for and has not been answered
 	reclaim    own.Reclaim // the lease of another proxy that it may take
 	seen       view        // the resource, as of the last step
+	move       move        // keeps it from asking for anything
 }
 
 // reports are what the candidacy passes on.
@@ -105,7 +107,11 @@ func newCandidacy(r *resource, fence Fence, req fencing.JoinRequest, past histor
 func (c *Candidacy) Status() *fencing.Status { return c.current.Load() }
 
 // Incarnation implements fencing.Candidacy.
-func (c *Candidacy) Incarnation() string { return c.incarnation }
+func (c *Candidacy) Incarnation() string {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	return c.incarnation
+}
 
 // Fence implements fencing.Candidacy.
 func (c *Candidacy) Fence() fencing.Fence { return c.fence }

@@ -45,6 +45,8 @@ func (s *state) eligible() bool { return s.lives() && !s.liveness.unresponsive }
 // until it returns nothing.
 func (s *state) next(now time.Duration) action {
 	switch {
+	case s.move.holds():
+		return nothing
 	case s.isOver() && s.asked():
 		return answer
 	case s.requests.has(requestAcquire), s.requests.has(requestRelease): // its result decides what follows
@@ -146,6 +148,12 @@ func (s *state) wait(now time.Duration) time.Duration {
 	wait := idleStep
 	due := func(at time.Duration) { wait = min(wait, max(at-now, time.Millisecond)) }
 	if s.phase == superseded && !s.ended {
+		return wait
+	}
+	if s.move.holds() {
+		if now < s.held.trusted {
+			due(s.held.trusted)
+		}
 		return wait
 	}
 	if at := s.seen.offer.Next(now); at != 0 {

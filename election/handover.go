@@ -186,12 +186,12 @@ func (r *resource) candidates() []fencing.Candidate {
 			continue
 		}
 		one := fencing.Candidate{
-			Resource: r.key.name, Worker: c.worker, Incarnation: c.incarnation, Silent: c.liveness.unresponsive, State: c.campaign(r.mu.observation.State),
+			Resource: r.key.name, Worker: c.worker, Incarnation: c.shownIncarnation(), Silent: c.liveness.unresponsive, State: c.campaign(r.mu.observation.State),
 		}
-		other, shared := byIncarnation[c.incarnation]
+		other, shared := byIncarnation[one.Incarnation]
 		leads, led := one.State == fencing.CandidateLeading, other.State == fencing.CandidateLeading
 		if !shared || leads && !led || leads == led && one.Worker < other.Worker {
-			byIncarnation[c.incarnation] = one
+			byIncarnation[one.Incarnation] = one
 		}
 	}
 	return slices.Collect(maps.Values(byIncarnation))
@@ -200,7 +200,7 @@ func (r *resource) candidates() []fencing.Candidate {
 // campaign returns what the candidacy does for the lead, while the lease is in this state.
 func (s *state) campaign(observed elector.State) fencing.CandidateState {
 	switch {
-	case s.phase == leading && s.fault == nil:
+	case s.phase == leading && s.fault == nil, s.move.as != "":
 		return fencing.CandidateLeading
 	case s.barred != nil:
 		return fencing.CandidateBarred
@@ -288,14 +288,14 @@ func (c *Candidacy) isRetained() bool {
 // isSameWorker reports whether an incarnation is that of another candidacy of the same worker and role.
 func (c *Candidacy) isSameWorker(incarnation string) bool {
 	_, mine := own.PresenceID(incarnation, c.user, c.worker)
-	return mine && incarnation != c.incarnation
+	return mine && incarnation != c.Incarnation()
 }
 
 // movedElsewhere ends the retention, because the worker campaigns through another proxy.
 func (c *Candidacy) movedElsewhere() {
-	c.log.Info("the worker has come back through another proxy: its lease is not kept here any longer")
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
+	c.log.Info("the worker has come back through another proxy: its lease is not kept here any longer")
 	c.endRetentionLocked()
 }
 

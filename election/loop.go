@@ -47,9 +47,12 @@ func (c *Candidacy) step() (wait time.Duration, over bool) {
 	if !c.requests.changes() && (c.held.lease == nil || c.lives()) {
 		c.r.departedLocked(c)
 	}
+	if !c.requests.any() {
+		c.move.settle()
+	}
 	wait = c.wait(now)
 	c.due = now + wait
-	return wait, c.ended && !c.requests.any() && c.held.lease == nil
+	return wait, c.ended && !c.requests.any() && c.held.lease == nil && !c.move.holds()
 }
 
 // jitter returns a random time below d.

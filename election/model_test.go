@@ -171,6 +171,8 @@ func (p provider) Renew(ctx context.Context, l *elector.Lease) error {
 	return err
 }
 
+func (p provider) Adopt(ctx context.Context, l *elector.Lease) error { return p.Renew(ctx, l) }
+
 func (p provider) Release(ctx context.Context, l *elector.Lease, why elector.Reason, _ time.Duration) error {
 	_, err := strike(ctx, p.faults, func() (struct{}, error) {
 		p.do(func() {
@@ -256,7 +258,14 @@ func (f fence) Record(ctx context.Context) (fencing.Record, error) {
 	})
 }
 
+func (f fence) Verify(ctx context.Context, t fencing.Term) error {
+	rec, err := f.Record(ctx)
+	if err == nil && t.Epoch != 0 && rec.Epoch > t.Epoch {
+		return &fencing.Refusal{SQLState: fencing.StateSuperseded, Message: "superseded"}
+	}
+	return err
+}
+
 func (f fence) Database() string                                               { return "" }
 func (f fence) CheckRole(context.Context, string, uint32) error                { return nil }
 func (f fence) SupersededBefore(context.Context, string, string) (bool, error) { return false, nil }
-func (f fence) Verify(context.Context, fencing.Term) error                     { return nil }

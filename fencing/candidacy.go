@@ -213,6 +213,19 @@ type Candidacy interface {
 	Leave(m Member, orderly bool)
 }
 
+// Movable is a Candidacy that another process can continue, in an upgrade in place.
+type Movable interface {
+	Candidacy
+	// PassOn calls pass with what another process needs in order to lead in place of this candidacy, which leads. Until
+	// pass returns, the candidacy asks for nothing, neither the lease service nor the fence; ctx ends before its lease
+	// would have to be renewed. If pass returns nil, the other process has the lease, and the candidacy ends and does
+	// not release it. Otherwise, or if it does not lead, the candidacy goes on, and PassOn returns why.
+	PassOn(ctx context.Context, pass func(ctx context.Context, lead []byte) error) error
+	// Adopt examines whether the candidacy, which must have no lease, can lead in place of one that another process passes
+	// on. Then it asks for nothing until begin or drop is called, which do not block.
+	Adopt(ctx context.Context, lead []byte) (begin, drop func(), err error)
+}
+
 // RegisterRequest names a backend to be registered.
 type RegisterRequest struct {
 	PID         uint32 // process id of the backend

@@ -49,7 +49,7 @@ func TestRestores(t *testing.T) {
 func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Service {
 	key := "/v1/kv/" + db + "/" + db + "/"
 	return &electiontest.Service{
-		TTL: ttl, Death: 2*ttl + lockDelay + time.Second, Addr: agent.Addr(),
+		TTL: ttl, Death: 2*ttl + lockDelay + time.Second, Addr: agent.Addr(), Adopts: true,
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, consul.Config{Address: link.Addr(), Prefix: db, Proxy: db + proxy}).Database(db)
 		},

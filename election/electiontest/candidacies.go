@@ -69,6 +69,57 @@ func (w *testEnv) isAnnounced(m *conn) {
 	knows("after a superseded connection has ended", epoch, later.Add(2*time.Hour), false)
 }
 
+// passOn passes the candidacy of a to b, as an upgrade does.
+func passOn(a, b *conn) error {
+	return a.Candidacy.(fencing.Movable).PassOn(a.w.Context(), func(ctx context.Context, lead []byte) error {
+		begin, _, err := b.Candidacy.(fencing.Movable).Adopt(ctx, lead)
+		if err == nil {
+			begin()
+		}
+		return err
+	})
+}
+
+// passingCases are about candidacies that are passed on to another process.
+var passingCases = []testCase{
+	{"a candidacy that is passed on keeps its epoch and its award, and whoever has it renews and releases", func(w *testEnv) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a := p.first("a")
+		epoch, other, arrival := a.eventuallyLeads(soon), q.first("b"), q.first("a")
+		if err := passOn(a, arrival); !w.service.Adopts {
+			if err == nil {
+				w.Error("a lease that only its process knows was passed on")
+			}
+			renewed := p.count(election.EventRenewed)
+			p.skip(long / 2)
+			eventually(w.T, "the process that has it still renews it", soon, func() bool { return p.count(election.EventRenewed) > renewed })
+			if !a.leads() || arrival.leads() || other.leads() {
+				w.Error("its worker does not lead")
+			}
+			return
+		} else if err != nil {
+			w.Fatal(err)
+		}
+		if arrival.mustLead() != epoch || arrival.Incarnation() != a.Incarnation() || a.leads() {
+			w.Errorf("it leads under epoch %d as %s, which was %s with epoch %d", arrival.Status().Epoch, arrival.Incarnation(), a.Incarnation(), epoch)
+		}
+		a.leaves()
+		if err := p.Close(within(w.T, patience)); err != nil {
+			w.Error(err)
+		}
+		renewed := q.count(election.EventRenewed)
+		q.skip(long / 2)
+		eventually(w.T, "the other process renews", soon, func() bool { return q.count(election.EventRenewed) > renewed })
+		if q.count(election.EventLost) > 0 || arrival.mustLead() != epoch || other.leads() {
+			w.Error("the lease was lost")
+		}
+		w.mustBeGranted("a")
+		arrival.dies()
+		other.eventuallyLeads(soon)
+		w.mustBeGranted("a", "b")
+	}},
+}
+
 // takeoverCases are about who leads next, as it depends on the service.
 var takeoverCases = []testCase{
 	{"a leader's death is followed at once", func(w *testEnv) {

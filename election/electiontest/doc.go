@@ -42,6 +42,8 @@ type Service struct {
 	// and in no other request through the link. It is nil if there is no such text; the
 	// cases that need it are then skipped.
 	Request func(worker string) string
+	// Adopts: the provider is an elector.Adopter that knows the leases of other processes.
+	Adopts bool
 	// Multiplexed: requests share one connection.
 	Multiplexed bool
 	// Supersedes: when a client connects again, the service closes its earlier connection, so that
@@ -110,7 +112,7 @@ func RunCases(t *testing.T, names []string, open func(t *testing.T, server *pgte
 }
 
 func serviceCases() []testCase {
-	return slices.Concat(awardCases, termCases, takeoverCases, reachCases, instanceCases, takingCases, wireCases)
+	return slices.Concat(awardCases, termCases, takeoverCases, reachCases, instanceCases, takingCases, passingCases, wireCases)
 }
 
 func electionCases() []testCase {

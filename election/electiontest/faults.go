@@ -184,6 +184,15 @@ func (f *faultyProvider) Renew(ctx context.Context, l *elector.Lease) error {
 	return f.strike(ctx, renew, func() error { return f.Provider.Renew(ctx, l) })
 }
 
+// Adopt implements elector.Adopter. Its faults are those of Renew.
+func (f *faultyProvider) Adopt(ctx context.Context, l *elector.Lease) error {
+	adopter, ok := f.Provider.(elector.Adopter)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return f.strike(ctx, renew, func() error { return adopter.Adopt(ctx, l) })
+}
+
 func (f *faultyProvider) Release(ctx context.Context, l *elector.Lease, why elector.Reason, silent time.Duration) error {
 	return f.strike(ctx, release, func() error { return f.Provider.Release(ctx, l, why, silent) })
 }

@@ -224,6 +224,14 @@ type Expirer interface {
 	ConfirmedUntil(resource string) time.Duration
 }
 
+// Adopter is a Provider whose leases another process with the same configuration can renew and release, by what is in
+// the Lease.
+type Adopter interface {
+	// Adopt is Renew of a lease that another process has acquired. If it is not held, or is not known here, nothing has
+	// changed.
+	Adopt(ctx context.Context, l *Lease) error
+}
+
 // Gatherer is a Provider that sends the renewals that come at the same time as one request. Others are
 // better served if the renewals of a proxy are spread.
 type Gatherer interface {

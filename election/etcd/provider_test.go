@@ -46,7 +46,7 @@ func service(t *testing.T, cluster *etcdtest.Cluster, db string) *electiontest.S
 	as := admin{t, cluster.Client(t, "", "")}
 	key := db + "/" + db + "/"
 	return &electiontest.Service{
-		TTL: ttl, Death: ttl + time.Second, Addr: cluster.Addr(),
+		TTL: ttl, Death: ttl + time.Second, Addr: cluster.Addr(), Adopts: true,
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, etcd.Config{Endpoints: []string{link.Addr()}, Prefix: db, Proxy: proxy}).Database(db)
 		},

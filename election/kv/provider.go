@@ -20,7 +20,10 @@ type Provider struct {
 	database string
 }
 
-var _ elector.Provider = (*Provider)(nil)
+var (
+	_ elector.Provider = (*Provider)(nil)
+	_ elector.Adopter  = (*Provider)(nil)
+)
 
 // attempt is the life of a request that asks for the lease, or has it. It belongs to at most
 // one award.
@@ -131,6 +134,11 @@ func (p *Provider) Renew(ctx context.Context, l *elector.Lease) error {
 		p.c.endInBackground(l.Handle) // it may continue, without the lease
 	}
 	return err
+}
+
+// Adopt implements elector.Adopter. A store that keeps what it knows of a life in memory knows only its own.
+func (p *Provider) Adopt(ctx context.Context, l *elector.Lease) error {
+	return p.c.store.Beat(ctx, keyOf(p.database, l.Resource), l.Handle)
 }
 
 // Release implements elector.Provider. It writes why the lease is free, and then ends the

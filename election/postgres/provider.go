@@ -90,7 +90,10 @@ type lastRenewal struct {
 	until           time.Duration // until when it is confirmed
 }
 
-var _ elector.Provider = (*Provider)(nil)
+var (
+	_ elector.Provider = (*Provider)(nil)
+	_ elector.Adopter  = (*Provider)(nil)
+)
 
 // New returns a provider that listens for changes while there are watches, until Close.
 func New(cfg Config) (*Provider, error) {

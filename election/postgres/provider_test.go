@@ -37,7 +37,7 @@ func TestRestores(t *testing.T) {
 
 func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service {
 	return &electiontest.Service{
-		TTL: ttl, Death: ttl, Addr: server.Addr(),
+		TTL: ttl, Death: ttl, Addr: server.Addr(), Adopts: true,
 		Provider: func(t *testing.T, _ string, link *electiontest.Link) elector.Provider {
 			return provider(t, server, db, link, nil)
 		},

@@ -40,6 +40,9 @@ func (p *Provider) Renew(ctx context.Context, l *elector.Lease) error {
 	return nil
 }
 
+// Adopt implements elector.Adopter.
+func (p *Provider) Adopt(ctx context.Context, l *elector.Lease) error { return p.Renew(ctx, l) }
+
 // renewAlone renews one lease. It waits for whoever has locked its row. It reports false if the term is
 // over.
 func (p *Provider) renewAlone(ctx context.Context, l *elector.Lease) (held bool, err error) {

@@ -43,7 +43,7 @@ func TestRestores(t *testing.T) {
 func service(t *testing.T, server *redistest.Server, db string) *electiontest.Service {
 	as := operator{t, server, db}
 	return &electiontest.Service{
-		TTL: ttl, Death: ttl + 2*time.Second, Addr: server.Addr(),
+		TTL: ttl, Death: ttl + 2*time.Second, Addr: server.Addr(), Adopts: true,
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) elector.Provider {
 			return client(t, redis.Config{Address: link.Addr(), Prefix: db, Proxy: proxy}).Database(db)
 		},
