@@ -38,8 +38,18 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 	if err != nil {
 		return 0, err
 	}
+	x.movable = x.isMovable(md, policy)
 	x.setCore(protocol.New(c))
 	return c.Announced, nil
+}
+
+// isMovable reports whether another process may continue a session of this mode: one that may write without a fence, or
+// one that campaigns, writes only while its backend is registered, and ends when it is superseded.
+func (x *session) isMovable(md mode, policy SessionPolicy) bool {
+	if x.start.Own.Resource == "" {
+		return policy.Unfenced == UnfencedAllow
+	}
+	return md == fenced && policy.Fence == FenceSession && policy.OnStale == RejectStale && x.start.Own.Campaign != fencing.CampaignOff
 }
 
 // setCore makes m the core of the session. drain may run at the same time.

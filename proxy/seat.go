@@ -129,7 +129,7 @@ func (s *seat) supersededRefusal() *fencing.Refusal {
 // forCore returns what the core has to know of the candidacy.
 func (s *seat) forCore() protocol.Candidacy {
 	cand := s.candidacy()
-	return protocol.Candidacy{Resource: s.resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble}
+	return protocol.Candidacy{Resource: s.resource, Incarnation: cand.Incarnation, Status: cand.Status, Trouble: cand.Trouble}
 }
 
 // knownEpoch returns the epoch of st, a status of the candidacy, if the client of a session that has joined at the

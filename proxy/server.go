@@ -46,13 +46,7 @@ type Server struct {
 	failing  failures
 	refused  *refusals.Log
 	waiting  crew.Waiting
-	// passing has what PassOn was given; it is set before the sessions drain. The lock is held while one is passed on, so that
-	// few descriptors are needed at a time.
-	passing struct {
-		sync.Mutex
-		ctx  context.Context
-		pass Pass
-	}
+	passing  partings
 
 	mu struct {
 		sync.Mutex
@@ -64,7 +58,7 @@ type Server struct {
 		closed   bool
 	}
 	wg     sync.WaitGroup // of the connections, each until its session has ended
-	checks sync.WaitGroup // of endHanging, verifyRegistrations and endWithTenure
+	checks sync.WaitGroup // of endHanging, verifyRegistrations, endWithTenure and companies
 }
 
 // accepted is what is known of a client that has no session.

@@ -40,6 +40,7 @@ type session struct {
 	// that.
 	handshake *handshake.Handshake
 	unfenced  UnfencedMode // what the connection may do if it names no resource
+	movable   bool         // by its policy, another process may continue the session in an upgrade
 	backend   backend
 	member    membership
 	active    activity

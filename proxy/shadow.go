@@ -38,7 +38,7 @@ func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy
 	}
 	c.Candidacy, c.Worker, c.Nameless = x.member.startup.forCore(), req.Worker, req.Nameless
 	c.Shadow = shadow.New(shadow.Config{
-		Resource: req.Resource, Worker: req.Worker, Incarnation: c.Incarnation, Nameless: req.Nameless,
+		Resource: req.Resource, Worker: req.Worker, Incarnation: c.Incarnation(), Nameless: req.Nameless,
 		Version: c.Version, Cache: c.Cache, Status: c.Status, Trouble: c.Trouble,
 		Campaign:  x.member.shadow.trigger(x.srv.cfg.StartupWait, x.member.candidacy().CampaignOnDemand),
 		Announced: x.member.startup.knownEpoch(c.Status(), x.start.Began),

@@ -26,7 +26,10 @@ const (
 
 // Candidacy is a candidacy that a session has joined.
 type Candidacy struct {
-	Resource, Incarnation string
+	Resource string
+	// Incarnation returns its random id, which is another one when the candidacy has taken the place of one of another
+	// process.
+	Incarnation func() string
 	// Status returns its status. It must not block, and must return a new pointer whenever the
 	// status has changed.
 	Status func() *fencing.Status
@@ -63,6 +66,9 @@ type Config struct {
 	// Parameters are the bodies of the server's ParameterStatus messages, as they were before
 	// Fencepost changed any.
 	Parameters [][]byte
+	// Carried, if not nil, is that of the session in whose place this one goes on. Parameters do not count then, and the
+	// client has been greeted.
+	Carried *Carried
 	// SetUp: SetupSQL was executed during the startup, without an error.
 	SetUp bool
 }
@@ -193,9 +199,12 @@ const (
 	Leading
 	// Registered: the backend is registered.
 	Registered
-	// Portable: the session writes without a fence, is not in shadow, and a new one that begins with ReportedReadOnly
-	// could go on in its place: it is AtRest, and no message was sent in part in either direction.
+	// Portable: a new session that begins with what this one carries could go on in its place when it is at rest. It
+	// writes without a fence and is not in shadow, or its backend is registered for the resource of its startup, under the
+	// epoch that its client knows, and for no other.
 	Portable
+	// Whole: no message was sent in part in either direction. It is asked of a session that is AtRest and Portable.
+	Whole
 )
 
 // ErrUnexpectedReply says that the server sent what cannot be a reply to what was sent.
@@ -292,7 +301,12 @@ type inHand struct {
 func New(c Config) *Session {
 	s := &Session{config: c, txn: 'I', startup: newMembership(c.Candidacy)}
 	s.choices.startup.all = []*membership{&s.startup}
-	s.settings.begin(c.Parameters)
+	if c.Carried != nil {
+		s.settings.take(*c.Carried)
+		s.takeStatements(c.Carried.Prepared)
+	} else {
+		s.settings.begin(c.Parameters)
+	}
 	s.settings.readOnly = s.settings.readOnly || c.SetUp
 	s.settings.reportedReadOnly = s.settings.readOnly
 	if c.Registered {
@@ -301,7 +315,10 @@ func New(c Config) *Session {
 	if s.mayRelay() {
 		s.startRelay()
 	}
-	s.config.Parameters = nil // they are not needed again
+	s.config.Parameters, s.config.Carried = nil, nil // they are not needed again
+	if c.Carried != nil {
+		s.AppendGreeting(nil) // which the client has
+	}
 	return s
 }
 
@@ -406,7 +423,9 @@ func (s *Session) Is(c Condition) bool {
 	case Registered:
 		return len(s.registered) > 0
 	case Portable:
-		return s.relay.on && s.config.Mode == ModePassing && s.config.Shadow == nil && s.isAtRest() && !s.partial && !s.muted && s.body.left == 0 && s.reply.left == 0
+		return s.isPortable()
+	case Whole:
+		return !s.partial && !s.muted && s.body.left == 0 && s.reply.left == 0
 	}
 	if s.relay.on {
 		return s.relayIs(c)
@@ -446,9 +465,6 @@ func (s *Session) Announced() (all []AnnouncedEpoch) {
 // Transactions returns how many of the client's transactions have ended, whether or not they were committed. A
 // statement outside a block is one.
 func (s *Session) Transactions() uint64 { return s.ended }
-
-// ReportedReadOnly returns the default_transaction_read_only that was last reported to the client.
-func (s *Session) ReportedReadOnly() bool { return s.settings.reportedReadOnly }
 
 // FencedResources returns the resources that the transaction in hand is fenced for, none if it is not fenced.
 func (s *Session) FencedResources() []string {

@@ -59,7 +59,7 @@ func (s *Session) Rejection(r *fencing.Refusal, what Attempt) fencing.Rejection 
 	}
 	one := s.refusedMembership()
 	st := one.Status()
-	out.Resource, out.Worker, out.Incarnation = one.Resource, s.config.Worker, one.Incarnation
+	out.Resource, out.Worker, out.Incarnation = one.Resource, s.config.Worker, one.Incarnation()
 	out.Announced, out.Held = one.epochs.current, st.Epoch
 	out.Finding = fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker}
 	out.Kind = fencing.KindOf(one.Resource, r.SQLState, out.Finding)

@@ -15,7 +15,7 @@ func (h *harness) choosing(status func() *fencing.Status) {
 			if name == "r" {
 				a.Chosen = append(a.Chosen, protocol.Candidacy{Resource: name})
 			} else {
-				a.Chosen = append(a.Chosen, protocol.Candidacy{Resource: name, Incarnation: "i", Status: status, Announced: status().Epoch})
+				a.Chosen = append(a.Chosen, protocol.Candidacy{Resource: name, Incarnation: func() string { return "i" }, Status: status, Announced: status().Epoch})
 			}
 		}
 		return a

@@ -182,9 +182,9 @@ func (s *Session) notLeaderRefusal(unproven string) *fencing.Refusal {
 		return s.supersededRefusal()
 	}
 	if announced := one.epochs.current; st.CanWrite() && announced > st.Epoch {
-		return fencing.EpochTooHighRefusal(one.Resource, s.config.Worker, one.Incarnation, announced, st)
+		return fencing.EpochTooHighRefusal(one.Resource, s.config.Worker, one.Incarnation(), announced, st)
 	}
-	r := fencing.ReadOnlyRefusal(one.Resource, s.config.Worker, one.Incarnation, st)
+	r := fencing.ReadOnlyRefusal(one.Resource, s.config.Worker, one.Incarnation(), st)
 	if r.SQLState != fencing.StateNotLeader {
 		return r
 	}

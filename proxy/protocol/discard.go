@@ -73,5 +73,5 @@ func (s *Session) answerDiscarded(st *sqltext.Statement, text string, p *gate.Se
 
 func (s *Session) supersededRefusal() *fencing.Refusal {
 	one := s.refusedMembership()
-	return fencing.SupersededRefusal(one.Resource, s.config.Worker, one.Incarnation, one.Status())
+	return fencing.SupersededRefusal(one.Resource, s.config.Worker, one.Incarnation(), one.Status())
 }

@@ -170,7 +170,7 @@ func (h *harness) serve(client net.Conn) {
 		return
 	}
 	c := protocol.Config{
-		Mode: protocol.ModeFenced, Version: gate.Version(h.major), Cache: h.cache, Candidacy: protocol.Candidacy{Status: h.status.Load, Resource: "r", Incarnation: "i"},
+		Mode: protocol.ModeFenced, Version: gate.Version(h.major), Cache: h.cache, Candidacy: protocol.Candidacy{Status: h.status.Load, Resource: "r", Incarnation: func() string { return "i" }},
 		Worker: "w", Parameters: params, SetUp: !h.lazy.Load(), Catalog: h.catalog.Load,
 	}
 	if h.config != nil {

@@ -365,7 +365,7 @@ func TestJoining(t *testing.T) {
 				a.Refusal = &fencing.Refusal{SQLState: "ZF006", Message: "no"}
 			}
 			for _, name := range n.Resources {
-				a.Chosen = append(a.Chosen, protocol.Candidacy{Resource: name, Incarnation: "i", Status: h.status.Load})
+				a.Chosen = append(a.Chosen, protocol.Candidacy{Resource: name, Incarnation: func() string { return "i" }, Status: h.status.Load})
 			}
 			return a
 		}

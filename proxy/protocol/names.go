@@ -97,6 +97,15 @@ func (s *Session) trackFenceStatement(name string, e *prepared) {
 	s.fenceStatements[name] = e
 }
 
+// takeStatements takes the prepared statements that another session has carried.
+func (s *Session) takeStatements(all []CarriedStatement) {
+	for _, one := range all {
+		if t := s.config.Cache.AnalyzeBytes(one.Text, s.settings.reading); t.Known && len(t.Statements) == 1 {
+			s.trackFenceStatement(string(one.Name), s.preparedOf(&t.Statements[0], one.Text, false))
+		}
+	}
+}
+
 // learnName takes a row of namesSQL.
 func (s *Session) learnName(row []byte) {
 	v, ok := wire.DecodeColumns(row)

@@ -100,6 +100,24 @@ func (s *Session) stopRelay() {
 // nothing since.
 func (s *Session) isAtRest() bool { return s.relay.quiet() && !s.relay.inBatch && s.txn == 'I' }
 
+// isPortable is the condition Portable.
+func (s *Session) isPortable() bool {
+	c := &s.choices
+	switch {
+	case !s.relay.on || s.relay.own != nil || s.relay.lost:
+		return false
+	case s.config.Mode == ModePassing:
+		return s.config.Shadow == nil
+	}
+	for _, e := range s.fenceStatements {
+		if len(e.text) >= maxAuditText { // there may be more of it
+			return false
+		}
+	}
+	return s.leads() && len(s.registered) == 1 && s.registered[0] == &s.startup && !s.startup.epochs.hasPending &&
+		c.session == nil && c.local == nil && len(c.known) == 0 && !s.config.Tables && !s.config.Discards
+}
+
 // relayIs is Is for a relayed session.
 func (s *Session) relayIs(c Condition) bool {
 	r := &s.relay

@@ -163,7 +163,7 @@ func (s *Session) guardError(msg []byte, e *wire.ServerError) []byte {
 	found, ok := fencing.DecodeFinding(e.Detail)
 	st := s.startup.Status()
 	if ok && found.Resource == s.startup.Resource && e.Code == fencing.StateNotLeader && s.config.Tables {
-		r := fencing.GuardedRefusal(e.Message, s.startup.Resource, s.config.Worker, s.startup.Incarnation, st)
+		r := fencing.GuardedRefusal(e.Message, s.startup.Resource, s.config.Worker, s.startup.Incarnation(), st)
 		return s.refuse(r, e.Severity, Attempt{Text: s.relayedText(), Write: true})
 	}
 	return wire.EditError(nil, msg, func(field byte, v []byte) ([]byte, bool) {

@@ -213,7 +213,7 @@ func TestARelayThatHasLostCountSkipsNothing(t *testing.T) {
 	t.Parallel()
 	status := leader(9)
 	config := protocol.Config{Mode: protocol.ModeFenced, Version: 18, Cache: sqltext.NewCache(1 << 20), Worker: "w"}
-	config.Candidacy = protocol.Candidacy{Resource: "r", Incarnation: "i", Status: func() *fencing.Status { return status }}
+	config.Candidacy = protocol.Candidacy{Resource: "r", Incarnation: func() string { return "i" }, Status: func() *fencing.Status { return status }}
 	config.Announced, config.Registered = 9, true
 	c := core{t, protocol.New(config)}
 	if out, _, _, err := c.client(Q("select 1")); string(out) != string(Q("select 1")) || err != nil {

@@ -54,6 +54,34 @@ func (c *settings) begin(parameters [][]byte) {
 	c.reportedReadOnly = c.readOnly
 }
 
+// Carried is what is known of a relayed session at rest, and what a session that goes on in its place begins with.
+type Carried struct {
+	Reading  sqltext.Settings   // how the server reads a text
+	UTF8     bool               // client_encoding is UTF8
+	ReadOnly bool               // default_transaction_read_only is on, as the client knows
+	Start    bool               // the same at the start of the session
+	Prepared []CarriedStatement // those that show or set parameters of Fencepost's
+}
+
+// CarriedStatement is a prepared statement.
+type CarriedStatement struct{ Name, Text []byte }
+
+// Carried returns what a session needs that goes on in place of this one, which is Portable.
+func (s *Session) Carried() Carried {
+	c := &s.settings
+	all := Carried{Reading: c.reading, UTF8: c.utf8, ReadOnly: c.readOnly, Start: c.clientDefault.start}
+	for name, e := range s.fenceStatements {
+		all.Prepared = append(all.Prepared, CarriedStatement{[]byte(name), []byte(e.text)})
+	}
+	return all
+}
+
+// take takes what another session has carried.
+func (c *settings) take(from Carried) {
+	c.reading, c.utf8, c.readOnly = from.Reading, from.UTF8, from.ReadOnly
+	c.clientDefault = clientDefault{from.Start, from.ReadOnly, from.ReadOnly}
+}
+
 // followParameter takes a ParameterStatus, and reports whether it is that of default_transaction_read_only.
 func (c *settings) followParameter(body []byte) (ofMode bool) {
 	name, value, ok := wire.DecodeParameterStatus(body)

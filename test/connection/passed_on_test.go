@@ -32,38 +32,68 @@ import (
 // allowed lets every connection without a resource write.
 var allowed = fixture.WithPolicy(proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow})
 
-// passTo passes sessions to another proxy of this process, as package upgrade does to that of another one.
-func passTo(t testing.TB, to *proxy.Server) proxy.Pass {
-	return func(state []byte, client, server int) error {
-		var conns [2]net.Conn
-		for i, fd := range []int{client, server} {
-			copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
-			if err != nil {
-				return err
-			}
-			f := os.NewFile(uintptr(copied), "session")
-			conns[i], err = net.FileConn(f)
-			_ = f.Close()
-			if err != nil {
-				return err
-			}
-			if local, ok := conns[i].(*net.UnixConn); ok && i == 0 {
-				conns[i] = unixsocket.WithPeer(local)
-			}
-		}
-		arrival, err := to.TakeOver(state, conns[0], conns[1])
-		if err == nil {
-			arrival.Begin()
-		}
-		return err
+// passage passes sessions to another proxy of this process, as package upgrade does to that of another one.
+type passage struct {
+	to       *proxy.Server
+	refused  error        // of each session, if not nil
+	uncommit func() error // called before a commit, which its error prevents; may be nil
+	accepted []*proxy.Arrival
+}
+
+func passTo(p *fixture.Proxy) *passage { return &passage{to: p.Server} }
+
+func (p *passage) Offer(_ context.Context, state []byte, client, server int) error {
+	if p.refused != nil {
+		return p.refused
 	}
+	var conns [2]net.Conn
+	for i, fd := range []int{client, server} {
+		copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(copied), "session")
+		conns[i], err = net.FileConn(f)
+		_ = f.Close()
+		if err != nil {
+			return err
+		}
+		if local, ok := conns[i].(*net.UnixConn); ok && i == 0 {
+			conns[i] = unixsocket.WithPeer(local)
+		}
+	}
+	arrival, err := p.to.TakeOver(state, conns[0], conns[1])
+	if err == nil {
+		p.accepted = append(p.accepted, arrival)
+	}
+	return err
+}
+
+func (p *passage) Commit() error {
+	if p.uncommit != nil {
+		if err := p.uncommit(); err != nil {
+			return err
+		}
+	}
+	for _, a := range slices.Backward(p.accepted) {
+		a.Begin()
+	}
+	p.accepted = nil
+	return nil
+}
+
+func (p *passage) Drop() {
+	for _, a := range p.accepted {
+		a.Drop()
+	}
+	p.accepted = nil
 }
 
 // passOn has p pass its sessions on. The function that it returns waits for the end, which is that of p's last session.
-func passOn(t testing.TB, p *fixture.Proxy, pass proxy.Pass) (end func()) {
+func passOn(t testing.TB, p *fixture.Proxy, to proxy.Passage) (end func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), fixture.Patience)
 	done := make(chan error, 1)
-	go func() { done <- p.Server.PassOn(ctx, pass) }()
+	go func() { done <- p.Server.PassOn(ctx, to) }()
 	return sync.OnceFunc(func() {
 		t.Helper()
 		defer cancel()
@@ -120,7 +150,7 @@ func TestASessionIsPassedOn(t *testing.T) {
 				"set application_name = 'second'", "set default_transaction_read_only = on")
 			before := listed(all[0])
 			for i, next := range all[1:] {
-				passOn(t, all[i], passTo(t, next.Server))()
+				passOn(t, all[i], passTo(next))()
 				after := listed(next)
 				if len(before) != 1 || len(after) != 1 {
 					t.Fatalf("the lists: %+v, %+v", before, after)
@@ -200,7 +230,7 @@ func TestOnlyAtRest(t *testing.T) {
 			fixture.Eventually(t, "the proxy to have read that", func() bool {
 				return old.Server.Connections()[0].Received == sent+uint64(len(c.before))
 			})
-			end := passOn(t, old, passTo(t, next.Server))
+			end := passOn(t, old, passTo(next))
 			fixture.Eventually(t, "the idle session to be passed on", func() bool { return next.Server.Clients() == 1 })
 			fixture.MustExec(t, idle, "select 1")
 			if n := old.Server.Clients(); n != 1 {
@@ -232,7 +262,7 @@ func TestALongReply(t *testing.T) {
 		conns[i], _ = wiretest.Connect(t, old.Addr, "user", pgtest.App, "database", db)
 		conns[i].Send(Q("select repeat('x', 10000000)"))
 	}
-	end := passOn(t, old, passTo(t, next.Server))
+	end := passOn(t, old, passTo(next))
 	for _, c := range conns {
 		if got := fixture.FirstValue(t, c.Until('Z')); len(got) != 10_000_000 {
 			t.Errorf("a reply has %d bytes", len(got))
@@ -285,7 +315,7 @@ func TestAPartOfANotification(t *testing.T) {
 		if shown {
 			fixture.Eventually(t, "the part to have passed", func() bool { return old.Server.Connections()[0].Sent > before })
 		}
-		end := passOn(t, old, passTo(t, next.Server))
+		end := passOn(t, old, passTo(next))
 		fixture.Eventually(t, "the idle session to be passed on", func() bool { return next.Server.Clients() >= 1 })
 		fixture.MustExec(t, idle, "select 1")
 		if n := old.Server.Clients(); shown && n != 1 { // else the part may still be on its way
@@ -393,7 +423,7 @@ func TestPassedOnUnderLoad(t *testing.T) {
 		for k := range rounds {
 			before[k] = rounds[k].Load()
 		}
-		end := passOn(t, all[i], passTo(t, all[i+1].Server))
+		end := passOn(t, all[i], passTo(all[i+1]))
 		for moved := false; !moved || notified == 0; {
 			notified++
 			if _, err := admin.Exec(t.Context(), "select pg_notify('news', $1)", fmt.Sprint(notified)); err != nil {
@@ -448,9 +478,9 @@ func TestPassingIsRefused(t *testing.T) {
 		old, next func(*proxy.Config)
 		params    []string
 		leads     bool
-		pass      proxy.Pass
+		refused   error
 	}{
-		"an error":               {pass: func([]byte, int, int) error { return errors.New("for this reason") }},
+		"an error":               {refused: errors.New("for this reason")},
 		"read-only now":          {next: fixture.WithPolicy(proxy.SessionPolicy{})},
 		"refused now":            {next: fixture.WithPolicy(proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse})},
 		"routed now":             {next: routed("starts")},
@@ -460,11 +490,16 @@ func TestPassingIsRefused(t *testing.T) {
 		"another server now": {next: func(cfg *proxy.Config) {
 			cfg.Upstream = fixture.At(t, filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port())), nil)
 		}},
-		"no connection left":   {next: func(cfg *proxy.Config) { cfg.MaxConnections = 1 }},
-		"read-only":            {old: fixture.WithPolicy(proxy.SessionPolicy{})},
-		"a follower":           {params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}},
-		"a leader":             {params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}, leads: true},
-		"a resource in shadow": {old: fixture.WithPolicy(proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow, Shadow: true}), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}},
+		"no connection left":               {next: func(cfg *proxy.Config) { cfg.MaxConnections = 1 }},
+		"read-only":                        {old: fixture.WithPolicy(proxy.SessionPolicy{})},
+		"a follower":                       {params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}},
+		"a leader in shadow now":           {next: fixture.WithPolicy(proxy.SessionPolicy{Shadow: true}), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}, leads: true},
+		"a leader that discards now":       {next: fixture.WithPolicy(proxy.SessionPolicy{OnStale: proxy.DiscardStale}), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}, leads: true},
+		"a leader that discards":           {old: fixture.WithPolicy(proxy.SessionPolicy{OnStale: proxy.DiscardStale}), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}, leads: true},
+		"a leader with guarded tables now": {next: fixture.WithPolicy(proxy.SessionPolicy{Fence: proxy.FenceTables}), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}, leads: true},
+		"a leader that is refused now":     {next: fixture.WithPolicy(proxy.SessionPolicy{Refusal: fencing.RetiredRefusal}), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}, leads: true},
+		"an error of a leader":             {refused: errors.New("for this reason"), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}, leads: true},
+		"a resource in shadow":             {old: fixture.WithPolicy(proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow, Shadow: true}), params: []string{"fencepost.resource", "r", "fencepost.worker", "w"}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
@@ -487,17 +522,10 @@ func TestPassingIsRefused(t *testing.T) {
 				wiretest.Connect(t, next.Addr, "user", pgtest.Superuser, "database", db)
 				clients = 1
 			}
-			if c.pass == nil {
-				c.pass = passTo(t, next.Server)
-			}
-			end := passOn(t, old, func(state []byte, client, server int) error {
-				err := c.pass(state, client, server)
-				if err == nil {
-					t.Error("the session was passed on")
-					_ = conn.Close()
-				}
-				return err
-			})
+			end := passOn(t, old, &passage{to: next.Server, refused: c.refused, uncommit: func() error {
+				t.Error("the session was passed on")
+				return errors.New("it must not be")
+			}})
 			if f := fixture.FatalError(t, conn.Rest()); f['C'] != "57P01" {
 				t.Errorf("the client gets %v", f)
 			}

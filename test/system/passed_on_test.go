@@ -1,10 +1,14 @@
 package system
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +23,7 @@ import (
 )
 
 const (
-	passedOn    = "unfenced sessions were passed on to the new process"
+	passedOn    = "sessions were passed on to the new process"
 	oldHasEnded = "the process before this one has ended"
 	clientTaken = "client taken over"
 )
@@ -34,6 +38,12 @@ type workers struct {
 // work starts three workers whose statements are sent in that mode.
 func (h *cluster) work(dsn string, mode pgx.QueryExecMode) *workers {
 	h.t.Helper()
+	return h.workMany(3, dsn, mode)
+}
+
+// workMany starts n such workers.
+func (h *cluster) workMany(n int, dsn string, mode pgx.QueryExecMode) *workers {
+	h.t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		h.t.Fatal(err)
@@ -42,7 +52,7 @@ func (h *cluster) work(dsn string, mode pgx.QueryExecMode) *workers {
 	w := &workers{mode: mode}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	for range 3 {
+	for range n {
 		conn, err := pgx.ConnectConfig(ctx, cfg)
 		if err != nil {
 			h.t.Fatal(err)
@@ -184,6 +194,23 @@ func TestCancelOfASessionThatWasPassedOn(t *testing.T) {
 	}
 }
 
+// freeze stops a process, and returns when none of its threads runs any more. thaw lets it go on.
+func freeze(t testing.TB, pid int) (thaw func()) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	process.Eventually(t, process.Patience, "the process to stop", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		return err == nil && !slices.ContainsFunc(threads, func(path string) bool {
+			text, err := os.ReadFile(path)
+			_, state, _ := bytes.Cut(text, []byte(") "))
+			return err == nil && !bytes.HasPrefix(state, []byte("T"))
+		})
+	})
+	return sync.OnceFunc(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+}
+
 // TestAFrozenProcessTakesNoSessions: the old one passes them for a moment only, and then ends the sessions that are left.
 func TestAFrozenProcessTakesNoSessions(t *testing.T) {
 	t.Parallel()
@@ -195,10 +222,7 @@ func TestAFrozenProcessTakesNoSessions(t *testing.T) {
 	pid := p.Upgrade(t)
 	p.Await(t, clientTaken)
 	idle.must("SELECT")
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Kill(pid, syscall.SIGCONT)
+	defer freeze(t, pid)()
 	open.must("COMMIT")
 	var fatal *pgconn.PgError
 	if err := open.exec("SELECT 1"); !errors.As(err, &fatal) || fatal.Code != "57P01" {

@@ -1,67 +1,99 @@
 package upgrade
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Sessions are passed over a socket of their own, one after the other:
+// Sessions are passed over a socket of their own, one after the other, and given away one by one or several at once:
 //
-//	old process (Pass)                       new process (Take)
+//	old process (Offer, Commit)              new process (Take)
 //	state, and both connections  ---------->  examines whether it can serve the session
 //	                             <----------  why it does not take it, or nothing
-//	commit                       ---------->  serves it
+//	commit                       ---------->  serves all that it has accepted
 //
-// Until the old process commits, it has the session, whatever becomes of the new one. If it cannot commit, the new one
-// drops the session. A length in four bytes, big-endian, precedes the state and the answer.
+// Until the old process commits, it has the sessions, whatever becomes of the new one. If it cannot commit, the new one
+// drops them. What the old one says begins with a header: its kind, and the length of what follows in four bytes,
+// big-endian, which also precedes an answer.
 
 // sessionsSocket is the name under which the new process inherits the socket. It contains the version of what is said
 // there, and of the states: a process that knows another version finds no such socket, and then no session is passed.
-const sessionsSocket = "sessions, version 1"
+const sessionsSocket = "sessions, version 2"
 
 const (
-	// passPatience is how long the new process, which may be frozen, may take for one session.
-	passPatience = time.Second
+	// passPatience is how long the new process, which may be frozen, may take for one session. It gives up sooner by
+	// itself.
+	passPatience = 2 * time.Second
 	// maxPassed bounds the length of a state and of an answer, in bytes. A startup packet has at most 10,000.
 	maxPassed = 64 << 10
 	// descriptors is how many a session has.
 	descriptors = 2
-	// commit is the byte by which the old process gives a session away.
-	commit = 'c'
+	// headerLen is the length of a header.
+	headerLen = 5
 )
 
-// Pass passes a session to the new process: a state, and descriptors of its client and its server, which stay the
-// caller's. It returns nil if the new process serves the session from then on. Otherwise, the new process has dropped
-// it, or will. Call it after Serve.
-func (s *Successor) Pass(state []byte, client, server int) error {
-	refused, err := pass(s.sessions, state, unix.UnixRights(client, server))
+// The kinds of what the old process says.
+const (
+	kindOffer  = 'o'
+	kindCommit = 'c'
+	kindDrop   = 'd'
+)
+
+// Offer asks the new process to take a session: a state, and descriptors of its client and its server, which stay the
+// caller's. It returns why the new process does not. What it has accepted, it serves after Commit, and drops after Drop,
+// or when nothing can be said to it any more. Call it after Serve.
+func (s *Successor) Offer(ctx context.Context, state []byte, client, server int) error {
+	until := time.Now().Add(passPatience)
+	if end, ok := ctx.Deadline(); ok && end.Before(until) {
+		until = end
+	}
+	var refused error
+	return errors.Join(s.say(until, func(to *net.UnixConn) (err error) {
+		refused, err = offer(to, state, unix.UnixRights(client, server))
+		return err
+	}), refused)
+}
+
+// Commit gives the new process the sessions that it has accepted since the last Commit or Drop. After an error, it has
+// dropped them, or will.
+func (s *Successor) Commit() error {
+	return s.say(time.Now().Add(passPatience), func(to *net.UnixConn) error { return write(to, kindCommit, nil, nil) })
+}
+
+// Drop takes back the sessions that the new process has accepted since then.
+func (s *Successor) Drop() {
+	_ = s.say(time.Now().Add(passPatience), func(to *net.UnixConn) error { return write(to, kindDrop, nil, nil) })
+}
+
+// say says something to the new process, until that time.
+func (s *Successor) say(until time.Time, what func(to *net.UnixConn) error) error {
+	err := s.sessions.SetDeadline(until)
+	if err == nil {
+		err = what(s.sessions)
+	}
 	if err != nil {
 		_ = s.sessions.Close() // so that the new process drops what is not committed, and nothing more is passed
 		return fmt.Errorf("pass a session to the new process: %w", err)
 	}
-	return refused
+	return nil
 }
 
-// pass returns why the new process refuses a session. After err, it serves neither this one nor another one.
-func pass(to *net.UnixConn, state, rights []byte) (refused, err error) {
+// offer returns why the new process refuses a session. After err, it serves neither this one nor another one.
+func offer(to *net.UnixConn, state, rights []byte) (refused, err error) {
 	if len(state) > maxPassed {
 		return fmt.Errorf("the state of the session is %d bytes long", len(state)), nil
 	}
-	if err := to.SetDeadline(time.Now().Add(passPatience)); err != nil {
-		return nil, err
-	}
-	if _, _, err := to.WriteMsgUnix(lengthOf(state), rights, nil); err != nil {
-		return nil, err
-	}
-	if _, err := to.Write(state); err != nil {
+	if err := write(to, kindOffer, state, rights); err != nil {
 		return nil, err
 	}
 	length := make([]byte, 4)
@@ -69,19 +101,27 @@ func pass(to *net.UnixConn, state, rights []byte) (refused, err error) {
 		return nil, err
 	}
 	why, err := read(to, length)
-	if err != nil || len(why) > 0 {
-		return errors.New(string(why)), err
+	if err == nil && len(why) > 0 {
+		refused = errors.New(string(why))
 	}
-	_, err = to.Write([]byte{commit})
-	return nil, err
+	return refused, err
+}
+
+// write writes a header, with descriptors, and what follows it.
+func write(to *net.UnixConn, kind byte, text, rights []byte) error {
+	if _, _, err := to.WriteMsgUnix(append([]byte{kind}, lengthOf(text)...), rights, nil); err != nil {
+		return err
+	}
+	_, err := to.Write(text)
+	return err
 }
 
 // Take examines a session that the old process passes. It owns the connections from then on. An error refuses the
 // session.
 type Take func(state []byte, client, server net.Conn) (Arrival, error)
 
-// Arrival is a session that can be served: Begin is called if the old process has given it away, and otherwise Drop.
-// Neither may block.
+// Arrival is a session that can be served: Begin is called if the old process has given it away, and otherwise Drop. Of
+// several that are given away at once, the last one begins first. Neither may block.
 type Arrival interface {
 	Begin()
 	Drop()
@@ -89,15 +129,35 @@ type Arrival interface {
 
 // receive takes sessions until the old process passes no more.
 func receive(from *net.UnixConn, take Take) {
-	for {
-		state, conns, err := receiveOne(from)
-		if err != nil {
-			return
+	var accepted []Arrival
+	drop := func() {
+		for _, a := range accepted {
+			a.Drop()
 		}
-		var arrival Arrival
+		accepted = nil
+	}
+	defer func() { drop() }()
+	for {
+		kind, state, conns, err := receiveOne(from)
+		switch {
+		case err != nil:
+			return
+		case kind == kindCommit:
+			for _, a := range slices.Backward(accepted) {
+				a.Begin()
+			}
+			accepted = nil
+			continue
+		case kind == kindDrop:
+			drop()
+			continue
+		}
 		refused := errors.New("the new process may have no file descriptor left")
 		if len(conns) == descriptors {
-			arrival, refused = take(state, conns[0], conns[1])
+			var arrival Arrival
+			if arrival, refused = take(state, conns[0], conns[1]); refused == nil {
+				accepted = append(accepted, arrival)
+			}
 		} else {
 			closeAll(conns)
 		}
@@ -106,35 +166,27 @@ func receive(from *net.UnixConn, take Take) {
 			why = []byte(refused.Error())
 		}
 		why = why[:min(len(why), maxPassed)]
-		_, err = from.Write(append(lengthOf(why), why...))
-		if refused == nil && err == nil {
-			said := make([]byte, 1)
-			if _, err = io.ReadFull(from, said); err == nil && said[0] == commit {
-				arrival.Begin()
-				continue
-			}
-		}
-		if refused == nil {
-			arrival.Drop()
+		if _, err = from.Write(append(lengthOf(why), why...)); err != nil {
+			return
 		}
 	}
 }
 
-// receiveOne receives a session. Connections are missing if this process could not open them.
-func receiveOne(from *net.UnixConn) (state []byte, conns []net.Conn, err error) {
-	length, rights := make([]byte, 4), make([]byte, unix.CmsgSpace(4*descriptors))
-	n, r, _, _, err := from.ReadMsgUnix(length, rights)
+// receiveOne receives what the old process says. Connections are missing if this process could not open them.
+func receiveOne(from *net.UnixConn) (kind byte, state []byte, conns []net.Conn, err error) {
+	header, rights := make([]byte, headerLen), make([]byte, unix.CmsgSpace(4*descriptors))
+	n, r, _, _, err := from.ReadMsgUnix(header, rights)
 	conns = connsOf(rights[:r])
-	if err == nil && n < len(length) {
+	if err == nil && n < len(header) {
 		err = io.EOF
 	}
 	if err == nil {
-		state, err = read(from, length)
+		state, err = read(from, header[1:])
 	}
 	if err != nil {
 		closeAll(conns)
 	}
-	return state, conns, err
+	return header[0], state, conns, err
 }
 
 func closeAll(conns []net.Conn) {

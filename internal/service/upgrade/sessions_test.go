@@ -23,7 +23,14 @@ type arrival struct {
 	client, server net.Conn
 }
 
+// begun is the state of the session that has begun last.
+var begun string
+
 func (a arrival) Begin() {
+	if before := begun; a.state == "waits for the next one" && before != "begins" && before != a.state {
+		a.state = "too early"
+	}
+	begun = a.state
 	_, _ = fmt.Fprintf(a.client, "begun: %s, ", a.state)
 	go func() { _, _ = io.Copy(a.client, a.server) }()
 }
@@ -63,6 +70,24 @@ func serving(t *testing.T) *Successor {
 		t.Fatal(err)
 	}
 	return next
+}
+
+// pass passes one session.
+func pass(next *Successor, state string, e ends) error {
+	err := next.Offer(context.Background(), []byte(state), e.ours[0], e.ours[1])
+	if err == nil {
+		err = next.Commit()
+	}
+	return err
+}
+
+// says fails the test unless the client gets this next.
+func (e ends) says(t *testing.T, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(e.client, got); err != nil || string(got) != want {
+		t.Errorf("the client got %.50q, %v, want %.50q", got, err, want)
+	}
 }
 
 // ends are a session's ends that its client and its server have, and those of the proxy.
@@ -106,7 +131,7 @@ func TestSessionsArePassed(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[string]string{"bad": "for this reason", strings.Repeat("x", maxPassed+1): fmt.Sprintf("the state of the session is %d bytes long", maxPassed+1)}[state]
-		switch err := next.Pass([]byte(state), e.ours[0], e.ours[1]); {
+		switch err := pass(next, state, e); {
 		case want == "" && err != nil, want != "" && (err == nil || err.Error() != want):
 			t.Errorf("session %d: %v, want %q", i, err, want)
 		case want != "":
@@ -118,12 +143,56 @@ func TestSessionsArePassed(t *testing.T) {
 			want = "begun: " + state + ", unread"
 		}
 		e.close()
-		got := make([]byte, len(want))
-		if _, err := io.ReadFull(e.client, got); err != nil || string(got) != want {
-			t.Errorf("the client of session %d got %.50q, %v", i, got, err)
-		}
+		e.says(t, want)
 		_ = e.server.Close()
 	}
+}
+
+// TestSessionsArePassedTogether: none is served before the commit, and then the last one begins first. Those that are taken back are
+// dropped.
+func TestSessionsArePassedTogether(t *testing.T) {
+	next := serving(t)
+	offer := func(state string) ends {
+		t.Helper()
+		e := session(t)
+		t.Cleanup(e.close)
+		if err := next.Offer(t.Context(), []byte(state), e.ours[0], e.ours[1]); (err == nil) != (state != "bad") {
+			t.Errorf("%s: %v", state, err)
+		}
+		return e
+	}
+	for range 2 {
+		taken, alsoTaken := offer("taken back"), offer("taken back")
+		offer("bad")
+		next.Drop()
+		taken.says(t, "dropped")
+		alsoTaken.says(t, "dropped")
+		first, second, third := offer("waits for the next one"), offer("waits for the next one"), offer("begins")
+		offer("bad")
+		if err := next.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		third.says(t, "begun: begins, ")
+		second.says(t, "begun: waits for the next one, ")
+		first.says(t, "begun: waits for the next one, ")
+	}
+	left := offer("left")
+	next.Leave()
+	left.says(t, "dropped")
+}
+
+// TestAnOfferEndsWithItsContext: the time is limited in which the lease of a leader is not renewed.
+func TestAnOfferEndsWithItsContext(t *testing.T) {
+	next := serving(t)
+	e := session(t)
+	defer e.close()
+	ctx, cancel := context.WithTimeout(t.Context(), passPatience/10)
+	defer cancel()
+	began := time.Now()
+	if err := next.Offer(ctx, []byte("stalling"), e.ours[0], e.ours[1]); err == nil || time.Since(began) >= passPatience {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+	e.says(t, "dropped")
 }
 
 // TestTheNewProcessDiesOverASession: the old one knows which sessions it has still, and passes no more.
@@ -134,7 +203,7 @@ func TestTheNewProcessDiesOverASession(t *testing.T) {
 			for i, state := range []string{"one", "two", deadly, "four"} {
 				e := session(t)
 				began := time.Now()
-				err := next.Pass([]byte(state), e.ours[0], e.ours[1])
+				err := pass(next, state, e)
 				if (err == nil) != (i < 2) {
 					t.Errorf("session %s: %v", state, err)
 				}
@@ -148,15 +217,9 @@ func TestTheNewProcessDiesOverASession(t *testing.T) {
 					}
 					want = "still here"
 				}
-				got := make([]byte, len(want))
-				if _, err := io.ReadFull(e.client, got); err != nil || string(got) != want {
-					t.Errorf("the client of session %s got %q, %v", state, got, err)
-				}
+				e.says(t, want)
 				if state == "stalling" { // which the new process drops when it sees that it comes too late
-					got = make([]byte, len("dropped"))
-					if _, err := io.ReadFull(e.client, got); err != nil || string(got) != "dropped" {
-						t.Errorf("after that, it got %q, %v", got, err)
-					}
+					e.says(t, "dropped")
 				}
 				e.close()
 			}
@@ -177,7 +240,7 @@ func TestAnotherVersionPassesNoSessions(t *testing.T) {
 	}
 	e := session(t)
 	defer e.close()
-	if err := next.Pass(nil, e.ours[0], e.ours[1]); err == nil {
+	if err := pass(next, "", e); err == nil {
 		t.Error("a session was passed")
 	}
 }

@@ -30,7 +30,7 @@ type Successor struct {
 	sockets  int // that it inherits
 	cmd      *exec.Cmd
 	talk     *channel
-	sessions *net.UnixConn // see Pass
+	sessions *net.UnixConn // see Offer
 	ended    chan struct{} // closed when the process has ended
 }
 
@@ -130,7 +130,7 @@ func (s *Successor) Report(ctx context.Context) (Report, error) {
 	case m.Report == nil, slices.ContainsFunc(m.Report.Taken, func(i int) bool { return i < 0 || i > s.sockets }):
 		return Report{}, errVersion
 	}
-	m.Report.Taken = slices.DeleteFunc(m.Report.Taken, func(i int) bool { return i == s.sockets }) // that of Pass
+	m.Report.Taken = slices.DeleteFunc(m.Report.Taken, func(i int) bool { return i == s.sockets }) // that of Offer
 	return *m.Report, nil
 }
 
