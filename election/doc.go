@@ -163,6 +163,12 @@
 // second one takes it when the proxy of the first is gone, and is refused until then. reclaim.go
 // has the details.
 //
+// # Passing on
+//
+// In an upgrade in place, another process continues a candidacy that leads: PassOn describes it, and Adopt has a candidacy
+// of that process take its place, under the same incarnation, epoch and lease. Both are held meanwhile: they ask for
+// nothing. One process has the lease at each moment, and the other one leaves it as it is. passing.go has the details.
+//
 // # Tokens
 //
 // Where workers are elected elsewhere (TokenProvider), a candidacy brings a token. It holds a "lease" for as long as

@@ -31,8 +31,9 @@
 // phase.go describes the phases of a session, and ending.go how it ends. The comment on
 // session says which lock guards which field.
 //
-// When another process takes over, a draining session that nothing fences is passed on to it, with both connections, in place of
-// its end (passing.go). At rest, its state is in its backend.
+// When another process takes over, a draining session that writes is passed on to it, with both connections, in place of
+// its end (passing.go): at rest, its state is in its backend. Those of a leader are passed on together, with its
+// candidacy (company.go). The other process examines and begins them (arrival.go).
 //
 // # What the core needs
 //
