@@ -34,6 +34,9 @@ const (
 	// passPatience is how long the new process, which may be frozen, may take for one session. It gives up sooner by
 	// itself.
 	passPatience = 2 * time.Second
+	// commitPatience is for how long the old process, which may be frozen, may say nothing while the new one has sessions
+	// that it has accepted: the candidacy of a leader asks for nothing meanwhile. The old one waits for less.
+	commitPatience = 2 * passPatience
 	// maxPassed bounds the length of a state and of an answer, in bytes. A startup packet has at most 10,000.
 	maxPassed = 64 << 10
 	// descriptors is how many a session has.
@@ -107,9 +110,10 @@ func offer(to *net.UnixConn, state, rights []byte) (refused, err error) {
 	return refused, err
 }
 
-// write writes a header, with descriptors, and what follows it.
+// write writes a header, with descriptors, and what follows it. A commit is one system call: after an error, the other
+// process does not have it.
 func write(to *net.UnixConn, kind byte, text, rights []byte) error {
-	if _, _, err := to.WriteMsgUnix(append([]byte{kind}, lengthOf(text)...), rights, nil); err != nil {
+	if _, _, err := to.WriteMsgUnix(append([]byte{kind}, lengthOf(text)...), rights, nil); err != nil || len(text) == 0 {
 		return err
 	}
 	_, err := to.Write(text)
@@ -127,7 +131,7 @@ type Arrival interface {
 	Drop()
 }
 
-// receive takes sessions until the old process passes no more.
+// receive takes sessions until the old process passes no more, and closes from then.
 func receive(from *net.UnixConn, take Take) {
 	var accepted []Arrival
 	drop := func() {
@@ -136,9 +140,18 @@ func receive(from *net.UnixConn, take Take) {
 		}
 		accepted = nil
 	}
-	defer func() { drop() }()
+	defer func() { _ = from.Close(); drop() }()
 	for {
+		until := time.Time{}
+		if len(accepted) > 0 {
+			until = time.Now().Add(commitPatience)
+		}
+		_ = from.SetReadDeadline(until)
 		kind, state, conns, err := receiveOne(from)
+		if errors.Is(err, os.ErrDeadlineExceeded) && from.CloseRead() == nil { // no commit succeeds from now on
+			_ = from.SetReadDeadline(time.Time{})
+			kind, state, conns, err = receiveOne(from) // one may have come
+		}
 		switch {
 		case err != nil:
 			return
@@ -181,7 +194,9 @@ func receiveOne(from *net.UnixConn) (kind byte, state []byte, conns []net.Conn, 
 		err = io.EOF
 	}
 	if err == nil {
-		state, err = read(from, header[1:])
+		if state, err = read(from, header[1:]); err != nil {
+			err = io.ErrUnexpectedEOF // also when it comes too late: what follows is the rest of it
+		}
 	}
 	if err != nil {
 		closeAll(conns)

@@ -195,6 +195,21 @@ func TestAnOfferEndsWithItsContext(t *testing.T) {
 	e.says(t, "dropped")
 }
 
+// TestTheOldProcessCommitsTooLate: the new one drops what it has accepted, so that whoever is frozen keeps nobody from leading, and
+// the old one learns that it has it still.
+func TestTheOldProcessCommitsTooLate(t *testing.T) {
+	next := serving(t)
+	e := session(t)
+	defer e.close()
+	if err := next.Offer(t.Context(), []byte("left alone"), e.ours[0], e.ours[1]); err != nil {
+		t.Fatal(err)
+	}
+	e.says(t, "dropped")
+	if err := next.Commit(); err == nil {
+		t.Error("the commit of a session that was dropped succeeds")
+	}
+}
+
 // TestTheNewProcessDiesOverASession: the old one knows which sessions it has still, and passes no more.
 func TestTheNewProcessDiesOverASession(t *testing.T) {
 	for _, deadly := range []string{"deadly", "stalling"} {
