@@ -304,6 +304,7 @@ func New(c Config) *Session {
 	if c.Carried != nil {
 		s.settings.take(*c.Carried)
 		s.takeStatements(c.Carried.Prepared)
+		s.reported.role, s.reported.epoch, s.reported.resource = c.Carried.Role, c.Carried.Epoch, fencing.ASCII(s.startup.Resource)
 	} else {
 		s.settings.begin(c.Parameters)
 	}
@@ -316,9 +317,6 @@ func New(c Config) *Session {
 		s.startRelay()
 	}
 	s.config.Parameters, s.config.Carried = nil, nil // they are not needed again
-	if c.Carried != nil {
-		s.AppendGreeting(nil) // which the client has
-	}
 	return s
 }
 

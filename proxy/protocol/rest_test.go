@@ -228,3 +228,41 @@ func TestARelayThatHasLostCountSkipsNothing(t *testing.T) {
 		t.Errorf("sent %q, %v", out, err)
 	}
 }
+
+// TestWhatWasReportedIsCarried: the lease is not confirmed when a transaction ends, and confirmed later, of which the client
+// learns in the session that goes on in place of this one.
+func TestWhatWasReportedIsCarried(t *testing.T) {
+	t.Parallel()
+	status := leader(9)
+	config := protocol.Config{Mode: protocol.ModeFenced, Version: 18, Cache: sqltext.NewCache(1 << 20), Worker: "w"}
+	config.Candidacy = protocol.Candidacy{Resource: "r", Incarnation: func() string { return "i" }, Status: func() *fencing.Status { return status }}
+	config.Announced, config.Registered = 9, true
+	c := core{t, protocol.New(config)}
+	c.s.AppendGreeting(nil)
+	for _, confirmed := range []bool{true, false} {
+		c.client(Q("select 1"))
+		status = &fencing.Status{Epoch: 9, Lapsed: !confirmed}
+		if confirmed {
+			status = leader(9)
+		}
+		out := string(c.server(wiretest.Msg('I'), ready('I')))
+		if reports := strings.Contains(out, "fencepost.role\x00follower"); reports == confirmed {
+			t.Errorf("confirmed %t: the client gets %q", confirmed, out)
+		}
+	}
+	status = leader(9)
+	if !c.s.Is(protocol.Portable) {
+		t.Fatal("the session is not portable")
+	}
+	carried := c.s.Carried()
+	config.Carried = &carried
+	c = core{t, protocol.New(config)}
+	c.client(Q("select 1"))
+	if out := string(c.server(wiretest.Msg('I'), ready('I'))); !strings.Contains(out, "fencepost.role\x00leader") || !strings.Contains(out, "fencepost.epoch\x009") {
+		t.Errorf("the client gets %q", out)
+	}
+	c.client(Q("select 1"))
+	if out := string(c.server(wiretest.Msg('I'), ready('I'))); strings.Contains(out, "fencepost.") {
+		t.Errorf("the client gets again: %q", out)
+	}
+}

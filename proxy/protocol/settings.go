@@ -60,6 +60,8 @@ type Carried struct {
 	UTF8     bool               // client_encoding is UTF8
 	ReadOnly bool               // default_transaction_read_only is on, as the client knows
 	Start    bool               // the same at the start of the session
+	Role     string             // as last reported to the client, "" if nothing was
+	Epoch    string             // the same
 	Prepared []CarriedStatement // those that show or set parameters of Fencepost's
 }
 
@@ -69,7 +71,7 @@ type CarriedStatement struct{ Name, Text []byte }
 // Carried returns what a session needs that goes on in place of this one, which is Portable.
 func (s *Session) Carried() Carried {
 	c := &s.settings
-	all := Carried{Reading: c.reading, UTF8: c.utf8, ReadOnly: c.readOnly, Start: c.clientDefault.start}
+	all := Carried{Reading: c.reading, UTF8: c.utf8, ReadOnly: c.readOnly, Start: c.clientDefault.start, Role: s.reported.role, Epoch: s.reported.epoch}
 	for name, e := range s.fenceStatements {
 		all.Prepared = append(all.Prepared, CarriedStatement{[]byte(name), []byte(e.text)})
 	}
