@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -27,13 +28,16 @@ const (
 	maxRefused = 3
 )
 
+var errNotAtRest = errors.New("the sessions of a leader were not all outside a transaction at the same time")
+
 // company is the sessions of a candidacy that leads, while they are to be passed on together.
 type company struct {
 	srv  *Server
 	lead fencing.Movable
 	came chan struct{} // cap 1; a session waits
 
-	refused int // so far
+	refused int   // so far
+	why     error // for which the sessions are still here
 
 	mu      sync.Mutex
 	gathers bool // sessions at rest wait for the others
@@ -47,7 +51,7 @@ func (s *Server) companyOf(c fencing.Movable) *company {
 	defer s.passing.mu.Unlock()
 	g := s.passing.companies[c]
 	if g == nil {
-		g = &company{srv: s, lead: c, came: make(chan struct{}, 1), waiting: map[*session]*parting{}}
+		g = &company{srv: s, lead: c, came: make(chan struct{}, 1), why: errNotAtRest, waiting: map[*session]*parting{}}
 		s.passing.companies[c] = g
 		s.checks.Go(func() { g.run(s.passing.ctx) }) // a session, for which Close waits first, has called this
 	}
@@ -97,7 +101,10 @@ func (g *company) try(ctx context.Context, patience time.Duration) (over bool) {
 	if all := g.gather(ctx, members, patience); all != nil {
 		over = g.passOn(ctx, all)
 	}
-	over = over || ctx.Err() != nil
+	if ctx.Err() != nil && !over {
+		over = true
+		g.srv.passing.passed(len(members), g.why)
+	}
 	g.release(over)
 	return over
 }
@@ -166,8 +173,12 @@ func (x *session) isRegistered() bool {
 
 // passOn passes all of these sessions on, with their candidacy. over says that this has happened, or is not tried again.
 func (g *company) passOn(ctx context.Context, all []*parting) (over bool) {
-	if err := g.srv.giveAway(ctx, all, g.lead); err != nil {
-		g.refused++
+	err := g.srv.giveAway(ctx, all, g.lead)
+	if g.refused++; err == nil || g.refused == maxRefused {
+		g.srv.passing.passed(len(all), err)
+	}
+	if err != nil {
+		g.why = err
 		g.srv.cfg.Logger.Warn("the sessions of a leader were not passed on", zap.String("resource", all[0].state.Request.Resource),
 			zap.String("worker", all[0].state.Request.Worker), zap.Int("sessions", len(all)), zap.Int("tried", g.refused), zap.Error(err))
 		return g.refused == maxRefused

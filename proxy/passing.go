@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -64,7 +65,7 @@ type passed struct {
 
 // PassOn is Shutdown, except that sessions are passed on, each when it is at rest: those that may write without a fence,
 // and the registered ones of a candidacy that leads, all together. Those that the other process does not take end.
-func (s *Server) PassOn(ctx context.Context, to Passage) error {
+func (s *Server) PassOn(ctx context.Context, to Passage) (Passed, error) {
 	passing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if end, ok := ctx.Deadline(); ok {
@@ -72,7 +73,31 @@ func (s *Server) PassOn(ctx context.Context, to Passage) error {
 		defer cancel()
 	}
 	s.passing.ctx, s.passing.to, s.passing.companies = passing, to, map[fencing.Candidacy]*company{}
-	return s.Shutdown(ctx)
+	err := s.Shutdown(ctx)
+	s.passing.turn.Lock() // some may be being passed on
+	defer s.passing.turn.Unlock()
+	s.passing.mu.Lock()
+	defer s.passing.mu.Unlock()
+	return s.passing.result, err
+}
+
+// Passed is what has become of the sessions that were to be passed on.
+type Passed struct {
+	Sessions int   // that were passed on
+	Ended    int   // that were not
+	Why      error // for the first of these
+}
+
+// passed counts sessions that were passed on, or that end because of an error.
+func (p *partings) passed(sessions int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		p.result.Sessions += sessions
+	} else if sessions > 0 {
+		p.result.Ended += sessions
+		p.result.Why = cmp.Or(p.result.Why, err)
+	}
 }
 
 // toldWithin is how long before the end of draining nothing is passed on any more, so that the clients of sessions which
@@ -89,6 +114,7 @@ type partings struct {
 
 	mu        sync.Mutex
 	companies map[fencing.Candidacy]*company
+	result    Passed
 }
 
 // outcome is what became of a session that was to be passed on.
@@ -157,7 +183,9 @@ func (s *Server) part(p *parting) outcome {
 		}
 		return s.companyOf(lead).join(p)
 	}
-	if err := s.giveAway(s.passing.ctx, []*parting{p}, nil); err != nil {
+	err := s.giveAway(s.passing.ctx, []*parting{p}, nil)
+	s.passing.passed(1, err)
+	if err != nil {
 		p.x.log().Debug("session not passed on", zap.Error(err))
 		return endsHere
 	}

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,55 +197,14 @@ func (s *Server) takeOver(ctx context.Context) error {
 
 // passOn drains while the sessions that can be are passed on to the new process.
 func (s *Server) passOn(ctx context.Context, next *upgrade.Successor) error {
-	to := &passage{Successor: next}
-	err := s.proxy.PassOn(ctx, to)
-	to.Lock() // some may be being passed on
-	defer to.Unlock()
-	log := s.log.Named("upgrade").With(zap.Int("pid", next.PID), zap.Int("sessions", to.passed))
-	if to.kept > 0 {
-		log.Warn("not all sessions that may write could be passed on to the new process: the others have ended", zap.Int("ended", to.kept), zap.NamedError("error", to.why))
-	} else if to.passed > 0 {
+	passed, err := s.proxy.PassOn(ctx, next)
+	log := s.log.Named("upgrade").With(zap.Int("pid", next.PID), zap.Int("sessions", passed.Sessions))
+	if passed.Ended > 0 {
+		log.Warn("not all sessions that may write could be passed on to the new process: the others have ended", zap.Int("ended", passed.Ended), zap.NamedError("error", passed.Why))
+	} else if passed.Sessions > 0 {
 		log.Info("sessions were passed on to the new process")
 	}
 	return err
-}
-
-// passage counts what is passed on.
-type passage struct {
-	*upgrade.Successor
-	sync.Mutex
-	offered, passed, kept int
-	why                   error // of one that was kept
-}
-
-// Offer implements proxy.Passage.
-func (p *passage) Offer(ctx context.Context, state []byte, client, server int) error {
-	err := p.Successor.Offer(ctx, state, client, server)
-	p.Lock()
-	defer p.Unlock()
-	p.offered++
-	p.why = cmp.Or(p.why, err)
-	return err
-}
-
-// Commit implements proxy.Passage.
-func (p *passage) Commit() error {
-	err := p.Successor.Commit()
-	p.Lock()
-	defer p.Unlock()
-	if err == nil {
-		p.passed, p.offered = p.passed+p.offered, 0
-	}
-	p.why = cmp.Or(p.why, err)
-	return err
-}
-
-// Drop implements proxy.Passage.
-func (p *passage) Drop() {
-	p.Successor.Drop()
-	p.Lock()
-	defer p.Unlock()
-	p.kept, p.offered = p.kept+p.offered, 0
 }
 
 // takeSession takes a session that the process before this one passes.

@@ -3,18 +3,22 @@
 package connection
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // upgraded are proxies of which each takes the sessions of the one before, in front of one database. Worker w leads
@@ -287,5 +291,44 @@ func TestALeaderIsPassedOnUnderLoad(t *testing.T) {
 		if n := pgtest.Ask[int64](t, u.proxies[0].PG, u.db, "select count(distinct n) from t where client = $1", i); n != rows[i].Load() {
 			t.Errorf("connection %d has %d rows, and has written %d", i, n, rows[i].Load())
 		}
+	}
+}
+
+// TestPassingIsCounted: sessions count once, as passed on although they were refused at first, or as ended.
+func TestPassingIsCounted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		refused int // how often the commit fails
+		open    bool
+		want    proxy.Passed
+	}{
+		"refused at first": {refused: 1, want: proxy.Passed{Sessions: 3}},
+		"refused":          {refused: 9, want: proxy.Passed{Ended: 3, Why: errors.New("not now")}},
+		"never at rest":    {open: true, want: proxy.Passed{Ended: 3, Why: errors.New("the sessions of a leader were not all outside a transaction at the same time")}},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			u := newUpgraded(t, 2)
+			conns := u.connectMany(3)
+			if c.open {
+				fixture.MustExec(t, conns[0], "begin")
+			}
+			to := passTo(u.proxies[1])
+			to.uncommit = func() error {
+				if c.refused--; c.refused >= 0 {
+					return errors.New("not now")
+				}
+				return nil
+			}
+			patience := fixture.Patience
+			if c.open {
+				patience = 2 * time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if got, err := u.proxies[0].Server.PassOn(ctx, to); fmt.Sprint(got) != fmt.Sprint(c.want) || (err != nil) != c.open {
+				t.Errorf("%v, %v, want %v", got, err, c.want)
+			}
+		})
 	}
 }

@@ -93,7 +93,7 @@ func (p *passage) Drop() {
 func passOn(t testing.TB, p *fixture.Proxy, to proxy.Passage) (end func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), fixture.Patience)
 	done := make(chan error, 1)
-	go func() { done <- p.Server.PassOn(ctx, to) }()
+	go func() { _, err := p.Server.PassOn(ctx, to); done <- err }()
 	return sync.OnceFunc(func() {
 		t.Helper()
 		defer cancel()
