@@ -30,8 +30,8 @@ type Handovers interface {
 	// Offers returns the offers that are in force.
 	Offers(ctx context.Context) ([]fencing.Offer, error)
 	// Record makes the database know that these candidacies campaign through this proxy, and no
-	// others. It is called about once a second.
-	Record(ctx context.Context, all []fencing.Candidate) error
+	// others. It is called about once a second, and calls candidates when it has finished what it was called for before.
+	Record(ctx context.Context, candidates func() []fencing.Candidate) error
 	// Elsewhere returns the incarnations that campaign for this worker through other proxies.
 	Elsewhere(ctx context.Context, resource, worker string) (incarnations []string, err error)
 	// Stopped notes when the leader was stopped for this order.
@@ -167,14 +167,16 @@ func (r *resource) note(failed string, what func(context.Context, Handovers) err
 	})
 }
 
-// candidates are the candidacies that campaign for the resources of a database. Of those of a resource that share a
+// candidates returns the candidacies that campaign for the resources of a database. Of those of a resource that share a
 // token, and so an incarnation, there is one: one that leads, if any does, and otherwise that of the first worker by
 // name.
-func (e *Elections) candidates(database string) (all []fencing.Candidate) {
-	for _, r := range e.resourcesOf(database) {
-		all = append(all, r.candidates()...)
+func (e *Elections) candidates(database string) func() []fencing.Candidate {
+	return func() (all []fencing.Candidate) {
+		for _, r := range e.resourcesOf(database) {
+			all = append(all, r.candidates()...)
+		}
+		return all
 	}
-	return all
 }
 
 func (r *resource) candidates() []fencing.Candidate {

@@ -61,7 +61,8 @@ func (o *offering) Offers(context.Context) ([]fencing.Offer, error) {
 	return nil, nil
 }
 
-func (o *offering) Record(_ context.Context, all []fencing.Candidate) error {
+func (o *offering) Record(_ context.Context, candidates func() []fencing.Candidate) error {
+	all := candidates()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.known = slices.Clone(all)

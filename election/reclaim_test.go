@@ -60,7 +60,8 @@ type recorder struct {
 	of connected
 }
 
-func (r recorder) Record(_ context.Context, all []fencing.Candidate) error {
+func (r recorder) Record(_ context.Context, candidates func() []fencing.Candidate) error {
+	all := candidates()
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	for _, c := range all {

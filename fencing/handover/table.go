@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,7 +25,8 @@ type Table struct {
 	// for them.
 	noting chan struct{}
 
-	mu       sync.Mutex
+	recording chan struct{} // cap 1; held by whoever uses what follows
+
 	recorded map[candidacy]fencing.Candidate // what the database has; nil if that is not known
 	revision int64                           // the last one, if recorded is not nil
 	written  time.Time                       // when the proxy last said that it is alive
@@ -41,15 +41,21 @@ func of(c fencing.Candidate) candidacy { return candidacy{c.Resource, c.Incarnat
 // is connected; a proxy that starts again has another one, because it campaigns for no one. The pool's role must own the
 // schema fencepost.
 func New(pool *pgxpool.Pool, proxy, id string) *Table {
-	return &Table{pool: pool, name: proxy, id: id, noting: make(chan struct{}, 1)}
+	return &Table{pool: pool, name: proxy, id: id, noting: make(chan struct{}, 1), recording: make(chan struct{}, 1)}
 }
 
-// Record makes the database know that these candidacies campaign through this proxy, and no others.
+// Record makes the database know that these candidacies campaign through this proxy, and no others. It calls candidates
+// when no earlier call is under way, which might know less and come later, and waits for that no longer than ctx.
 // It sends nothing if nothing has changed and the proxy has been seen lately. If no one campaigns, the
 // proxy is forgotten.
-func (t *Table) Record(ctx context.Context, all []fencing.Candidate) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Table) Record(ctx context.Context, candidates func() []fencing.Candidate) error {
+	select {
+	case t.recording <- struct{}{}:
+		defer func() { <-t.recording }()
+	case <-ctx.Done():
+		return fmt.Errorf("record who campaigns: %w", ctx.Err())
+	}
+	all := candidates()
 	if len(all) == 0 {
 		return t.forget(ctx)
 	}

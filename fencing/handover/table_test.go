@@ -79,7 +79,7 @@ func (d *database) proxy(name string, workers ...string) *handover.Table {
 
 func (d *database) record(p *handover.Table, all ...fencing.Candidate) {
 	d.Helper()
-	if err := p.Record(d.Context(), all); err != nil {
+	if err := p.Record(d.Context(), func() []fencing.Candidate { return all }); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -514,5 +514,37 @@ func TestProxiesThatComeBackTogether(t *testing.T) {
 	}
 	if err := notes.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOneRecordsAfterAnother, with what is so then. Whoever waits for another one does so no longer than it may.
+func TestOneRecordsAfterAnother(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	p := d.proxy("one", "a")
+	began, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- p.Record(t.Context(), func() []fencing.Candidate {
+			close(began)
+			<-goOn
+			return candidates("a", "b")
+		})
+	}()
+	<-began
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	early := func() []fencing.Candidate {
+		t.Error("the candidacies are listed while others are being recorded")
+		return nil
+	}
+	if err := p.Record(ctx, early); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it ends with %v", err)
+	}
+	close(goOn)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(d.waiting()); got != "[a b]" {
+		t.Errorf("these wait: %s", got)
 	}
 }
