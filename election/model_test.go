@@ -258,12 +258,13 @@ func (f fence) Record(ctx context.Context) (fencing.Record, error) {
 	})
 }
 
-func (f fence) Verify(ctx context.Context, t fencing.Term) error {
-	rec, err := f.Record(ctx)
-	if err == nil && t.Epoch != 0 && rec.Epoch > t.Epoch {
+func (f fence) Verify(_ context.Context, t fencing.Term) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t.Epoch != 0 && f.record.Epoch > t.Epoch {
 		return &fencing.Refusal{SQLState: fencing.StateSuperseded, Message: "superseded"}
 	}
-	return err
+	return nil
 }
 
 func (f fence) Database() string                                               { return "" }
