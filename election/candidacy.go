@@ -156,8 +156,11 @@ func (c *Candidacy) CheckSuperseded(ctx context.Context) bool {
 	return c.Status().Role == fencing.Superseded
 }
 
-// verify compares what a leading candidacy believes with the database, whenever another
-// connection joins.
+// isAnnounced reports whether a connection that joins now is told the candidacy's epoch in its startup.
+func (c *Candidacy) isAnnounced() bool { return c.Status().CanWrite() && !c.SupersededBefore() }
+
+// verify compares what a leading candidacy believes with the database, when another connection
+// joins and nothing else compares it.
 func (c *Candidacy) verify(ctx context.Context) error {
 	term := c.Term()
 	err := c.fence.Verify(ctx, term)

@@ -32,7 +32,9 @@ func newMembership() membership {
 	return membership{members: map[fencing.Member]*member{}}
 }
 
+// add adds a member, which may be one already.
 func (s *membership) add(who fencing.Member, m member) {
+	s.remove(who)
 	s.members[who] = &m
 	if m.campaigns {
 		s.campaigners++

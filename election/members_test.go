@@ -42,6 +42,17 @@ func TestLongestTimeoutOfCampaigningMembersCounts(t *testing.T) {
 	}
 }
 
+// TestWhoJoinsAgainIsOneMember: a connection joins again when its registration is refused.
+func TestWhoJoinsAgainIsOneMember(t *testing.T) {
+	t.Parallel()
+	s, who := newMembership(), &idle{}
+	s.add(who, member{campaigns: true})
+	s.add(who, member{campaigns: true})
+	if s.remove(who); s.campaigners != 0 || s.needed() {
+		t.Errorf("%d campaign after the only member has left", s.campaigners)
+	}
+}
+
 func TestTheShortestPromiseCounts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

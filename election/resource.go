@@ -136,9 +136,11 @@ func (r *resource) tryJoin(ctx context.Context, req fencing.JoinRequest, m fenci
 		}
 		return c, nil
 	}
-	if err := c.verify(ctx); err != nil {
-		c.Leave(m, true)
-		return nil, err
+	if !req.Registers || !c.isAnnounced() {
+		if err := c.verify(ctx); err != nil {
+			c.Leave(m, true)
+			return nil, err
+		}
 	}
 	if c.Status().Role == fencing.Superseded { // verify found that out
 		c.Leave(m, true)

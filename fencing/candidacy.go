@@ -99,6 +99,9 @@ type JoinRequest struct {
 	// Heartbeat is how often the worker promises to send something, on this or another one
 	// of its connections. 0 means that this connection promises nothing.
 	Heartbeat time.Duration
+	// Registers: if the candidacy leads, the connection registers its backend next, which compares the candidacy with the
+	// database. So Join does not. If that is refused, the connection joins again without this: mostly the same candidacy.
+	Registers bool
 	// Token is what the client's own elector gave it, 0 if it has brought none. Only resources
 	// whose workers are elected elsewhere take one.
 	Token int64

@@ -109,9 +109,12 @@ func (a *Arrival) joinAgain(ctx context.Context, p *passed) (err error) {
 	x.registrations = registrations{{seat: s, entry: p.Entry, epoch: p.Epoch}}
 	req := *p.Request
 	req.Database, req.User = x.start.Database, x.start.User // which need not be UTF-8
-	err = x.joinCandidacy(ctx, req)
-	if err == nil && p.Lead != nil {
-		a.begin, a.drop, err = adopt(ctx, x.member.candidacy(), p.Lead)
+	x.becomeMember(&req)
+	if err = s.join(ctx, req); err == nil {
+		x.member.state.Store(joined)
+		if p.Lead != nil {
+			a.begin, a.drop, err = adopt(ctx, x.member.candidacy(), p.Lead)
+		}
 	}
 	if err != nil {
 		a.leave()

@@ -29,9 +29,7 @@ func (x *session) join(ctx *startupGuard, req fencing.JoinRequest, policy Sessio
 	case md == reading:
 		err = x.beginReading(ctx, &c)
 	case md == fenced:
-		if err = x.enter(ctx, req, policy, &c); err == nil {
-			err = x.beginFenced(ctx, &c)
-		}
+		err = x.beginFenced(ctx, req, policy, &c)
 	case x.start.Own.Resource != "":
 		err = x.enterShadow(ctx, req, policy, &c)
 	}
@@ -59,22 +57,42 @@ func (x *session) setCore(m *protocol.Session) {
 	x.mu.Unlock()
 }
 
-// beginFenced registers the backend before the client may send its first statement, if its worker leads under the
-// epoch that the greeting announces. Otherwise it makes the session read-only.
-func (x *session) beginFenced(ctx context.Context, c *protocol.Config) error {
-	st := c.Status()
-	c.Mode, c.Announced = protocol.ModeFenced, x.member.startup.knownEpoch(st, x.start.Began)
-	switch {
-	case !fencing.Checking, c.Tables && c.Announced == 0 && st.Epoch == 0:
-		return nil
-	case c.Announced != 0:
-		_, refusal := x.register(ctx, []protocol.AnnouncedEpoch{{Resource: c.Resource, Epoch: c.Announced}})
-		c.Registered = refusal == nil
+// beginFenced joins the candidacy, and registers the backend before the client may send its first statement, if its
+// worker leads under the epoch that the greeting announces. Otherwise it makes the session read-only.
+func (x *session) beginFenced(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
+	x.becomeMember(&req)
+	req.Registers = fencing.Checking
+	refused, err := x.enterAndRegister(ctx, req, policy, c)
+	if refused { // the candidacy may be over, which Join finds out now
+		former := x.member.startup.joinedTo.Load()
+		req.Registers = false
+		_, err = x.enterAndRegister(ctx, req, policy, c)
+		if former.Candidacy != x.member.candidacy() {
+			former.Leave(&x.member.startup, true)
+		}
 	}
-	if c.Registered {
-		return nil
+	if err != nil || !fencing.Checking || c.Registered || c.Tables && c.Announced == 0 && c.Status().Epoch == 0 {
+		return err
 	}
 	return x.makeReadOnly(c)
+}
+
+// enterAndRegister enters, and registers the backend if the greeting announces an epoch. It reports true if that is
+// refused and nothing but the registration would have compared the candidacy with the database. Then the session counts
+// as outside.
+func (x *session) enterAndRegister(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) (refused bool, err error) {
+	if err := x.enter(ctx, req, policy, c); err != nil {
+		return false, err
+	}
+	c.Mode, c.Announced = protocol.ModeFenced, x.member.startup.knownEpoch(c.Status(), x.start.Began)
+	if fencing.Checking && c.Announced != 0 {
+		_, refusal := x.register(ctx, []protocol.AnnouncedEpoch{{Resource: c.Resource, Epoch: c.Announced}})
+		if c.Registered = refusal == nil; !c.Registered && req.Registers {
+			return true, nil
+		}
+	}
+	x.countAsJoined()
+	return false, nil
 }
 
 // makeReadOnly makes the session read-only. If the server refuses that, the session tries again before the first
@@ -104,10 +122,12 @@ func (x *session) enter(ctx *startupGuard, req fencing.JoinRequest, policy Sessi
 	s := &x.member.startup
 	x.member.tables = policy.Fence == FenceTables
 	s.discards, s.announcePerConnection, s.knownToCore = policy.OnStale == DiscardStale, policy.AnnouncePerConnection, true
-	if err := x.joinCandidacy(ctx, req); err != nil {
+	if err := s.join(ctx, req); err != nil {
 		return policy.Route.explain(refusals.Startup(err))
 	}
-	s.StatusChanged() // an earlier call has done nothing
+	if !req.Registers || !s.candidacy().Status().CanWrite() {
+		x.countAsJoined()
+	}
 	if x.member.tables && !x.hasGuards(ctx) {
 		return fencing.UnguardedRefusal(req.Resource)
 	}
@@ -135,18 +155,19 @@ func (x *session) hasGuards(ctx context.Context) bool {
 	return x.member.candidacy().Status().Holder.Guards > 0
 }
 
-// joinCandidacy makes the session a member of the candidacy of its startup.
-func (x *session) joinCandidacy(ctx context.Context, req fencing.JoinRequest) error {
+// becomeMember precedes the first join of the session, which completes the request.
+func (x *session) becomeMember(req *fencing.JoinRequest) {
 	m := &x.member
 	req.Backend = x.backend.PID
-	m.request, m.token = req, req.Token
+	m.request, m.token = *req, req.Token
 	x.takeSeat(req.Resource)
-	m.place = x.srv.crews.Join(x, req)
-	err := m.startup.join(ctx, req)
-	if err == nil {
-		m.state.Store(joined)
-	}
-	return err
+	m.place = x.srv.crews.Join(x, *req)
+}
+
+// countAsJoined has the session follow the candidacy that it has joined, which may be superseded already.
+func (x *session) countAsJoined() {
+	x.member.state.CompareAndSwap(outside, joined)
+	x.member.startup.StatusChanged() // an earlier call has done nothing
 }
 
 func randomHex(n int) string {

@@ -19,7 +19,8 @@ import (
 func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
 	x.srv.cfg.Metrics.Shadowed(x.start.Database, req.Resource)
 	x.member.shadow = newBackground()
-	err := x.joinCandidacy(ctx, req)
+	x.becomeMember(&req)
+	err := x.member.startup.join(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return handshake.ErrOver
@@ -27,6 +28,7 @@ func (x *session) enterShadow(ctx *startupGuard, req fencing.JoinRequest, policy
 		x.auditStartup(policy.Route.explain(refusals.Startup(err)))
 		return nil
 	}
+	x.countAsJoined()
 	if policy.Fence == FenceTables && !x.hasGuards(ctx) {
 		x.auditStartup(fencing.UnguardedRefusal(req.Resource))
 	}

@@ -106,6 +106,8 @@ var table = []mutation{
 	// How a session that may only read stays read-only.
 	{name: "the startup does not make a session read-only", file: "proxy/join.go", tests: "^TestSafetyFollowersInABlock$",
 		old: "x.handshake.Ask(protocol.SetupSQL)", text: "x.handshake.Ask(\"SET default_transaction_read_only = off\")"},
+	{name: "a connection stays in a candidacy that turns out to be over", file: "proxy/join.go", tests: "^TestAWorkerThatWasSupersededUnnoticedStandsBy$",
+		old: "	if refused { //", text: "	if refused && false { //"},
 	{name: "a session that is not read-only is not made so", file: theExchanges, in: ofTheCore, tests: "^TestOwnExchangeThatFails$",
 		old: "	case s.txn == 'I' && !s.settings.readOnly:", text: "	case s.txn == 'I' && !s.settings.readOnly && s.needsNames:"},
 	{name: "what has changed the default is not undone", file: "proxy/protocol/settings.go", in: ofTheCore, tests: theWrites,

@@ -112,6 +112,24 @@ func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 	})
 }
 
+// TestAWorkerThatWasSupersededUnnoticedStandsBy: a worker leads as far as its proxy knows, which learns the truth by the
+// registration of the worker's next connection. That connection belongs to a candidacy of its own, as it would if the
+// proxy had known.
+func TestAWorkerThatWasSupersededUnnoticedStandsBy(t *testing.T) {
+	t.Parallel()
+	withSecondProxy(t, func(s, second *fixture.Cluster) {
+		awardsLater(s, second)
+		s.Grant("w")
+		awardsLater(second, s)
+		second.Grant("other")
+		c := s.Connect("w")
+		if role := fixture.FirstValue(s.T, c.Exec("show fencepost.role")); role != "follower" {
+			s.T.Errorf("it is a %s", role)
+		}
+		fixture.MustFail(s.T, c, "ZF002", Q(stale))
+	})
+}
+
 // staleWrites are writes of one who was superseded.
 var staleWrites = map[string][]byte{
 	"simple": Q(stale), "extended": Batch(Run(stale)), "do": Q("do $$begin insert into t (v) values ('stale'); commit; end$$"),
