@@ -41,16 +41,21 @@ func (s *membership) add(who fencing.Member, m member) {
 	}
 }
 
-// remove reports whether who was a member.
-func (s *membership) remove(who fencing.Member) bool {
-	m, ok := s.members[who]
-	if !ok {
-		return false
-	}
-	if delete(s.members, who); m.campaigns {
+// remove returns who was a member, nil if it was none.
+func (s *membership) remove(who fencing.Member) *member {
+	m := s.members[who]
+	if delete(s.members, who); m != nil && m.campaigns {
 		s.campaigners--
 	}
-	return true
+	return m
+}
+
+// hasLike reports whether it is known that another member is like m, so that nothing is different with or without m.
+func (s *membership) hasLike(m member) bool {
+	for _, one := range s.members { // any one: mostly all are alike
+		return one.campaigns == m.campaigns && one.timeout == m.timeout && one.heartbeat == m.heartbeat
+	}
+	return false
 }
 
 // needed reports whether a member campaigns, or whether the candidacy is retained after
@@ -128,11 +133,14 @@ func (c *Candidacy) admitLocked(req fencing.JoinRequest, m fencing.Member) bool 
 	if campaigns && c.campaigners == 0 {
 		c.expectFirst()
 	}
-	c.add(m, member{campaigns: campaigns, timeout: req.WorkerTimeout, heartbeat: req.Heartbeat})
+	one := member{campaigns: campaigns, timeout: req.WorkerTimeout, heartbeat: req.Heartbeat}
+	if !c.hasLike(one) || c.liveness.unresponsive {
+		poke(c.poke)
+	}
+	c.add(m, one)
 	if campaigns {
 		c.retained, c.liveness.quiet = 0, 0
 	}
-	poke(c.poke)
 	return true
 }
 
@@ -156,7 +164,8 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 }
 
 func (c *Candidacy) leaveLocked(m fencing.Member, orderly bool) {
-	if !c.membership.remove(m) {
+	left := c.membership.remove(m)
+	if left == nil || c.hasLike(*left) {
 		return
 	}
 	defer poke(c.poke)
