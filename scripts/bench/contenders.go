@@ -73,7 +73,7 @@ func (s *servers) startServer(_ context.Context, p *plan, r route) error {
 	if err := allowFiles(2*p.connections + 500); err != nil {
 		return err
 	}
-	one, err := s.startStub(r)
+	one, err := s.startStub(r, (&contender{at: place{loopback, s.pgPort}}).dsn())
 	if err != nil {
 		return fmt.Errorf("start a stub: %w", err)
 	}

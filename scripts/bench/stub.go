@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -10,13 +11,15 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 // stub is a server that runs nothing: it answers logins, and each statement with no rows. So it bears more
 // connections than Postgres. It relays those of the control role to Postgres, because the grants of a
-// fenced resource are real.
+// fenced resource are real, and says that all others have one backend of Postgres, which does nothing.
 type stub struct {
+	idle     idleBackend
 	at       place
 	postgres string
 	version  string
@@ -25,10 +28,10 @@ type stub struct {
 	all      sync.WaitGroup // what serves
 }
 
-// startStub starts the server of a route.
-func (s *servers) startStub(r route) (*stub, error) {
+// startStub starts the server of a route. dsn leads to its idle backend.
+func (s *servers) startStub(r route, dsn string) (*stub, error) {
 	to := place{loopback, s.pgPort}
-	one := &stub{postgres: to.address(), version: s.version}
+	one := &stub{idle: idleBackend{dsn: dsn}, postgres: to.address(), version: s.version}
 	if r.tls {
 		cert, err := tls.LoadX509KeyPair(s.certificate(), s.key())
 		if err != nil {
@@ -52,6 +55,7 @@ func (s *servers) startStub(r route) (*stub, error) {
 func (s *stub) stop() {
 	_ = s.listener.Close() // which is all that it could fail to do
 	s.all.Wait()
+	s.idle.close(context.Background())
 }
 
 func (s *stub) accept() {
@@ -95,9 +99,13 @@ func (s *stub) serve(conn net.Conn) {
 				s.relay(conn, m)
 				return
 			}
-			s.greet(backend)
+			as, err := s.idle.now(context.Background()) // at once, or Postgres has ended
+			if err != nil {
+				return
+			}
+			s.greet(backend, as)
 			for backend.Flush() == nil {
-				if m, err := backend.Receive(); err != nil || !answer(backend, m) {
+				if m, err := backend.Receive(); err != nil || !answer(backend, m, as) {
 					return
 				}
 			}
@@ -132,10 +140,46 @@ func (s *stub) relay(conn net.Conn, m *pgproto3.StartupMessage) {
 	up.Wait()
 }
 
-// noBackend is a process id that no backend of Postgres has.
-const noBackend = 1 << 30
+// idleBackend is a backend of Postgres that does nothing. A grant ends it, because it is registered.
+type idleBackend struct {
+	dsn string
+	mu  sync.Mutex
+	on  *pgx.Conn // nil before the first
+	is  identity
+}
 
-func (s *stub) greet(to *pgproto3.Backend) {
+// identity is what Fencepost asks of a backend.
+type identity struct {
+	pid           int32
+	started, seen []byte // when its server was started, and a time at which it was there
+}
+
+// now returns who the backend is now.
+func (b *idleBackend) now(ctx context.Context) (identity, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.on != nil && b.on.PgConn().CheckConn() == nil {
+		return b.is, nil
+	}
+	b.close(ctx)
+	var err error
+	if b.on, err = pgx.Connect(ctx, b.dsn); err != nil {
+		return identity{}, err
+	}
+	err = b.on.QueryRow(ctx, "SELECT pg_backend_pid(), timestamptz_send(pg_postmaster_start_time()), timestamptz_send(clock_timestamp())").
+		Scan(&b.is.pid, &b.is.started, &b.is.seen)
+	return b.is, err
+}
+
+// close ends it. No one else may use it.
+func (b *idleBackend) close(ctx context.Context) {
+	if b.on != nil {
+		_ = b.on.Close(ctx) // a grant may have ended it
+		b.on = nil
+	}
+}
+
+func (s *stub) greet(to *pgproto3.Backend, as identity) {
 	to.Send(&pgproto3.AuthenticationOk{})
 	for _, p := range [][2]string{
 		{"server_version", s.version}, {"server_encoding", "UTF8"}, {"client_encoding", "UTF8"}, {"standard_conforming_strings", "on"},
@@ -143,21 +187,24 @@ func (s *stub) greet(to *pgproto3.Backend) {
 	} {
 		to.Send(&pgproto3.ParameterStatus{Name: p[0], Value: p[1]})
 	}
-	to.Send(&pgproto3.BackendKeyData{ProcessID: noBackend, SecretKey: []byte{0, 0, 0, 1}})
+	to.Send(&pgproto3.BackendKeyData{ProcessID: uint32(as.pid), SecretKey: []byte{0, 0, 0, 1}})
 	to.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
 }
 
 // answer answers a message, and reports whether it could.
-func answer(to *pgproto3.Backend, m pgproto3.FrontendMessage) bool {
+func answer(to *pgproto3.Backend, m pgproto3.FrontendMessage, as identity) bool {
 	switch m := m.(type) {
 	case *pgproto3.Query:
 		to.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 0")})
 		to.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
-	case *pgproto3.FunctionCall: // Fencepost asks which backend it is: a process id, or a time
-		const pid = 2026
-		result := binary.BigEndian.AppendUint64(nil, 1)
-		if m.Function == pid {
-			result = binary.BigEndian.AppendUint32(nil, noBackend)
+	case *pgproto3.FunctionCall: // Fencepost asks which backend it is
+		const pid, clock = 2026, 2649
+		result := as.started
+		switch m.Function {
+		case pid:
+			result = binary.BigEndian.AppendUint32(nil, uint32(as.pid))
+		case clock:
+			result = as.seen
 		}
 		to.Send(&pgproto3.FunctionCallResponse{Result: result})
 		to.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
