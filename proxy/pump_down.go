@@ -56,6 +56,7 @@ func (d *downPump) run(err error) {
 			d.x.serverEnded()
 		}
 		if err != nil || !d.process() {
+			d.in.idle()
 			close(d.x.downGone)
 			return
 		}

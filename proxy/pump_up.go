@@ -98,7 +98,10 @@ func (u *upPump) run(err error) {
 			done, orderly = u.process()
 		}
 		if done {
-			u.x.finish(orderly, u.unfinished())
+			u.in.finish(u.off)
+			held := u.in.bytes()
+			u.in.idle()
+			u.x.finish(orderly, held)
 			return
 		}
 	}

@@ -38,6 +38,9 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 
 // awaitLeader waits until the worker leads. It also returns when the client or the server has gone.
 func (x *session) awaitLeader(guard *startupGuard) error {
+	if err := x.handshake.Flush(); err != nil {
+		return err
+	}
 	guard.pause()
 	defer guard.resume()
 	ctx, stop := untilGone(guard, x.client, 0, errClientGone)

@@ -28,8 +28,8 @@ var ErrOver = errors.New("session over")
 var ErrNoAnswer = errors.New("no answer to the authentication request")
 
 // Handshake reads whole messages of both sides during the startup. What it writes to the client is sent before
-// it waits for either side, and by Flush: a server sends a dozen messages at once, which the client then gets at
-// once too.
+// it waits for the client, and by Flush: as from the server itself, the client gets all that follows its authentication
+// together.
 type Handshake struct {
 	client, server         netloop.Conn
 	fromClient, fromServer *bufio.Reader
@@ -40,13 +40,17 @@ type Handshake struct {
 	log                    func() *zap.Logger
 }
 
+// bufferSize is enough for what a server mostly says at once, and a client. Much of what a login costs the garbage
+// collector depends on it.
+const bufferSize = 1 << 10
+
 // New returns the handshake of a client with a server. It calls refused with the error by which the server
 // refuses the client.
 func New(client, server netloop.Conn, refused func(wire.ServerError), log func() *zap.Logger) *Handshake {
-	to := bufio.NewWriter(client)
+	to := bufio.NewWriterSize(client, bufferSize)
 	return &Handshake{
 		client: client, server: server, toClient: to, refused: refused, log: log,
-		fromClient: bufio.NewReader(flushing{client, to}), fromServer: bufio.NewReader(flushing{server, to}),
+		fromClient: bufio.NewReaderSize(flushing{client, to}, bufferSize), fromServer: bufio.NewReaderSize(server, bufferSize),
 	}
 }
 
