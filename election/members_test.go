@@ -53,6 +53,41 @@ func TestWhoJoinsAgainIsOneMember(t *testing.T) {
 	}
 }
 
+// TestWhoWakesTheLoop: only a member without whom something would be different.
+func TestWhoWakesTheLoop(t *testing.T) {
+	t.Parallel()
+	var now time.Duration
+	r, _ := resourceElsewhere("other", &now)
+	alike := fencing.JoinRequest{Worker: "w", WorkerTimeout: -1}
+	patient := alike
+	patient.WorkerTimeout = time.Minute
+	c := newCandidacy(r, nil, alike, history{})
+	first, second, third := &idle{1}, &idle{2}, &idle{3}
+	join := func(req fencing.JoinRequest, m *idle) func() { return func() { c.admitLocked(req, m) } }
+	leave := func(m *idle) func() { return func() { c.leaveLocked(m, true) } }
+	for _, step := range []struct {
+		name  string
+		do    func()
+		wakes bool
+	}{
+		{"the first one joins", join(alike, first), true},
+		{"another one joins", join(alike, second), false},
+		{"it leaves", leave(second), false},
+		{"one with another timeout joins", join(patient, third), true},
+		{"it leaves, too", leave(third), true},
+		{"the last one leaves", leave(first), true},
+	} {
+		step.do()
+		woken := len(c.poke) > 0
+		if woken != step.wakes {
+			t.Errorf("%s: the loop is woken: %t, want %t", step.name, woken, step.wakes)
+		}
+		if woken {
+			<-c.poke
+		}
+	}
+}
+
 func TestTheShortestPromiseCounts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
