@@ -92,9 +92,9 @@ func TestSafetyALeaderFromBeforeAFailoverCannotWrite(t *testing.T) {
 	}
 	again := wiretest.Dial(t, c.Addr)
 	again.Send(wiretest.Startup("user", pgtest.App, "database", h.db, "fencepost.resource", "r", "fencepost.worker", "old"),
-		wiretest.Query("INSERT INTO work VALUES ('stale')"))
-	if f := fixture.FatalError(t, again.Rest()); f['C'] != fencing.StateSuperseded {
-		t.Errorf("the connection of the old leader to the new primary ends with %q, want %s", f['C'], fencing.StateSuperseded)
+		wiretest.Query("INSERT INTO work VALUES ('stale')"), wiretest.Terminate())
+	if state := wiretest.ErrorOf(again.Rest()); state != fencing.StateNotLeader { // of a new candidacy
+		t.Errorf("the write by a new connection of the old leader ends with %q, want %s", state, fencing.StateNotLeader)
 	}
 	if got := h.works(); got != "before" {
 		t.Errorf("the table contains %q", got)
