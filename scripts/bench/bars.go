@@ -30,7 +30,6 @@ var bulks = []string{"copy-out", "copy-in", "rows"}
 const (
 	shared = "Clients, proxy and PostgreSQL share the processors, so what a proxy uses more than another is missing elsewhere."
 	relays = "Both relay the messages. Fencepost also counts which replies are due, and looks for two words in the texts of a leader."
-	pools  = "PgBouncer gives a client a connection to PostgreSQL that it has already. Fencepost opens one for each client, as a client without a proxy does, because a client authenticates with PostgreSQL itself."
 	memory = "The figure is what the process has in memory: the state of a session and of both connections, and what Go's collector has not given back."
 )
 
@@ -38,14 +37,15 @@ var bars = []bar{
 	{what: "update, fenced / PgBouncer", loads: []string{"update"}, clients: several, who: []string{"fenced"}, to: base, of: rate, floor: 0.92, goal: 1, beside: []string{"unfenced", "haproxy"}, why: relays},
 	{what: "select, fenced / PgBouncer", loads: []string{"select"}, clients: several, who: []string{"fenced"}, to: base, of: rate, floor: 0.9, goal: 1, beside: []string{"unfenced", "haproxy"}, why: relays},
 	{what: "select, unfenced / PgBouncer", loads: []string{"select"}, clients: several, who: []string{"unfenced"}, to: base, of: rate, floor: 1, goal: 1.1, beside: []string{"haproxy"}, why: relays},
+	{what: "the fence: fenced / unfenced", loads: []string{"select", "update"}, who: []string{"fenced"}, to: "unfenced", of: rate, floor: 0.98, goal: 1, beside: []string{"haproxy"}, why: "Fencepost looks for two words in the texts of a leader. Nothing else of what it does for a transaction differs."},
 	{what: "one client, fenced / PgBouncer", loads: transactions, clients: []int{1}, who: []string{"fenced"}, to: base, of: rate, floor: 0.95, goal: 1.02, beside: []string{"unfenced", "haproxy"}, why: "With one client nothing overlaps, so all that the proxy takes makes each transaction longer, and each message finds the proxy asleep."},
 	{what: "CPU per transaction, fenced / PgBouncer", loads: transactions, clients: several, who: []string{"fenced"}, to: base, of: cpu, floor: 1.1, goal: 1, less: true, beside: []string{"unfenced", "haproxy"}, why: "Both relay the messages. Fencepost also counts which replies are due, and looks for two words in the texts of a leader."},
 	{what: "waits per transaction, fenced / PgBouncer", loads: transactions, clients: []int{32}, who: []string{"fenced"}, to: base, of: switches, floor: 1.1, goal: 0.8, less: true, beside: []string{"unfenced", "haproxy"}, why: "PgBouncer has one thread, which rarely waits while there are many clients. Go's runtime puts a thread to sleep whenever it has nothing to do, and wakes it for the next message."},
 	{what: "update, fenced / own fence", loads: []string{"update"}, clients: several, who: []string{"fenced"}, to: "own fence", of: rate, floor: 2.5, goal: 3, beside: []string{base, "unfenced"}, why: relays},
 	{what: "bulk / direct", loads: bulks, who: []string{"unfenced", "fenced"}, to: none, of: rate, floor: 0.9, goal: 0.97, beside: []string{"pgbouncer", "haproxy"}, why: "A proxy reads and writes all bytes once more, on processors that client and PostgreSQL use as well."},
 	{what: "bulk / PgBouncer", loads: bulks, who: []string{"unfenced", "fenced"}, to: base, of: rate, floor: 1, goal: 1.3, beside: []string{"haproxy"}, why: relays},
-	{what: "reconnect, unfenced / PgBouncer", loads: []string{"reconnect"}, who: []string{"unfenced"}, to: base, of: rate, floor: 0.8, goal: 1, beside: []string{none, "haproxy"}, why: pools},
-	{what: "reconnect, fenced / PgBouncer", loads: []string{"reconnect"}, who: []string{"fenced"}, to: base, of: rate, floor: 0.6, goal: 0.9, beside: []string{none, "unfenced"}, why: pools + " A fenced connection also joins its worker's candidacy, and is registered."},
+	{what: "reconnect, unfenced / HAProxy", loads: []string{"reconnect"}, who: []string{"unfenced"}, to: "haproxy", of: rate, floor: 0.95, goal: 1, beside: []string{none}, why: "Both open a connection to PostgreSQL for each client. Fencepost also relays each message of the authentication."},
+	{what: "reconnect, fenced / unfenced", loads: []string{"reconnect"}, who: []string{"fenced"}, to: "unfenced", of: rate, floor: 0.85, goal: 0.95, beside: []string{none, "haproxy"}, why: "A fenced connection also asks its backend which one it is, joins its worker's candidacy, and is registered by a statement on a control connection."},
 	{what: "kB per idle connection", loads: []string{"idle"}, who: []string{"unfenced", "fenced"}, of: rate, floor: 20, goal: 10, less: true, beside: []string{base}, why: memory},
 	{what: "kB per idle connection, TLS on both sides", loads: []string{"idle-tls"}, who: []string{"unfenced", "fenced"}, of: rate, floor: 48, goal: 32, less: true, beside: []string{base}, why: memory},
 }
