@@ -70,9 +70,12 @@ INSERT INTO fencepost.identity (id, database)
 COMMENT ON TABLE fencepost.identity IS 'by what Fencepost tells this database from an earlier one of its name';
 
 -- here returns the number of this database. It reads no catalog: any role can lock one away from all others, pg_database even
--- from another database.
+-- from another database. It is not in SQL, because Postgres would parse and plan it at each registration.
 CREATE OR REPLACE FUNCTION fencepost.here() RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT a.datid FROM pg_stat_get_activity(pg_backend_pid()) a $$;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT a.datid FROM pg_stat_get_activity(pg_backend_pid()) a);
+END $$;
 
 -- identify gives a database an identity of its own if it was created from a template and nothing was granted
 -- in it yet. Otherwise it could be taken for an older state of a database that had its name before. A
