@@ -1,7 +1,6 @@
 package connection
 
 import (
-	"bytes"
 	"net"
 	"strings"
 	"testing"
@@ -13,68 +12,6 @@ import (
 	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
-
-// TestADeadClientWaitsForNoAnswer: the client dies while the server works on a message of its own
-// for long, and another one waits for the answer to that, or for the server to read. Its candidacy
-// does not wait for it.
-func TestADeadClientWaitsForNoAnswer(t *testing.T) {
-	t.Parallel()
-	const much = 20 << 20 // more than the buffers between the client and the server hold
-	for name, c := range map[string]struct {
-		then       []byte
-		reset, tls bool
-	}{
-		"a message that waits":                    {Cat(wiretest.Execute("p", 0), wiretest.Sync()), false, false},
-		"many that are not read, reset":           {bytes.Repeat(Q("select '"+strings.Repeat("x", 1<<20)+"'"), much>>20), true, false},
-		"many that are not read under TLS, reset": {bytes.Repeat(Q("select '"+strings.Repeat("x", 1<<20)+"'"), much>>20), true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			soon := func(cfg *proxy.Config) { cfg.DepartedWait = time.Second }
-			var p *fixture.Proxy
-			if c.tls { // with the server only: a client that dies cannot say so under TLS
-				p = newSides(t, sidesConfig{proxy: soon}).Proxy
-			} else {
-				p = fixture.NewProxy(t, pgtest.Shared(t), soon)
-			}
-			pg := p.PG
-			db := pg.Database(t)
-			admin := pg.Connect(t, pgtest.Superuser, db)
-			count := func(sql string, want int) func() bool {
-				return func() bool {
-					var n int
-					err := admin.QueryRow(t.Context(), sql).Scan(&n)
-					return err == nil && n == want
-				}
-			}
-			if _, err := admin.Exec(t.Context(), "select pg_advisory_lock(1)"); err != nil {
-				t.Fatal(err)
-			}
-			conn := fixture.LeaderConn(t, p, db)
-			conn.Send(Q("select pg_advisory_lock(1)"))
-			fixture.Eventually(t, "the server to work on the first message", count("select count(*) from pg_locks join pg_database d on d.oid = database where datname = current_database() and not granted", 1))
-			sent := make(chan struct{})
-			go func() {
-				defer close(sent)
-				_ = conn.Conn.SetWriteDeadline(time.Now().Add(2 * time.Second)) // by then the buffers are full
-				_, _ = conn.Conn.Write(c.then)
-			}()
-			<-sent
-			if p.Elector.Members(db, "r", "w") == 0 {
-				t.Fatal("the leader has no session")
-			}
-			if c.reset {
-				_ = conn.Conn.(*net.TCPConn).SetLinger(0)
-			}
-			_ = conn.Close()
-			fixture.Eventually(t, "the dead worker to leave its candidacy", func() bool { return p.Elector.Members(db, "r", "w") == 0 })
-			if _, err := admin.Exec(t.Context(), "select pg_advisory_unlock(1)"); err != nil {
-				t.Fatal(err)
-			}
-			fixture.Eventually(t, "the backend to end", count("select count(*) from pg_stat_activity where datname = current_database() and usename = 'app'", 0))
-		})
-	}
-}
 
 // TestAClientThatReadsLateIsNotGone: a client that has ended its output, and takes its time to read
 // the replies, gets all of them, also those to what had to wait.

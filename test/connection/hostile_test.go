@@ -3,7 +3,6 @@ package connection
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -88,42 +87,6 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapInuse + m.StackInuse
-}
-
-// TestClaimedLengthsCostNothing is not parallel: it measures the process. Both
-// ends of each connection are in it.
-func TestClaimedLengthsCostNothing(t *testing.T) {
-	pg := pgtest.Shared(t)
-	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	claims := map[string]func() *wiretest.Conn{
-		"half a header": func() *wiretest.Conn {
-			c := wiretest.Dial(t, p.Addr)
-			c.Send([]byte{0, 0, 0x27})
-			return c
-		},
-		"the longest startup packet": func() *wiretest.Conn {
-			c := wiretest.Dial(t, p.Addr)
-			c.Send([]byte{0, 0, 0x27, 0x10, 0, 3, 0, 0, 'u'})
-			return c
-		},
-	}
-	for name, dial := range claims {
-		const clients, each = 200, 24 << 10
-		measure(t, name, clients, each, dial)
-	}
-	for _, typ := range []byte("QPBFd") {
-		for _, user := range []string{pgtest.App, pgtest.Superuser} {
-			if typ == 'F' && user == pgtest.App {
-				continue // refused before the rest has come
-			}
-			const clients, each = 10, 100 << 10
-			measure(t, fmt.Sprintf("600 MiB of %c as %s", typ, user), clients, each, func() *wiretest.Conn {
-				c, _ := wiretest.Connect(t, p.Addr, "user", user, "database", db)
-				c.Send(header(typ, 600<<20), []byte(strings.Repeat("x", 1000)))
-				return c
-			})
-		}
-	}
 }
 
 // TestFloodCostsNoMoreThanItsBytes: a client that sends the smallest of messages
