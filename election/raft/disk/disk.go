@@ -5,6 +5,9 @@
 // leader without entries that were committed. The same indexes are then awarded again. An empty
 // directory must therefore never pass for a new node. Create makes a directory's identity, which
 // only an operator's command may do, and Open refuses a directory without one, or with that of another node.
+//
+// The stores are our own and not those of hashicorp/raft-boltdb, which links the abandoned boltdb/bolt, and panics when a
+// number in the database is too short.
 package disk
 
 import (
