@@ -29,10 +29,10 @@ help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 build: setup ## Build bin/fencepost
-	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
+	go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
 lab: build ## Build bin/fencepost-lab, the demo and the playground
-	go build -buildvcs=false -trimpath -o bin/fencepost-lab ./cmd/fencepost-lab
+	go build -buildvcs=false -trimpath -ldflags '-s -w' -o bin/fencepost-lab ./cmd/fencepost-lab
 
 test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
 	go test -race -vet=off -count=1 -p 3 $(TESTFLAGS) $(PKG) # make lint vets
