@@ -33,7 +33,7 @@
 //
 // When another process takes over, a draining session that writes is passed on to it, with both connections, in place of
 // its end (passing.go): at rest, its state is in its backend. Those of a leader are passed on together, with its
-// candidacy (company.go). The other process examines and begins them (arrival.go).
+// candidacy (passing_leader.go). The other process examines and begins them (arrival.go).
 //
 // # What the core needs
 //

@@ -72,7 +72,7 @@ func (s *Server) PassOn(ctx context.Context, to Passage) (Passed, error) {
 		passing, cancel = context.WithDeadline(passing, end.Add(-min(time.Until(end)/4, toldWithin)))
 		defer cancel()
 	}
-	s.passing.ctx, s.passing.to, s.passing.companies = passing, to, map[fencing.Candidacy]*company{}
+	s.passing.ctx, s.passing.to, s.passing.groups = passing, to, map[fencing.Candidacy]*leaderGroup{}
 	err := s.Shutdown(ctx)
 	s.passing.turn.Lock() // some may be being passed on
 	defer s.passing.turn.Unlock()
@@ -89,7 +89,7 @@ type Passed struct {
 }
 
 // passed counts sessions that were passed on, or that end because of an error.
-func (p *partings) passed(sessions int, err error) {
+func (p *transfers) passed(sessions int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil {
@@ -104,17 +104,17 @@ func (p *partings) passed(sessions int, err error) {
 // the other process has not accepted by then learn why they end. It may be frozen, and keep their connections open.
 const toldWithin = 500 * time.Millisecond
 
-// partings has what PassOn was given; it is set before the sessions drain.
-type partings struct {
+// transfers has what PassOn was given; it is set before the sessions drain.
+type transfers struct {
 	ctx context.Context
 	to  Passage
 	// turn is held while sessions are passed on, so that few descriptors are needed at a time. gathering, which is taken
 	// first, is held while those of a leader come to rest.
 	turn, gathering sync.Mutex
 
-	mu        sync.Mutex
-	companies map[fencing.Candidacy]*company
-	result    Passed
+	mu     sync.Mutex
+	groups map[fencing.Candidacy]*leaderGroup
+	result Passed
 }
 
 // outcome is what became of a session that was to be passed on.
@@ -126,8 +126,8 @@ const (
 	passedOn                // this process has forgotten it
 )
 
-// parting is a session that is at rest, and whose connections no one reads, because it is being passed on.
-type parting struct {
+// transfer is a session that is at rest, and whose connections no one reads, because it is being passed on.
+type transfer struct {
 	x              *session
 	state          passed
 	client, server netloop.Detachable
@@ -160,7 +160,7 @@ func (u *upPump) passOn() outcome {
 		u.down.goOn()
 		return notYet
 	}
-	became := x.srv.part(&parting{x: x, state: state, client: client, server: server, became: make(chan outcome, 1)})
+	became := x.srv.part(&transfer{x: x, state: state, client: client, server: server, became: make(chan outcome, 1)})
 	if became == passedOn {
 		x.forget()
 	} else {
@@ -175,15 +175,15 @@ func (x *session) isToPass() bool {
 }
 
 // part passes a session on, a leader's together with the others of its candidacy.
-func (s *Server) part(p *parting) outcome {
+func (s *Server) part(p *transfer) outcome {
 	if p.state.Request != nil {
 		lead, ok := p.x.member.candidacy().(fencing.Movable)
 		if !ok {
 			return endsHere
 		}
-		return s.companyOf(lead).join(p)
+		return s.leaderGroupOf(lead).join(p)
 	}
-	err := s.giveAway(s.passing.ctx, []*parting{p}, nil)
+	err := s.giveAway(s.passing.ctx, []*transfer{p}, nil)
 	s.passing.passed(1, err)
 	if err != nil {
 		p.x.log().Debug("session not passed on", zap.Error(err))
@@ -217,11 +217,11 @@ func (x *session) passedLocked() (p passed, ok bool) {
 
 // giveAway passes sessions on, all or none, with the candidacy of which they are all, unless that is nil. After an error,
 // they are as before, or closed.
-func (s *Server) giveAway(ctx context.Context, all []*parting, lead fencing.Movable) (err error) {
+func (s *Server) giveAway(ctx context.Context, all []*transfer, lead fencing.Movable) (err error) {
 	to := s.passing.to
 	s.passing.turn.Lock()
 	defer s.passing.turn.Unlock()
-	var offered []*parting
+	var offered []*transfer
 	defer func() {
 		if err == nil {
 			return
@@ -231,7 +231,7 @@ func (s *Server) giveAway(ctx context.Context, all []*parting, lead fencing.Mova
 			p.attach()
 		}
 	}()
-	offer := func(ctx context.Context, p *parting) error {
+	offer := func(ctx context.Context, p *transfer) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -264,7 +264,7 @@ func (s *Server) giveAway(ctx context.Context, all []*parting, lead fencing.Mova
 }
 
 // offer offers a session to the other process. Until attach, no one can read from its connections here.
-func (p *parting) offer(ctx context.Context, to Passage) (err error) {
+func (p *transfer) offer(ctx context.Context, to Passage) (err error) {
 	if end, ok := ctx.Deadline(); ok {
 		p.state.Within = time.Until(end)
 	}
@@ -288,7 +288,7 @@ func (p *parting) offer(ctx context.Context, to Passage) (err error) {
 }
 
 // attach undoes offer.
-func (p *parting) attach() {
+func (p *transfer) attach() {
 	for _, conn := range []netloop.Detachable{p.client, p.server} {
 		if conn.Attach() != nil {
 			p.x.abort()

@@ -46,7 +46,7 @@ type Server struct {
 	failing  failures
 	refused  *refusals.Log
 	waiting  crew.Waiting
-	passing  partings
+	passing  transfers
 
 	mu struct {
 		sync.Mutex
@@ -58,7 +58,7 @@ type Server struct {
 		closed   bool
 	}
 	wg     sync.WaitGroup // of the connections, each until its session has ended
-	checks sync.WaitGroup // of endHanging, verifyRegistrations, endWithTenure and companies
+	checks sync.WaitGroup // of endHanging, verifyRegistrations, endWithTenure and leader groups
 }
 
 // accepted is what is known of a client that has no session.

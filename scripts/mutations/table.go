@@ -55,7 +55,7 @@ var table = []mutation{
 		old: "= protocol.ModeFenced, s.forCore()", text: "= protocol.ModePassing, s.forCore()"},
 	{name: "the new process does not know the entry of a session that was passed on", file: "proxy/arrival.go", in: "./test/connection", tests: "^TestTheEntryOfASessionThatWasPassedOnIsLost$",
 		old: "x.registrations = registrations{{seat: s, entry: p.Entry, epoch: p.Epoch}}", text: "_ = p.Entry"},
-	{name: "a leader is passed on while a session of its is in a transaction", file: "proxy/company.go", in: "./test/connection", tests: "^TestTheSessionsOfALeaderArePassedOnTogether$",
+	{name: "a leader is passed on while a session of its is in a transaction", file: "proxy/passing_leader.go", in: "./test/connection", tests: "^TestTheSessionsOfALeaderArePassedOnTogether$",
 		old: "case x.isRegistered():", text: "case false:"},
 	{name: "sessions of a leader begin before it leads in the new process", file: "internal/service/upgrade/sessions.go", in: "./internal/service/upgrade", tests: "^TestSessionsArePassedTogether$",
 		old: "range slices.Backward(accepted)", text: "range slices.All(accepted)"},

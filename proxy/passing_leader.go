@@ -30,8 +30,8 @@ const (
 
 var errNotAtRest = errors.New("the sessions of a leader were not all outside a transaction at the same time")
 
-// company is the sessions of a candidacy that leads, while they are to be passed on together.
-type company struct {
+// leaderGroup is the sessions of a candidacy that leads, while they are to be passed on together.
+type leaderGroup struct {
 	srv  *Server
 	lead fencing.Movable
 	came chan struct{} // cap 1; a session waits
@@ -42,24 +42,24 @@ type company struct {
 	mu      sync.Mutex
 	gathers bool // sessions at rest wait for the others
 	over    bool // the candidacy was passed on, or stays here: what is still here ends at rest
-	waiting map[*session]*parting
+	waiting map[*session]*transfer
 }
 
-// companyOf returns the company of a candidacy, which passes its sessions on in a goroutine of its own.
-func (s *Server) companyOf(c fencing.Movable) *company {
+// leaderGroupOf returns the group of a candidacy, which passes its sessions on in a goroutine of its own.
+func (s *Server) leaderGroupOf(c fencing.Movable) *leaderGroup {
 	s.passing.mu.Lock()
 	defer s.passing.mu.Unlock()
-	g := s.passing.companies[c]
+	g := s.passing.groups[c]
 	if g == nil {
-		g = &company{srv: s, lead: c, came: make(chan struct{}, 1), why: errNotAtRest, waiting: map[*session]*parting{}}
-		s.passing.companies[c] = g
+		g = &leaderGroup{srv: s, lead: c, came: make(chan struct{}, 1), why: errNotAtRest, waiting: map[*session]*transfer{}}
+		s.passing.groups[c] = g
 		s.checks.Go(func() { g.run(s.passing.ctx) }) // a session, for which Close waits first, has called this
 	}
 	return g
 }
 
 // join waits until the session is passed on with the others, or may continue.
-func (g *company) join(p *parting) outcome {
+func (g *leaderGroup) join(p *transfer) outcome {
 	g.mu.Lock()
 	switch {
 	case g.over:
@@ -79,7 +79,7 @@ func (g *company) join(p *parting) outcome {
 }
 
 // run passes the sessions on when all are at rest at once. They stay if ctx ends before that.
-func (g *company) run(ctx context.Context) {
+func (g *leaderGroup) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(g.srv.ctx, cancel)()
@@ -93,7 +93,7 @@ func (g *company) run(ctx context.Context) {
 
 // try passes the sessions on if all are at rest within patience. over says that it is not tried again: those that are
 // still here end at rest.
-func (g *company) try(ctx context.Context, patience time.Duration) (over bool) {
+func (g *leaderGroup) try(ctx context.Context, patience time.Duration) (over bool) {
 	g.srv.passing.gathering.Lock()
 	defer g.srv.passing.gathering.Unlock()
 	members := g.members()
@@ -110,7 +110,7 @@ func (g *company) try(ctx context.Context, patience time.Duration) (over bool) {
 }
 
 // gather returns those of the sessions that are left when they wait at rest, nil if they do not within patience.
-func (g *company) gather(ctx context.Context, members []*session, patience time.Duration) []*parting {
+func (g *leaderGroup) gather(ctx context.Context, members []*session, patience time.Duration) []*transfer {
 	g.mu.Lock()
 	g.gathers = true
 	g.mu.Unlock()
@@ -136,7 +136,7 @@ func (g *company) gather(ctx context.Context, members []*session, patience time.
 }
 
 // complete returns the sessions that are left if all of them wait, and otherwise nil.
-func (g *company) complete(members []*session) (all []*parting) {
+func (g *leaderGroup) complete(members []*session) (all []*transfer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, x := range members {
@@ -151,7 +151,7 @@ func (g *company) complete(members []*session) (all []*parting) {
 }
 
 // members returns the sessions of the candidacy whose backends are registered. The server drains, so that no more come.
-func (g *company) members() (all []*session) {
+func (g *leaderGroup) members() (all []*session) {
 	s := g.srv
 	s.mu.Lock()
 	sessions, _ := s.openLocked()
@@ -172,7 +172,7 @@ func (x *session) isRegistered() bool {
 }
 
 // passOn passes all of these sessions on, with their candidacy. over says that this has happened, or is not tried again.
-func (g *company) passOn(ctx context.Context, all []*parting) (over bool) {
+func (g *leaderGroup) passOn(ctx context.Context, all []*transfer) (over bool) {
 	err := g.srv.giveAway(ctx, all, g.lead)
 	if g.refused++; err == nil || g.refused == maxRefused {
 		g.srv.passing.passed(len(all), err)
@@ -193,7 +193,7 @@ func (g *company) passOn(ctx context.Context, all []*parting) (over bool) {
 }
 
 // release ends the wait of the sessions that wait still.
-func (g *company) release(over bool) {
+func (g *leaderGroup) release(over bool) {
 	became := notYet
 	if over {
 		became = endsHere
