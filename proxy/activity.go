@@ -43,7 +43,7 @@ func (a *activity) isWorking(client link, last *atomic.Uint64) bool {
 	return !a.auditing.Load() && (a.busy.Load() || a.pending.Load())
 }
 
-// activitySince is Activity of a seat. last is as isWorking needs it.
+// activitySince is Activity of a membership. last is as isWorking needs it.
 func (x *session) activitySince(last *atomic.Uint64) (received uint64, owed bool) {
 	received = socketBelow(x.client).Received()
 	if !x.active.isWorking(x.client, last) {

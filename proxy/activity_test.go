@@ -30,7 +30,7 @@ func TestNoOneWaitsForASession(t *testing.T) {
 	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return &fencing.Status{} }}, Cache: sqltext.NewCache(1 << 10)})
 	x.member.place = s.crews.Join(x, fencing.JoinRequest{Worker: "w"})
 	defer x.member.place.Leave()
-	x.takeSeat("r")
+	x.setStartupResource("r")
 	x.member.startup.joinedTo.Store(&joinedCandidacy{Candidacy: supersededCandidacy{}})
 	x.member.state.Store(joined)
 	x.sending.Lock()

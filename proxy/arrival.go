@@ -106,7 +106,7 @@ func (s *Server) TakeOver(state []byte, client, server net.Conn) (_ *Arrival, er
 func (a *Arrival) joinAgain(ctx context.Context, p *passed) (err error) {
 	x, s := a.x, &a.x.member.startup
 	s.knownToCore = true
-	x.registrations = registrations{{seat: s, entry: p.Entry, epoch: p.Epoch}}
+	x.registrations = registrations{{membership: s, entry: p.Entry, epoch: p.Epoch}}
 	req := *p.Request
 	req.Database, req.User = x.start.Database, x.start.User // which need not be UTF-8
 	x.becomeMember(&req)

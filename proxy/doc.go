@@ -13,7 +13,7 @@
 //
 // A session begins with the startup (startup.go): package startup reads what the client requests, package
 // handshake relays the authentication, and join.go joins the candidacy, and registers the backend if the
-// worker leads by then. The session's part in a candidacy is a seat (seat.go); it has more of them if its
+// worker leads by then. The session's part in a candidacy is a membership (membership.go); it has more of them if its
 // client chooses other resources. Then the up pump and the down pump relay the bytes of one direction
 // each (pump_up.go, pump_down.go).
 // Each gives the bytes that it has read to the session's core (protocol.Session), and carries out the

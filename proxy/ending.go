@@ -222,27 +222,27 @@ func (x *session) relayFatal(e *protocol.Event) {
 // askAgainAfter is how long findSuperseded waits before it asks again.
 const askAgainAfter = 50 * time.Millisecond
 
-// findSuperseded returns the seat for whose resource another worker was granted an epoch, so that the backend was
+// findSuperseded returns the membership for whose resource another worker was granted an epoch, so that the backend was
 // ended: one that the transaction or the session is fenced for. It returns nil if there is none. While the worker has an
 // epoch and its lease is not confirmed, such a grant may not have returned yet: it ends the backend in order to get its
 // lock. A worker without an epoch has nothing that another worker could take over.
-func (x *session) findSuperseded(ctx context.Context) *seat {
+func (x *session) findSuperseded(ctx context.Context) *membership {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	seats := []*seat{}
+	var all []*membership
 	x.mu.Lock()
 	for _, resource := range x.m.FencedResources() {
-		seats = append(seats, x.member.seatLocked(resource))
+		all = append(all, x.member.membershipLocked(resource))
 	}
 	x.mu.Unlock()
-	for _, s := range x.seats() {
+	for _, s := range x.memberships() {
 		if s.forSession.Load() {
-			seats = append(seats, s)
+			all = append(all, s)
 		}
 	}
 	for {
 		waits := false
-		for _, s := range seats {
+		for _, s := range all {
 			cand := s.candidacy()
 			switch {
 			case cand.Status().Epoch == 0:

@@ -160,7 +160,7 @@ func (x *session) becomeMember(req *fencing.JoinRequest) {
 	m := &x.member
 	req.Backend = x.backend.PID
 	m.request, m.token = *req, req.Token
-	x.takeSeat(req.Resource)
+	x.setStartupResource(req.Resource)
 	m.place = x.srv.crews.Join(x, *req)
 }
 

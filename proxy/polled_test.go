@@ -32,7 +32,7 @@ func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
 	for _, member := range []*session{x, newSession(s, client, server, &startup.Request{})} {
 		member.member.place = s.crews.Join(member, w)
 	}
-	x.takeSeat("r")
+	x.setStartupResource("r")
 	x.cancel = func() {}
 	x.drain()
 	if _, owed := x.member.startup.Activity(); !owed {

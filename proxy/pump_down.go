@@ -233,9 +233,9 @@ func (d *downPump) relay() error {
 			x.unregister(x.context(), d.deleted[0])
 			d.deleted = d.deleted[1:]
 		case protocol.EventSuperseded:
-			x.learnSuperseded(x.seat(e.Resource))
+			x.learnSuperseded(x.membership(e.Resource))
 		case protocol.EventDiscarded:
-			x.seat(e.Resource).candidacy().ConnectionSuperseded()
+			x.membership(e.Resource).candidacy().ConnectionSuperseded()
 		case protocol.EventAnnounce:
 			announces = true
 		case protocol.EventChosen:
@@ -263,7 +263,7 @@ func (d *downPump) relay() error {
 // learnSuperseded makes sure that the candidacy knows that it is superseded, before the client
 // learns that: the client's next connection must not join it. If the session continues, its next
 // reply reports the role to the client.
-func (x *session) learnSuperseded(s *seat) {
+func (x *session) learnSuperseded(s *membership) {
 	b := s.joinedTo.Load()
 	if s.discards {
 		b.ConnectionSuperseded() // each time: the client may send again what was discarded

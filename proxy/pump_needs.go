@@ -44,11 +44,11 @@ func (x *session) meetNeed(ctx context.Context, n protocol.Need) bool {
 		answer.Text = text
 	case protocol.NeedCampaign:
 		wait, cancel := context.WithTimeout(waiting, x.srv.cfg.StartupWait)
-		x.seat(n.Resource).candidacy().CampaignOnDemand(wait)
+		x.membership(n.Resource).candidacy().CampaignOnDemand(wait)
 		cancel()
 	case protocol.NeedConfirm:
 		wait, cancel := context.WithTimeout(waiting, x.srv.cfg.StartupWait)
-		_ = x.seat(n.Resource).candidacy().AwaitConfirmed(wait) // the status says how it went
+		_ = x.membership(n.Resource).candidacy().AwaitConfirmed(wait) // the status says how it went
 		cancel()
 	}
 	x.answer(answer)

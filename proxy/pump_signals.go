@@ -96,7 +96,7 @@ func (x *session) announce(out []byte) error {
 	if <-a.quiet {
 		x.mu.Lock()
 		for _, t := range x.m.Announced() {
-			x.member.addUnreadEpoch(x.member.seatLocked(t.Resource).candidacy(), t.Epoch)
+			x.member.addUnreadEpoch(x.member.membershipLocked(t.Resource).candidacy(), t.Epoch)
 		}
 		x.mu.Unlock()
 	}

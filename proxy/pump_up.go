@@ -383,7 +383,7 @@ func (u *upPump) endAfter(err error) (done, orderly bool) {
 // serverGone ends the session when the server accepts no more bytes. The down pump relays
 // what the server has still sent, which may contain its reason. Only when the down pump has
 // ended is it known whether the session is superseded, so serverGone waits for that before
-// the membership ends.
+// the memberships end.
 func (u *upPump) serverGone() (done, orderly bool) {
 	u.x.stopReading(nil)
 	<-u.x.downGone

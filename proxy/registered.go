@@ -20,7 +20,7 @@ func (x *session) retireAtRest() {
 	if i < 0 || !x.m.Is(protocol.AtRest) {
 		return
 	}
-	if s := x.registrations[i].seat; !s.discards {
+	if s := x.registrations[i].membership; !s.discards {
 		x.supersede(s)
 		return
 	}
@@ -136,9 +136,9 @@ func (all *registeredSessions) verify(ctx context.Context, registry registryKey)
 // does not know that yet.
 func (x *session) unregistered(ctx context.Context, entry int64) {
 	x.mu.Lock()
-	var s *seat
+	var s *membership
 	if i := slices.IndexFunc(x.registrations, func(r registration) bool { return r.entry.ID == entry }); i >= 0 {
-		s = x.registrations[i].seat
+		s = x.registrations[i].membership
 	}
 	x.mu.Unlock()
 	if s == nil || x.isSuperseded() || s.candidacy().CheckSuperseded(ctx) || ctx.Err() != nil {

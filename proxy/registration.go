@@ -16,22 +16,22 @@ const unregisterTimeout = 5 * time.Second
 
 // registration is an entry of a session's backend in the registry.
 type registration struct {
-	seat  *seat
-	entry fencing.Entry
-	epoch fencing.Epoch // under which the backend is registered
+	membership *membership
+	entry      fencing.Entry
+	epoch      fencing.Epoch // under which the backend is registered
 	// retireUntil, if not zero, is until when the backend is ended once the session is at rest, because a grant waits
 	// for it.
 	retireUntil time.Time
 }
 
-// registrations are the entries of a session's backend, one for a seat, without those that are being deleted. A
+// registrations are the entries of a session's backend, one for a membership, without those that are being deleted. A
 // deletion names the number of its entry, so that nothing waits for it: it cannot hit a newer one, and an entry that it
 // leaves is deleted by the next grant, which ends the backend.
 type registrations []registration
 
-// of returns the entry for a seat, nil if there is none.
-func (r registrations) of(s *seat) *registration {
-	i := slices.IndexFunc(r, func(one registration) bool { return one.seat == s })
+// of returns the entry for a membership, nil if there is none.
+func (r registrations) of(s *membership) *registration {
+	i := slices.IndexFunc(r, func(one registration) bool { return one.membership == s })
 	if i < 0 {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (r registrations) of(s *seat) *registration {
 // take takes out the entries for these resources, for unregister.
 func (r *registrations) take(resources []string) (taken registrations) {
 	*r = slices.DeleteFunc(*r, func(one registration) bool {
-		took := slices.Contains(resources, one.seat.resource)
+		took := slices.Contains(resources, one.membership.resource)
 		if took {
 			taken = append(taken, one)
 		}
@@ -70,7 +70,7 @@ func (x *session) register(ctx context.Context, all []protocol.AnnouncedEpoch) (
 
 // registerFor is register for one resource.
 func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedEpoch) *fencing.Refusal {
-	s := x.seat(announced.Resource)
+	s := x.membership(announced.Resource)
 	b := s.joinedTo.Load()
 	request := fencing.RegisterRequest{
 		PID: x.backend.PID, Started: x.backend.Started, Seen: x.backend.Seen,
@@ -94,7 +94,7 @@ func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedE
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.registrations.take([]string{announced.Resource})
-	x.registrations = append(x.registrations, registration{seat: s, entry: entry, epoch: request.Held})
+	x.registrations = append(x.registrations, registration{membership: s, entry: entry, epoch: request.Held})
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (x *session) unregister(ctx context.Context, deleted registrations) {
 	ctx, cancel := context.WithTimeout(ctx, unregisterTimeout)
 	defer cancel()
 	for _, r := range deleted {
-		if err := r.seat.candidacy().Fence().UnregisterBackend(ctx, r.entry); err != nil {
+		if err := r.membership.candidacy().Fence().UnregisterBackend(ctx, r.entry); err != nil {
 			x.log().Warn("registry entry not deleted", zap.Error(err))
 		}
 	}

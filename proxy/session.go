@@ -42,7 +42,7 @@ type session struct {
 	unfenced  UnfencedMode // what the connection may do if it names no resource
 	movable   bool         // by its policy, another process may continue the session in an upgrade
 	backend   backend
-	member    membership
+	member    memberships
 	active    activity
 	// startupOnlyUntil is a time before which the client has sent nothing but its startup.
 	startupOnlyUntil time.Time

@@ -12,14 +12,14 @@ import (
 	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
-// membership is a session's part in the candidacies of its worker. A session without a resource has none: its
+// memberships is a session's part in the candidacies of its worker. A session without a resource has none: its
 // startup has joined nothing, and place is nil.
-type membership struct {
+type memberships struct {
 	// request is what the session has joined with at the startup. It and place are set before the session joins.
 	request fencing.JoinRequest
 	place   *crew.Place // in its crew
-	startup seat
-	chosen  map[string]*seat // the other seats, by their resources; guarded by the session's mu
+	startup membership
+	chosen  map[string]*membership // the other memberships, by their resources; guarded by the session's mu
 	// token is that of the startup's candidacy. Only the session's own goroutine uses it.
 	token int64
 	// catalog is that of the database, nil if no read of the session has to be proven. Only the
@@ -34,18 +34,18 @@ type membership struct {
 	// nothing ends it, and nothing is announced to it.
 	shadow *background
 
-	// state is outside, joined, or the seat whose candidacy has superseded the session, which is final. Anyone may
+	// state is outside, joined, or the membership whose candidacy has superseded the session, which is final. Anyone may
 	// read it. While a session leaves its candidacy for that of another token, it is outside.
-	state     atomic.Pointer[seat]
+	state     atomic.Pointer[membership]
 	leaveOnce sync.Once
 
 	unreadEpochs []unreadEpoch // guarded by the session's mu
 }
 
-// Values of membership.state.
+// Values of memberships.state.
 var (
-	outside *seat       // the session has joined no candidacy
-	joined  = new(seat) // it has joined that of its startup
+	outside *membership       // the session has joined no candidacy
+	joined  = new(membership) // it has joined that of its startup
 )
 
 // unreadEpoch is an epoch of a candidacy that is announced to the client, until the client sends something again.
@@ -58,8 +58,8 @@ type unreadEpoch struct {
 	sent      time.Time // just before that
 }
 
-// supersededBy returns the seat whose candidacy has superseded the session, nil if none has.
-func (x *session) supersededBy() *seat {
+// supersededBy returns the membership whose candidacy has superseded the session, nil if none has.
+func (x *session) supersededBy() *membership {
 	if s := x.member.state.Load(); s != joined {
 		return s
 	}
@@ -71,18 +71,18 @@ func (x *session) isSuperseded() bool { return x.supersededBy() != nil }
 // supersede makes the session superseded, because the candidacy of s is. It closes the server connection at once, which
 // ends the backend. The client gets the error at its next use, so that its connection pool sees an error, and does not
 // silently replace the connection.
-func (x *session) supersede(s *seat) {
+func (x *session) supersede(s *membership) {
 	if x.member.state.CompareAndSwap(joined, s) {
 		_ = x.server.Close()
 	}
 }
 
 // candidacy returns the candidacy of the startup, nil if the session is a member of none.
-func (m *membership) candidacy() fencing.Candidacy { return m.startup.candidacy() }
+func (m *memberships) candidacy() fencing.Candidacy { return m.startup.candidacy() }
 
 // addUnreadEpoch records that e, an epoch of c, is about to be announced to the client; 0 is none. The
 // session's mu is held.
-func (m *membership) addUnreadEpoch(c fencing.Candidacy, e fencing.Epoch) {
+func (m *memberships) addUnreadEpoch(c fencing.Candidacy, e fencing.Epoch) {
 	if e != 0 && m.shadow == nil {
 		m.unreadEpochs = append(m.unreadEpochs, unreadEpoch{c, e, time.Now()})
 	}
@@ -90,7 +90,7 @@ func (m *membership) addUnreadEpoch(c fencing.Candidacy, e fencing.Epoch) {
 
 // markEpochsRead reports the announcements to the candidacies as read, because bytes have arrived from the client.
 // The session's mu is held.
-func (m *membership) markEpochsRead() {
+func (m *memberships) markEpochsRead() {
 	for _, t := range m.unreadEpochs {
 		t.candidacy.AnnouncementRead(t.epoch, t.sent, time.Now())
 	}
@@ -151,11 +151,11 @@ func (x *session) rejoin(ctx context.Context, token int64, began time.Time) (low
 	return nil
 }
 
-// leave ends the membership. Only the first call has an effect on the candidacies. orderly
+// leave ends the memberships. Only the first call has an effect on the candidacies. orderly
 // says that the client has sent Terminate.
 func (x *session) leave(orderly bool) {
 	x.member.leaveOnce.Do(func() {
-		for _, s := range x.seats() {
+		for _, s := range x.memberships() {
 			s.leave(orderly)
 		}
 	})

@@ -13,9 +13,9 @@ import (
 	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
-// seat is a session's part in the candidacy of one resource: that of the startup, or one that its client has
+// membership is a session's part in the candidacy of one resource: that of the startup, or one that its client has
 // chosen since. It lasts as long as the session.
-type seat struct {
+type membership struct {
 	x                     *session
 	resource              string
 	announcePerConnection bool // the setting of the resource's policy
@@ -38,13 +38,13 @@ type joinedCandidacy struct {
 	noted sync.Once // noteSuperseded was called
 }
 
-var _ fencing.Member = (*seat)(nil)
+var _ fencing.Member = (*membership)(nil)
 
 // Activity implements fencing.Member. It does not block.
-func (s *seat) Activity() (received uint64, owed bool) { return s.x.activitySince(&s.taken) }
+func (s *membership) Activity() (received uint64, owed bool) { return s.x.activitySince(&s.taken) }
 
 // StatusChanged implements fencing.Member.
-func (s *seat) StatusChanged() {
+func (s *membership) StatusChanged() {
 	if s.forSession.Load() {
 		s.endIfSuperseded()
 	}
@@ -53,7 +53,7 @@ func (s *seat) StatusChanged() {
 // EpochEnds implements fencing.Member. The backend of a registered session is ended, or unregistered, once the session
 // is at rest, so that the grant need not end it. If the grant has ended it, and it still exists because it sends what
 // the client does not read, it ends when the connection to it is closed.
-func (s *seat) EpochEnds(d fencing.Drain) {
+func (s *membership) EpochEnds(d fencing.Drain) {
 	x := s.x
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *seat) EpochEnds(d fencing.Drain) {
 }
 
 // endIfSuperseded ends the session if the candidacy is superseded, unless the session continues, or is in shadow.
-func (s *seat) endIfSuperseded() {
+func (s *membership) endIfSuperseded() {
 	b := s.joinedTo.Load()
 	if !fencing.Checking || b == nil || s.x.member.shadow != nil {
 		return
@@ -80,7 +80,7 @@ func (s *seat) endIfSuperseded() {
 }
 
 // candidacy returns the candidacy that the session has joined, nil if it has not.
-func (s *seat) candidacy() fencing.Candidacy {
+func (s *membership) candidacy() fencing.Candidacy {
 	if b := s.joinedTo.Load(); b != nil {
 		return b.Candidacy
 	}
@@ -88,7 +88,7 @@ func (s *seat) candidacy() fencing.Candidacy {
 }
 
 // join makes the session a member of the candidacy that the request asks for.
-func (s *seat) join(ctx context.Context, req fencing.JoinRequest) error {
+func (s *membership) join(ctx context.Context, req fencing.JoinRequest) error {
 	cand, err := s.x.srv.cfg.Candidates.Join(ctx, req, s)
 	if err == nil {
 		s.joinedTo.Store(&joinedCandidacy{Candidacy: cand})
@@ -97,7 +97,7 @@ func (s *seat) join(ctx context.Context, req fencing.JoinRequest) error {
 }
 
 // leave ends the session's part in the candidacy. orderly says that the client has sent Terminate.
-func (s *seat) leave(orderly bool) {
+func (s *membership) leave(orderly bool) {
 	b := s.joinedTo.Load()
 	if b == nil {
 		return
@@ -121,13 +121,13 @@ func (b *joinedCandidacy) noteIfSuperseded() {
 }
 
 // supersededRefusal is what the client gets once the candidacy has superseded the session.
-func (s *seat) supersededRefusal() *fencing.Refusal {
+func (s *membership) supersededRefusal() *fencing.Refusal {
 	cand := s.candidacy()
 	return fencing.SupersededRefusal(s.resource, s.x.member.request.Worker, cand.Incarnation(), cand.Status())
 }
 
 // forCore returns what the core has to know of the candidacy.
-func (s *seat) forCore() protocol.Candidacy {
+func (s *membership) forCore() protocol.Candidacy {
 	cand := s.candidacy()
 	return protocol.Candidacy{Resource: s.resource, Incarnation: cand.Incarnation, Status: cand.Status, Trouble: cand.Trouble}
 }
@@ -135,7 +135,7 @@ func (s *seat) forCore() protocol.Candidacy {
 // knownEpoch returns the epoch of st, a status of the candidacy, if the client of a session that has joined at the
 // given time counts as knowing it as soon as it has read the reply; otherwise 0. If the worker was superseded before, a
 // driver may have opened this connection in order to send a statement again that was decided under an earlier epoch.
-func (s *seat) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
+func (s *membership) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
 	cand := s.candidacy()
 	if knows := !cand.SupersededBefore() || !s.announcePerConnection && cand.KnewAt(st.Epoch, at); st.CanWrite() && knows {
 		return st.Epoch
@@ -143,25 +143,25 @@ func (s *seat) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
 	return 0
 }
 
-// seat returns the session's seat for a resource, nil if it has none.
-func (x *session) seat(resource string) *seat {
+// membership returns the session's membership for a resource, nil if it has none.
+func (x *session) membership(resource string) *membership {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.member.seatLocked(resource)
+	return x.member.membershipLocked(resource)
 }
 
-func (m *membership) seatLocked(resource string) *seat {
+func (m *memberships) membershipLocked(resource string) *membership {
 	if resource == m.startup.resource {
 		return &m.startup
 	}
 	return m.chosen[resource]
 }
 
-// seats returns all seats of the session. The first one is that of the startup.
-func (x *session) seats() []*seat {
+// memberships returns all memberships of the session. The first one is that of the startup.
+func (x *session) memberships() []*membership {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return slices.AppendSeq([]*seat{&x.member.startup}, maps.Values(x.member.chosen))
+	return slices.AppendSeq([]*membership{&x.member.startup}, maps.Values(x.member.chosen))
 }
 
 // choose joins the candidacies of the resources that the client has chosen, and gives them
@@ -170,14 +170,14 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 	defer while(&x.active.busy)()
 	ctx, stop := untilGone(ctx, x.client, goneWait, errClientGone)
 	defer stop()
-	seats, refusal := x.seatsFor(ctx, need.Resources)
+	memberships, refusal := x.membershipsFor(ctx, need.Resources)
 	if refusal != nil {
 		x.answer(protocol.Answer{Need: protocol.NeedJoin, Refusal: refusal})
 		return
 	}
-	x.awaitFirst(ctx, seats)
+	x.awaitFirst(ctx, memberships)
 	answer := protocol.Answer{Need: protocol.NeedJoin}
-	for _, s := range seats {
+	for _, s := range memberships {
 		c := s.forCore()
 		if !s.knownToCore { // the client may count as knowing its epoch, as at startup
 			c.Announced = s.knownEpoch(c.Status(), at)
@@ -191,39 +191,39 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 	x.answer(answer)
 }
 
-// seatsFor returns the seats of these resources. Those that there are none of yet join the candidacy, once it is known
+// membershipsFor returns the memberships for these resources. Those that are new join the candidacies, once it is known
 // that no limit and no policy refuses one of them.
-func (x *session) seatsFor(ctx context.Context, resources []string) (seats []*seat, _ *fencing.Refusal) {
-	var missing []*seat
+func (x *session) membershipsFor(ctx context.Context, resources []string) (memberships []*membership, _ *fencing.Refusal) {
+	var missing []*membership
 	for _, resource := range resources {
 		x.mu.Lock()
-		s, chosen := x.member.seatLocked(resource), len(x.member.chosen)+len(missing)
+		s, chosen := x.member.membershipLocked(resource), len(x.member.chosen)+len(missing)
 		x.mu.Unlock()
 		if s == nil {
 			if most := x.srv.cfg.ResourcesPerConnection(); most > 0 && chosen >= most {
 				return nil, fencing.TooManyChosenRefusal(resource, most)
 			}
 			var refusal *fencing.Refusal
-			if s, refusal = x.newSeat(resource); refusal != nil {
+			if s, refusal = x.newMembership(resource); refusal != nil {
 				return nil, refusal
 			}
 			missing = append(missing, s)
 		}
-		seats = append(seats, s)
+		memberships = append(memberships, s)
 	}
 	if refusal := x.joinAll(ctx, missing); refusal != nil {
 		return nil, refusal
 	}
-	return seats, nil
+	return memberships, nil
 }
 
-// joinAll joins the candidacies of all these new seats, side by side, or of none.
-func (x *session) joinAll(ctx context.Context, seats []*seat) *fencing.Refusal {
+// joinAll joins the candidacies of all these new memberships, side by side, or of none.
+func (x *session) joinAll(ctx context.Context, memberships []*membership) *fencing.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
 	defer cancel()
-	failed := make([]error, len(seats))
+	failed := make([]error, len(memberships))
 	var joins sync.WaitGroup
-	for i, s := range seats {
+	for i, s := range memberships {
 		joins.Go(func() {
 			req := x.member.request
 			req.Resource, req.Token = s.resource, 0
@@ -232,31 +232,32 @@ func (x *session) joinAll(ctx context.Context, seats []*seat) *fencing.Refusal {
 	}
 	joins.Wait()
 	if i := slices.IndexFunc(failed, func(err error) bool { return err != nil }); i >= 0 {
-		for _, s := range seats {
+		for _, s := range memberships {
 			s.leave(true)
 		}
 		return refusals.Startup(failed[i])
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, s := range seats {
+	for _, s := range memberships {
 		if x.member.chosen == nil {
-			x.member.chosen = map[string]*seat{}
+			x.member.chosen = map[string]*membership{}
 		}
 		x.member.chosen[s.resource] = s
 	}
 	return nil
 }
 
-// takeSeat makes the seat of the startup that of a resource, which the session goes by until its client chooses others.
-func (x *session) takeSeat(resource string) {
+// setStartupResource says for which resource the membership of the startup is. The session goes by it until its client
+// chooses others.
+func (x *session) setStartupResource(resource string) {
 	s := &x.member.startup
 	s.x, s.resource = x, resource
 	s.forSession.Store(true)
 }
 
-// newSeat returns a seat that has joined nothing.
-func (x *session) newSeat(resource string) (*seat, *fencing.Refusal) {
+// newMembership returns a membership that has joined nothing.
+func (x *session) newMembership(resource string) (*membership, *fencing.Refusal) {
 	request := x.joinRequest()
 	request.Resource = resource
 	policy := x.srv.cfg.Policy(request)
@@ -268,15 +269,15 @@ func (x *session) newSeat(resource string) (*seat, *fencing.Refusal) {
 	case policy.OnStale == DiscardStale:
 		return nil, fencing.ChooseRefusal(resource, "its stale writes are discarded")
 	}
-	return &seat{x: x, resource: resource, announcePerConnection: policy.AnnouncePerConnection}, nil
+	return &membership{x: x, resource: resource, announcePerConnection: policy.AnnouncePerConnection}, nil
 }
 
 // awaitFirst waits for the first attempts of the candidacies in which the session is new, for
 // StartupWait at most.
-func (x *session) awaitFirst(ctx context.Context, seats []*seat) {
+func (x *session) awaitFirst(ctx context.Context, memberships []*membership) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	for _, s := range seats {
+	for _, s := range memberships {
 		if !s.knownToCore {
 			_ = s.candidacy().AwaitFirst(ctx, x.srv.cfg.StartupWait) // the status says how it went
 		}
@@ -285,11 +286,11 @@ func (x *session) awaitFirst(ctx context.Context, seats []*seat) {
 
 // setChosen makes the session end when its worker is superseded on one of these resources, and on no other.
 func (x *session) setChosen(resources []string) {
-	seats := x.seats()
-	for _, s := range seats {
+	memberships := x.memberships()
+	for _, s := range memberships {
 		s.forSession.Store(slices.Contains(resources, s.resource))
 	}
-	for _, s := range seats {
+	for _, s := range memberships {
 		s.StatusChanged() // an earlier call has done nothing
 	}
 }
