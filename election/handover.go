@@ -215,8 +215,8 @@ func (s *state) campaign(observed elector.State) fencing.CandidateState {
 	}
 }
 
-// campaigns reports whether a connection of the candidacy campaigns, and may still lead.
-func (s *state) campaigns() bool { return s.lives() && s.campaigners > 0 }
+// campaigns reports whether a connection of the candidacy campaigns, and may still lead, or will when it was passed on.
+func (s *state) campaigns() bool { return s.move.as != "" || s.lives() && s.campaigners > 0 }
 
 // handoverPoll is what the goroutine that follows the orders of a database needs for its hand-overs.
 type handoverPoll struct {

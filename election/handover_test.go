@@ -134,9 +134,16 @@ func newOffering(t *testing.T) (*offering, []*election.Elections) {
 // enter lets a worker campaign, and waits until it has made its first attempt.
 func enter(t *testing.T, e *election.Elections, worker string) *conn {
 	t.Helper()
-	c := &conn{worker: worker}
+	return enterWith(t, e, fencing.JoinRequest{Worker: worker})
+}
+
+// enterWith is enter with more of the request.
+func enterWith(t *testing.T, e *election.Elections, req fencing.JoinRequest) *conn {
+	t.Helper()
+	req.Database, req.User, req.Resource = "db", "app", "billing"
+	c := &conn{worker: req.Worker}
 	var err error
-	if c.Candidacy, err = e.Join(t.Context(), fencing.JoinRequest{Database: "db", User: "app", Resource: "billing", Worker: worker}, c); err != nil {
+	if c.Candidacy, err = e.Join(t.Context(), req, c); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.AwaitFirst(t.Context(), time.Minute); err != nil {

@@ -22,6 +22,7 @@ type membership struct {
 // member is what the loop knows about one connection.
 type member struct {
 	campaigns bool
+	arrives   bool          // it campaigns once the candidacy was passed on to this process
 	timeout   time.Duration // negative: the configured timeout; 0: never
 	heartbeat time.Duration // how often it has promised to send something; 0: no promise
 	reads     uint64        // as of the last sample
@@ -48,6 +49,16 @@ func (s *membership) remove(who fencing.Member) *member {
 		s.campaigners--
 	}
 	return m
+}
+
+// arrived has those campaign that were passed on to this process with the candidacy.
+func (s *membership) arrived() {
+	for _, m := range s.members {
+		if m.arrives {
+			m.arrives, m.campaigns = false, true
+			s.campaigners++
+		}
+	}
 }
 
 // hasLike reports whether it is known that another member is like m, so that nothing is different with or without m.
@@ -121,6 +132,8 @@ func (s *state) conflictsWith(req fencing.JoinRequest) bool {
 // admitLocked makes m a member, unless the candidacy is over.
 func (c *Candidacy) admitLocked(req fencing.JoinRequest, m fencing.Member) bool {
 	campaigns := req.Campaign != fencing.CampaignOff
+	arrives := campaigns && req.Arrives
+	campaigns = campaigns && !arrives
 	switch {
 	case c.isOver() || c.user != req.User || c.token != req.Token:
 		return false
@@ -133,7 +146,7 @@ func (c *Candidacy) admitLocked(req fencing.JoinRequest, m fencing.Member) bool 
 	if campaigns && c.campaigners == 0 {
 		c.expectFirst()
 	}
-	one := member{campaigns: campaigns, timeout: req.WorkerTimeout, heartbeat: req.Heartbeat}
+	one := member{campaigns: campaigns, arrives: arrives, timeout: req.WorkerTimeout, heartbeat: req.Heartbeat}
 	if !c.hasLike(one) || c.liveness.unresponsive {
 		poke(c.poke)
 	}

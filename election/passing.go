@@ -205,6 +205,7 @@ func (c *Candidacy) adopt(l *passedLead, sent time.Duration) {
 	}
 	c.held = newHolding(&l.Lease, c.set, sent, 0, c.r.delay(c.set.forLease(&l.Lease).renewalSpread()))
 	c.held.granted, c.led = true, true
+	c.membership.arrived()
 	c.reclaim, c.pace = own.Reclaim{}, pace{}
 	c.r.mu.holder = c
 	if !l.Knew.IsZero() {

@@ -81,6 +81,35 @@ func TestACandidacyIsPassedOn(t *testing.T) {
 	})
 }
 
+// TestWhoeverArrivesDoesNotCampaign: connections that another process has still wait for its candidacy, and do not take
+// the lease if that process has gone. They campaign once the candidacy was passed on.
+func TestWhoeverArrivesDoesNotCampaign(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, _, p := newMortals(t, "one", "two")
+		a := enter(t, p[0].Elections, "a")
+		wantRole(t, a, fencing.Leader)
+		arrives := fencing.JoinRequest{Worker: "a", Arrives: true}
+		first, last := enterWith(t, p[1].Elections, arrives), enterWith(t, p[1].Elections, arrives)
+		a.Leave(a, false)
+		time.Sleep(3 * simulatedTTL)
+		m.do(func() {
+			if m.lease.State == elector.Held {
+				t.Errorf("the lease is held: %+v", m.lease)
+			}
+		})
+		again := enter(t, p[0].Elections, "a")
+		wantRole(t, again, fencing.Leader)
+		if err := passOn(t, again, last, atOnce); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		last.Leave(last, false)
+		time.Sleep(3 * simulatedTTL)
+		wantRole(t, first, fencing.Leader)
+	})
+}
+
 // TestACandidacyThatIsNotPassedOn goes on where it is: its lease is renewed, and the other process has nothing.
 func TestACandidacyThatIsNotPassedOn(t *testing.T) {
 	t.Parallel()

@@ -102,6 +102,9 @@ type JoinRequest struct {
 	// Registers: if the candidacy leads, the connection registers its backend next, which compares the candidacy with the
 	// database. So Join does not. If that is refused, the connection joins again without this: mostly the same candidacy.
 	Registers bool
+	// Arrives: another process has the connection still, and leads. It campaigns here once its candidacy was passed on
+	// (Movable.Adopt).
+	Arrives bool
 	// Token is what the client's own elector gave it, 0 if it has brought none. Only resources
 	// whose workers are elected elsewhere take one.
 	Token int64

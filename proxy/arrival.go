@@ -110,6 +110,7 @@ func (a *Arrival) joinAgain(ctx context.Context, p *passed) (err error) {
 	req := *p.Request
 	req.Database, req.User = x.start.Database, x.start.User // which need not be UTF-8
 	x.becomeMember(&req)
+	req.Arrives = true
 	if err = s.join(ctx, req); err == nil {
 		x.member.state.Store(joined)
 		if p.Lead != nil {

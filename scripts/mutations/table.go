@@ -61,6 +61,8 @@ var table = []mutation{
 		old: "range slices.Backward(accepted)", text: "range slices.All(accepted)"},
 	{name: "a candidacy is not held while it is passed on", file: "election/decide.go", in: ofElection, tests: "^TestWhoeverIsPassedOnIsHeld$",
 		old: "case s.move.holds():\n\t\treturn nothing", text: "case false:\n\t\treturn nothing"},
+	{name: "who arrives campaigns while another process has it", file: "election/members.go", in: ofElection, tests: "^TestWhoeverArrivesDoesNotCampaign$",
+		old: "arrives := campaigns && req.Arrives", text: "arrives := false"},
 	{name: "who has passed a candidacy on keeps its lease", file: "election/passing.go", in: ofElection, tests: "^TestACandidacyIsPassedOn$",
 		old: "c.held, c.leftovers = holding{}, leftovers{}", text: "c.leftovers = leftovers{}"},
 	{name: "who takes a candidacy over does not ask the fence", file: "election/passing.go", in: ofElection, tests: "^TestAGrantWhileACandidacyIsPassedOn$",
