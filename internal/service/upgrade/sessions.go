@@ -80,15 +80,18 @@ func (s *Successor) Drop() {
 
 // say says something to the new process, until that time.
 func (s *Successor) say(until time.Time, what func(to *net.UnixConn) error) error {
+	if s.broken != nil {
+		return s.broken
+	}
 	err := s.sessions.SetDeadline(until)
 	if err == nil {
 		err = what(s.sessions)
 	}
 	if err != nil {
 		_ = s.sessions.Close() // so that the new process drops what is not committed, and nothing more is passed
-		return fmt.Errorf("pass a session to the new process: %w", err)
+		s.broken = fmt.Errorf("pass a session to the new process: %w", err)
 	}
-	return nil
+	return s.broken
 }
 
 // offer returns why the new process refuses a session. After err, it serves neither this one nor another one.

@@ -31,6 +31,7 @@ type Successor struct {
 	cmd      *exec.Cmd
 	talk     *channel
 	sessions *net.UnixConn // see Offer
+	broken   error         // why nothing can be said there any more
 	ended    chan struct{} // closed when the process has ended
 }
 
