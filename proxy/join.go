@@ -87,7 +87,13 @@ func (x *session) enterAndRegister(ctx *startupGuard, req fencing.JoinRequest, p
 	c.Mode, c.Announced = protocol.ModeFenced, x.member.startup.knownEpoch(c.Status(), x.start.Began)
 	if fencing.Checking && c.Announced != 0 {
 		_, refusal := x.register(ctx, []protocol.AnnouncedEpoch{{Resource: c.Resource, Epoch: c.Announced}})
-		if c.Registered = refusal == nil; !c.Registered && req.Registers {
+		c.Registered = refusal == nil
+		switch {
+		case c.Registered:
+			x.srv.failing.registry.Passed()
+		case ctx.Err() != nil:
+			return false, refusals.RegistryLate
+		case req.Registers:
 			return true, nil
 		}
 	}

@@ -78,8 +78,12 @@ func (x *session) refuse(err error) {
 	x.end(err)
 	linger(x.client)
 	x.srv.refused.Refused(err, x.start.Client(x.client.RemoteAddr()))
-	if errors.Is(err, refusals.ServerLate) {
+	switch {
+	case errors.Is(err, refusals.ServerLate):
 		x.srv.failing.answer.Failed()
+		return
+	case errors.Is(err, refusals.RegistryLate):
+		x.srv.failing.registry.Failed(zap.String("resource", x.start.Own.Resource))
 		return
 	}
 	x.log().Debug("session refused", zap.Error(err))

@@ -210,7 +210,7 @@ func (f *Fence) retry(ctx context.Context, wait time.Duration, try func() (bool,
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the fence's row, which a grant or somebody else has locked: %w", context.Cause(ctx))
+			return fmt.Errorf("wait for the fence's row or the registry, which a grant or somebody else has locked: %w", context.Cause(ctx))
 		}
 	}
 }

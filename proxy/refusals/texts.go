@@ -35,6 +35,12 @@ var ServerLate = &fencing.Refusal{
 	Hint: "See whether Postgres answers, and startup_timeout in Fencepost's configuration.",
 }
 
+// RegistryLate is the refusal of a client whose backend was not registered in time.
+var RegistryLate = &fencing.Refusal{
+	SQLState: stateNotNow, Message: "this connection could not be registered in time",
+	Hint: "See whether somebody holds a lock on the tables fencepost.fence or fencepost.running (pg_locks), or a takeover waits for backends (fencepost status).",
+}
+
 // NoDescriptors refuses a client for which the process, or the machine, has no file descriptor left.
 var NoDescriptors = &fencing.Refusal{
 	SQLState: "53000", Message: "Fencepost has no file descriptor left for this connection",

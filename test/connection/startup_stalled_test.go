@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/fencepost/fencepost/internal/fixture"
@@ -230,4 +232,40 @@ func TestCancelOfAStoppedServerEnds(t *testing.T) {
 	pg.Freeze(t)
 	defer pg.Thaw(t)
 	cancelWith(t, p.Addr, key)
+}
+
+// TestALeaderThatIsNotRegisteredInTime: somebody holds a lock that its registration waits for. Its client and the log get
+// to know that, and not that Postgres does not answer.
+func TestALeaderThatIsNotRegisteredInTime(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.WarnLevel)
+	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) {
+		cfg.StartupTimeout, cfg.Logger = 2*time.Second, zap.New(core)
+	})
+	db := p.PG.Database(t)
+	params := []string{"user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"}
+	fixture.LeaderConn(t, p, db)
+	tx, err := p.PG.Connect(t, pgtest.Superuser, db).Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "SELECT FROM fencepost.fence FOR UPDATE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := wiretest.Dial(t, p.Addr)
+	late.Send(wiretest.Startup(params...))
+	said := late.Rest()
+	if last := said[len(said)-1]; last.Type != 'E' || last.Fields()['C'] != "57P03" || !strings.Contains(last.Fields()['M'], "could not be registered in time") {
+		t.Errorf("the client is told %v", last)
+	}
+	fixture.Eventually(t, "a warning", func() bool {
+		return logs.FilterMessage("the connection of a leader could not be registered in time").Len() == 1
+	})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	conn, _ := wiretest.Connect(t, p.Addr, params...)
+	if code := wiretest.ErrorOf(conn.Exec("create temporary table written ()")); code != "" {
+		t.Errorf("after that, a leader gets %s", code)
+	}
 }
