@@ -141,6 +141,17 @@ func UnprovenHint(why, hint string) string {
 	return "Before PostgreSQL 16, a worker that is not the leader may run only reads that are proven harmless: " + ASCII(why) + ". " + hint
 }
 
+// UnreadText returns r, a refusal of a text that Fencepost cannot read for this reason. If it is one of a write, it says
+// so, because the text may be a read.
+func UnreadText(r *Refusal, why string) *Refusal {
+	if r == nil || r.SQLState != StateNotLeader {
+		return r
+	}
+	unread := *r
+	unread.Hint = "Fencepost cannot read this text, so it counts as one that writes: " + ASCII(why) + ". " + r.Hint
+	return &unread
+}
+
 // MissingResourceRefusal is the refusal, at startup, of a connection without a resource
 // if the configuration requires one.
 func MissingResourceRefusal(user string) *Refusal {

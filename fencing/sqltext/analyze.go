@@ -3,9 +3,11 @@ package sqltext
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	pgquery "github.com/pganalyze/pg_query_go/v6"
@@ -15,14 +17,30 @@ const (
 	// parsedTextMax is the maximum length, in bytes, of a text that is given to the
 	// grammar: the worst such text takes half a second and produces 70 MB of garbage.
 	parsedTextMax = 256 << 10
-	// parsedDepthMax limits the depth of the tree of a text (see tooDeep). The C code
-	// that walks the tree takes up to 600 bytes of stack per level, and a thread has at
-	// least 2 MiB with glibc (far less with musl).
-	parsedDepthMax = 2000
+	// stackPerLevel is more than what the C code that walks the tree of a text takes of its stack for each level: up to
+	// 600 bytes.
+	stackPerLevel = 1 << 10
 	// largeText is the length, in bytes, from which texts queue for the parser, so that
 	// many sessions cannot fill the memory with their trees at once.
 	largeText = 16 << 10
 )
+
+// parsedDepthMax limits the depth of the tree of a text (see tooDeep).
+var parsedDepthMax = min(threadStack()/stackPerLevel, 8000)
+
+// threadStack returns the size of a thread's stack, in bytes. With glibc, it is the soft limit when the process starts,
+// mostly 8 MiB, or 2 MiB if there is none.
+func threadStack() int {
+	const unlimited, others = 2 << 20, 512 << 10 // others: macOS
+	var limit syscall.Rlimit
+	switch {
+	case runtime.GOOS != "linux", syscall.Getrlimit(syscall.RLIMIT_STACK, &limit) != nil:
+		return others
+	case limit.Cur > math.MaxInt32:
+		return unlimited
+	}
+	return int(limit.Cur)
+}
 
 // largeParses limits how many large texts are parsed at once to half of the processors,
 // so that the rest of the proxy can go on meanwhile.
@@ -62,7 +80,7 @@ func Analyze(sql string, s Settings) *Text {
 func unreadable(sql string, s Settings) string {
 	switch {
 	case len(sql) > parsedTextMax:
-		return "text too long"
+		return "text of more than 256 kB"
 	case strings.IndexByte(sql, 0) >= 0:
 		return "NUL byte"
 	case !s.StandardConformingStrings && strings.IndexByte(sql, '\\') >= 0:

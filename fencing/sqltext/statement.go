@@ -108,3 +108,6 @@ type Text struct {
 	// why describes why the text is not Known.
 	why string
 }
+
+// Unread returns why the text is not Known, "" if it is.
+func (t *Text) Unread() string { return t.why }

@@ -157,7 +157,7 @@ func (s *Session) readParse(m *extendedMessage, body []byte) (need NeedKind) {
 		m.write = !t.Statements[0].Read
 	default:
 		m.refusal, need = s.decide(nil, false)
-		m.write = true
+		m.refusal, m.write = fencing.UnreadText(m.refusal, t.Unread()), true
 	}
 	if m.refusal != nil {
 		m.audit = auditText(sql)

@@ -11,7 +11,7 @@ import (
 func (s *Session) decideAll(t *sqltext.Text, all []sqltext.Statement, alone bool) (r *fencing.Refusal, write bool, need NeedKind) {
 	if !t.Known {
 		r, need = s.decide(nil, false)
-		return r, true, need
+		return fencing.UnreadText(r, t.Unread()), true, need
 	}
 	for i := range all {
 		st := &all[i]
