@@ -90,7 +90,7 @@ func TestALeaderThatWasPassedOnIsSuperseded(t *testing.T) {
 				t.Parallel()
 				options, timeout := []option{patient, with(long, "LEASE_GRACE=10m", "DRAIN_TIMEOUT=10m")}, "5s"
 				if frozen {
-					options, timeout = []option{with("LEASE_TTL=3s", "DRAIN_TIMEOUT=10m")}, "0"
+					options, timeout = []option{with("LEASE_TTL=9s", "DRAIN_TIMEOUT=10m")}, "0"
 				}
 				h := newCluster(t, provider, options...)
 				p, elsewhere := h.proxy(), h.proxy()
@@ -177,7 +177,7 @@ func TestTheNewProcessDoesNotTakeALeader(t *testing.T) {
 // TestTheNewProcessDiesWithALeader: its connections end with it, and its lease when it expires.
 func TestTheNewProcessDiesWithALeader(t *testing.T) {
 	t.Parallel()
-	h := newCluster(t, "consul", with("LEASE_TTL=3s", "DRAIN_TIMEOUT=10m"))
+	h := newCluster(t, "consul", with("LEASE_TTL=9s", "DRAIN_TIMEOUT=10m"))
 	p, elsewhere := h.proxy(), h.proxy()
 	leader := h.join(p, "leader", "campaign", "wait")
 	other := h.mustPlain(p) // which keeps the old process
