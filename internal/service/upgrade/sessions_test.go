@@ -210,17 +210,24 @@ func TestTheOldProcessCommitsTooLate(t *testing.T) {
 	}
 }
 
-// TestTheNewProcessDiesOverASession: the old one knows which sessions it has still, and passes no more.
+// TestTheNewProcessDiesOverASession: the old one knows which sessions it has still, and passes no more, for the reason that
+// it had first.
 func TestTheNewProcessDiesOverASession(t *testing.T) {
 	for _, deadly := range []string{"deadly", "stalling"} {
 		t.Run(deadly, func(t *testing.T) {
 			next := serving(t)
+			var first error
 			for i, state := range []string{"one", "two", deadly, "four"} {
 				e := session(t)
 				began := time.Now()
 				err := pass(next, state, e)
 				if (err == nil) != (i < 2) {
 					t.Errorf("session %s: %v", state, err)
+				}
+				if first == nil {
+					first = err
+				} else if err == nil || err.Error() != first.Error() {
+					t.Errorf("session %s is not passed for another reason: %v, and before: %v", state, err, first)
 				}
 				if took := time.Since(began); state == "four" && took > passPatience {
 					t.Errorf("session four took %s", took)
