@@ -39,7 +39,6 @@ func InvalidResourcesRefusal(value string) *Refusal {
 	return &Refusal{
 		SQLState: "22023",
 		Message:  fmt.Sprintf("invalid value for parameter \"fencepost.resource\": %q", ASCII(shortened(value))),
-		Detail:   "{}",
 		Hint:     fmt.Sprintf("Name one resource, or several with commas between them, in %d bytes at most. %s", MaxResources, NameRule),
 		Usage:    true,
 	}
@@ -59,7 +58,6 @@ func shortened(value string) string {
 var ChooseLateRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "SET LOCAL fencepost.resource must come in a transaction block, before its first statement that is checked and outside savepoints",
-	Detail:   "{}",
 	Hint:     "Send it right after BEGIN: each transaction is checked once, for the resources that were chosen before.",
 	Usage:    true,
 }
@@ -69,7 +67,6 @@ var ChooseLateRefusal = &Refusal{
 var ChooseInTransactionRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "the resource of the session cannot change inside a transaction, or together with other statements",
-	Detail:   "{}",
 	Hint:     "Send it alone, before BEGIN. SET LOCAL fencepost.resource chooses for one transaction.",
 	Usage:    true,
 }
@@ -79,7 +76,6 @@ var ChooseInTransactionRefusal = &Refusal{
 var WriteWithChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "what shares a text or a batch with SET or RESET of fencepost.resource or fencepost.token may only read, except in the block that SET LOCAL chooses for",
-	Detail:   "{}",
 	Hint:     "Send it by itself, before or after that.",
 	Usage:    true,
 }
@@ -88,7 +84,6 @@ var WriteWithChoiceRefusal = &Refusal{
 var ExecutedChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "a prepared SET of fencepost.resource or fencepost.token cannot be run by EXECUTE",
-	Detail:   "{}",
 	Hint:     "Send the SET itself, or bind it by messages, as drivers do.",
 	Usage:    true,
 }
@@ -98,7 +93,6 @@ var ExecutedChoiceRefusal = &Refusal{
 var UnreadableChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "Fencepost cannot read this text, which may set fencepost.resource or fencepost.token",
-	Detail:   "{}",
 	Hint:     "Send the SET by itself, or a shorter text.",
 	Usage:    true,
 }
@@ -109,7 +103,6 @@ func ChosenParameterRefusal(name string) *Refusal {
 	return &Refusal{
 		SQLState: StateUnfenceable,
 		Message:  fmt.Sprintf("fencepost.%s is that of the resource which the connection was opened with, and another one is chosen", ASCII(name)),
-		Detail:   "{}",
 		Hint:     "RESET fencepost.resource first.",
 		Usage:    true,
 	}
@@ -121,7 +114,6 @@ func ChooseRefusal(resource, why string) *Refusal {
 	return &Refusal{
 		SQLState: StateUnfenceable,
 		Message:  fmt.Sprintf("resource %s cannot be chosen by SET fencepost.resource: %s", strconv.QuoteToASCII(resource), why),
-		Detail:   "{}",
 		Hint:     "Open a connection with this resource.",
 		Usage:    true,
 	}
@@ -132,7 +124,6 @@ func TooManyChosenRefusal(resource string, limit int) *Refusal {
 	return &Refusal{
 		SQLState: "53400",
 		Message:  fmt.Sprintf("the connection cannot use resource %s: it has used %d others, and the limit is %d", strconv.QuoteToASCII(resource), limit, limit),
-		Detail:   "{}",
 		Hint:     "Use another connection, or raise limits.resources_per_connection in Fencepost's configuration.",
 		Usage:    true,
 	}

@@ -16,14 +16,13 @@ import (
 var TwoPhaseRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "two-phase commit cannot be fenced: a prepared transaction outlives the session that is registered",
-	Detail:   "{}",
 	Hint:     "Commit in one phase, or use a connection that is allowed to write unfenced.",
 }
 
 // SetRefusal is the refusal of SET fencepost.<name>, or RESET of it, in a session. It would
 // change nothing, and whoever sends it believes that it does.
 func SetRefusal(name string) *Refusal {
-	r := &Refusal{SQLState: StateCannotChange, Detail: "{}", Usage: true}
+	r := &Refusal{SQLState: StateCannotChange, Usage: true}
 	switch name {
 	case "role":
 		r.Message = `parameter "fencepost.role" cannot be changed`
@@ -43,7 +42,6 @@ func SetRefusal(name string) *Refusal {
 var ReplicationRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "replication connections cannot be fenced",
-	Detail:   "{}",
 	Hint:     "Connect to Postgres itself for replication.",
 }
 
@@ -69,7 +67,6 @@ var RetiredRefusal = &Refusal{
 var LostRegistrationRefusal = &Refusal{
 	SQLState: StateNoFence,
 	Message:  "the database has lost the registration of this connection, so that its writes could not be fenced",
-	Detail:   "{}",
 	Hint:     "Connect again. Nothing but Fencepost may change the tables of the schema fencepost.",
 }
 
@@ -83,7 +80,6 @@ func FaultRefusal(err error) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message:  "the fence cannot be checked: " + ASCII(err.Error()),
-		Detail:   "{}",
 		Hint:     "See Fencepost's log and fencepost status --ready; nothing is written until the fence can be checked.",
 	}
 }
@@ -94,7 +90,6 @@ func OldAwardsRefusal(database string, err error) *Refusal {
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message:  "the lease service's awards are older than the recorded one, as if it had been restored or rebuilt: " + FaultRefusal(err).Message,
-		Detail:   "{}",
 		Hint:     "Make sure that no other lease service is in use, then run: fencepost generation bump --database " + databaseWord(database),
 	}
 }
@@ -110,7 +105,6 @@ func StartupRefusal(err error) *Refusal {
 	return &Refusal{
 		SQLState: stated.SQLState(),
 		Message:  "Postgres is shutting down or restarting: " + ASCII(err.Error()),
-		Detail:   "{}",
 		Hint:     "Connect again when Postgres accepts connections.",
 	}
 }

@@ -47,7 +47,7 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		"start over":       {ReadOnlyRefusal("rü", "wü", "inc", leading), "ZF003"},
 		"fault":            {FaultRefusal(errors.New("dial: größer\nals")), "ZF004"},
 		"old awards":       {OldAwardsRefusal("shop", errors.New("größer")), "ZF004"},
-		"unproven read":    {&Refusal{SQLState: StateNotLeader, Message: "m", Detail: "{}", Hint: UnprovenHint("größer", "Ask.")}, "ZF002"},
+		"unproven read":    {&Refusal{SQLState: StateNotLeader, Message: "m", Hint: UnprovenHint("größer", "Ask.")}, "ZF002"},
 		"startup fault":    {StartupRefusal(errors.New("dial: größer\nals")), "ZF004"},
 		"restart":          {StartupRefusal(fmt.Errorf("look: %w", stated("57P01"))), "57P01"},
 		"starting up":      {StartupRefusal(stated("57P03")), "57P03"},
@@ -63,7 +63,7 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 			}
 		}
 		var detail map[string]any
-		if err := json.Unmarshal([]byte(r.Detail), &detail); err != nil {
+		if err := json.Unmarshal([]byte(r.Detail), &detail); r.Detail != "" && err != nil {
 			t.Errorf("%s: detail %q is not JSON: %v", name, r.Detail, err)
 		}
 	}

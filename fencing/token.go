@@ -27,7 +27,6 @@ func SetTokenRefusal(value string, local bool) *Refusal {
 		return &Refusal{
 			SQLState: StateCannotChange,
 			Message:  `parameter "fencepost.token" cannot be set for a single transaction`,
-			Detail:   "{}",
 			Hint:     "Use SET without LOCAL, outside a transaction: the token then counts until the connection ends or sets another one.",
 			Usage:    true,
 		}
@@ -36,7 +35,6 @@ func SetTokenRefusal(value string, local bool) *Refusal {
 		return &Refusal{
 			SQLState: "22023",
 			Message:  fmt.Sprintf(`invalid value for parameter "fencepost.token": %q`, ASCII(value)),
-			Detail:   "{}",
 			Hint:     TokenRule,
 			Usage:    true,
 		}
@@ -49,7 +47,6 @@ func SetTokenRefusal(value string, local bool) *Refusal {
 var TokenInTransactionRefusal = &Refusal{
 	SQLState: "25001", // active_sql_transaction
 	Message:  "SET fencepost.token cannot run inside a transaction, or together with other statements",
-	Detail:   "{}",
 	Hint:     "Send it alone, before BEGIN: it begins another candidacy, and each transaction belongs to one.",
 	Usage:    true,
 }

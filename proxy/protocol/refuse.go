@@ -68,7 +68,6 @@ func unparsable(text string) gate.Reason {
 var afterEndRefusal = &fencing.Refusal{
 	SQLState: fencing.StateUnfenceable,
 	Message:  "on a connection that may only read, this message cannot follow COMMIT, ROLLBACK, ROLLBACK TO or a change to READ WRITE in one batch: its transaction may not be read-only",
-	Detail:   "{}",
 	Hint:     "Send a Sync after the statement that ends or changes the transaction.",
 }
 
