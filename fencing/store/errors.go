@@ -53,6 +53,7 @@ func (s *Store) Explain(err error) error {
 	switch pg.Code {
 	case "3F000", "42P01", "42883", "42703", "42704":
 		u := s.NoFence(faults.Schema, "the schema fencepost of database %s is missing or incomplete: %s", fencing.ASCII(s.cfg.Database), fencing.ASCII(pg.Message))
+		u.Hint = "If workers write in this database, run: " + s.migrateCommand() + ". Otherwise, connect to it without fencepost.resource."
 		u.Err = err
 		return u
 	case codeReadOnly: // the control connections set read-only mode themselves, so it is the server's
