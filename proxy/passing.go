@@ -32,6 +32,8 @@ type Passage interface {
 	Commit() error
 	// Drop takes it back.
 	Drop()
+	// Broken returns why nothing more can be passed, nil if something may.
+	Broken() error
 }
 
 // passed is what one process tells another of a session, besides its descriptors. The rest of what a session is (prepared
@@ -115,6 +117,13 @@ type transfers struct {
 	mu     sync.Mutex
 	groups map[fencing.Candidacy]*leaderGroup
 	result Passed
+}
+
+// broken reports whether nothing more can be passed on.
+func (p *transfers) broken() bool {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	return p.to.Broken() != nil
 }
 
 // outcome is what became of a session that was to be passed on.

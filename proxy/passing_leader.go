@@ -24,7 +24,7 @@ const (
 	gatherPause = time.Second
 	// lookEvery is how often it is noticed that a session has ended which the others wait for.
 	lookEvery = 10 * time.Millisecond
-	// maxRefused is how often the other process may refuse them: it may only be slow.
+	// maxRefused is how often the other process, which may only be slow, may refuse them.
 	maxRefused = 3
 )
 
@@ -174,14 +174,16 @@ func (x *session) isRegistered() bool {
 // passOn passes all of these sessions on, with their candidacy. over says that this has happened, or is not tried again.
 func (g *leaderGroup) passOn(ctx context.Context, all []*transfer) (over bool) {
 	err := g.srv.giveAway(ctx, all, g.lead)
-	if g.refused++; err == nil || g.refused == maxRefused {
+	g.refused++
+	over = err == nil || g.refused == maxRefused || g.srv.passing.broken()
+	if over {
 		g.srv.passing.passed(len(all), err)
 	}
 	if err != nil {
 		g.why = err
 		g.srv.cfg.Logger.Warn("the sessions of a leader were not passed on", zap.String("resource", all[0].state.Request.Resource),
 			zap.String("worker", all[0].state.Request.Worker), zap.Int("sessions", len(all)), zap.Int("tried", g.refused), zap.Error(err))
-		return g.refused == maxRefused
+		return over
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -298,11 +298,13 @@ func TestALeaderIsPassedOnUnderLoad(t *testing.T) {
 func TestPassingIsCounted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		refused int // how often the commit fails
+		refused int   // how often the commit fails
+		broken  error // that is why
 		open    bool
 		want    proxy.Passed
 	}{
 		"refused at first": {refused: 1, want: proxy.Passed{Sessions: 3}},
+		"broken at first":  {refused: 1, broken: errors.New("not now"), want: proxy.Passed{Ended: 3, Why: errors.New("not now")}},
 		"refused":          {refused: 9, want: proxy.Passed{Ended: 3, Why: errors.New("not now")}},
 		"never at rest":    {open: true, want: proxy.Passed{Ended: 3, Why: errors.New("the sessions of a leader were not all outside a transaction at the same time")}},
 	} {
@@ -316,6 +318,7 @@ func TestPassingIsCounted(t *testing.T) {
 			to := passTo(u.proxies[1])
 			to.uncommit = func() error {
 				if c.refused--; c.refused >= 0 {
+					to.broken = c.broken
 					return errors.New("not now")
 				}
 				return nil

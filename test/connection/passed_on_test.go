@@ -37,6 +37,7 @@ type passage struct {
 	to       *proxy.Server
 	refused  error        // of each session, if not nil
 	uncommit func() error // called before a commit, which its error prevents; may be nil
+	broken   error        // the result of Broken
 	accepted []*proxy.Arrival
 }
 
@@ -68,6 +69,8 @@ func (p *passage) Offer(_ context.Context, state []byte, client, server int) err
 	}
 	return err
 }
+
+func (p *passage) Broken() error { return p.broken }
 
 func (p *passage) Commit() error {
 	if p.uncommit != nil {

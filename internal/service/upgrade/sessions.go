@@ -78,6 +78,9 @@ func (s *Successor) Drop() {
 	_ = s.say(time.Now().Add(passPatience), func(to *net.UnixConn) error { return write(to, kindDrop, nil, nil) })
 }
 
+// Broken returns why nothing more can be passed to the new process, nil if something may.
+func (s *Successor) Broken() error { return s.broken }
+
 // say says something to the new process, until that time.
 func (s *Successor) say(until time.Time, what func(to *net.UnixConn) error) error {
 	if s.broken != nil {
