@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -149,7 +150,7 @@ func (c *Candidacy) CheckSuperseded(ctx context.Context) bool {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
 	// One that has ended does not follow the record.
-	if _, runs := c.r.mu.loops[c]; !runs && err == nil && c.epoch > 0 && rec.Epoch > c.epoch && rec.Incarnation != c.incarnation {
+	if !slices.Contains(c.r.mu.loops, c) && err == nil && c.epoch > 0 && rec.Epoch > c.epoch && rec.Incarnation != c.incarnation {
 		c.becomeSuperseded(rec)
 		c.publishLocked(c.r.e.cfg.Now())
 	}

@@ -52,7 +52,7 @@ func (e *Elections) Draining(database string, d fencing.Drain) {
 func (r *resource) membersUpTo(epoch fencing.Epoch) (all []fencing.Member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		if had := c.Status().Epoch; had != 0 && had <= epoch {
 			all = append(all, c.membersLocked()...)
 		}

@@ -55,7 +55,7 @@ func (e *Elections) Dropped(database string) {
 func (r *resource) endDeserted() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		deserted := len(c.members) == 0
 		c.deserted.Store(deserted)
 		if deserted {

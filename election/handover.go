@@ -183,7 +183,7 @@ func (r *resource) candidates() []fencing.Candidate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	byIncarnation := map[string]fencing.Candidate{}
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		if !c.campaigns() {
 			continue
 		}

@@ -64,7 +64,7 @@ func (r *resource) isOwnLocked(incarnation string) bool {
 // faultyLocked reports whether a candidacy here that bears the observed token cannot use the
 // fence. r.mu is held.
 func (r *resource) faultyLocked(incarnation string) bool {
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		if c.incarnation == incarnation && c.Status().Fault != nil {
 			return true
 		}

@@ -224,8 +224,9 @@ func (e *Elections) sample() {
 		case <-e.ctx.Done():
 			return
 		}
+		now := e.cfg.Now() // a system call
 		for _, r := range e.all() {
-			r.sample(e.cfg.Now())
+			r.sample(now)
 		}
 	}
 }
@@ -233,7 +234,7 @@ func (e *Elections) sample() {
 func (r *resource) sample(now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		sampled := c.liveness.isLimited() && c.liveness.sampledOftenEnough() && c.sampleLocked(now)
 		if sampled || now >= c.due {
 			poke(c.poke)

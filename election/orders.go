@@ -184,7 +184,7 @@ func (e *Elections) readAgain(name string, outOfDate func(r *resource) bool) {
 		old := outOfDate(r)
 		r.mu.Unlock()
 		if old {
-			poke(r.watcher.wake)
+			r.watcher.wake()
 		}
 	}
 }
@@ -279,10 +279,10 @@ func (e *Elections) resourcesOf(database string) (all []*resource) {
 func (r *resource) ordered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		c.unbarLocked()
 	}
-	poke(r.watcher.wake)
+	r.watcher.wake()
 }
 
 // removed ends the candidacies of a fence whose resource an operator has removed. Their
@@ -294,7 +294,7 @@ func (r *resource) removed(fence Fence) {
 	if r.mu.fence == fence {
 		r.mu.needsReopen = true
 	}
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		if c.fence.ID() == fence.ID() {
 			c.loseFenceLocked(gone)
 		}

@@ -134,7 +134,7 @@ func (c *Candidacy) checkDeadlineLocked(now time.Duration) {
 	c.becomeLapsed()
 	c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(c.epoch)))
 	c.event(Event{Kind: EventLapsed})
-	poke(c.r.watcher.wake) // find out whether someone else was granted an epoch
+	c.r.watcher.wake() // find out whether someone else was granted an epoch
 }
 
 // supersedeLocked ends the candidacy's attempts for good. by may be out of date.

@@ -162,7 +162,7 @@ func (r *resource) adopt(fence Fence) {
 	}
 	r.log.Info("the database was dropped and created again: what was known of the old one is forgotten")
 	r.e.forgetOrders(r.key.database)
-	poke(r.watcher.wake)
+	r.watcher.wake()
 }
 
 // replaceFence reports whether the fence is that of another database.
@@ -177,7 +177,7 @@ func (r *resource) replaceFence(fence Fence) (another bool) {
 	r.mu.grants, r.mu.History, r.mu.knowledge, r.mu.numbered = grants{}, status.History{}, knowledge{}, ""
 	r.mu.offered = offered{}
 	r.mu.startOver()
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		if c.fence.Database() != fence.Database() {
 			c.departLocked()
 			c.deserted.Store(true) // a release that fails is not tried again
@@ -236,7 +236,7 @@ func (r *resource) learnLocked(rec, before fencing.Record, but *Candidacy) (newe
 	case rec.Epoch > was.Epoch || rec.Unconfirmed != was.Unconfirmed:
 		r.log.Debug("the newest grant", zap.Int64("epoch", int64(rec.Epoch)), zap.String("of", rec.Worker), zap.Bool("unconfirmed", rec.Unconfirmed))
 	}
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		if c != but {
 			c.observeGrantLocked(rec, was)
 		}

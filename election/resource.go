@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"go.uber.org/zap"
@@ -62,7 +63,7 @@ func newResource(e *Elections, key resourceKey, p elector.Provider, f Fence, ope
 		turn: make(chan struct{}, 1),
 		log:  e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
 	}
-	r.watcher = newWatcher(r.log)
+	r.watcher.init(r.log)
 	r.mu.fence = f
 	r.mu.updated = make(chan struct{})
 	r.mu.roster = newRoster()
@@ -222,16 +223,16 @@ func (r *resource) enrolLocked(c *Candidacy, req fencing.JoinRequest, m fencing.
 func (r *resource) all() []*Candidacy {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.running()
+	return slices.Clone(r.mu.loops)
 }
 
 // loopEnded is the last thing that a candidacy's loop calls.
 func (r *resource) loopEnded(c *Candidacy) {
 	r.mu.Lock()
-	delete(r.mu.loops, c)
+	r.mu.ended(c)
 	r.mu.remove(c)
 	if len(r.mu.loops) == 0 {
-		poke(r.watcher.wake) // the watch may pause
+		r.watcher.wake() // the watch may pause
 	}
 	r.departedLocked(c)
 	r.vacatedLocked(c)
@@ -256,7 +257,7 @@ func (r *resource) vacatedLocked(c *Candidacy) {
 	if !r.followLocked(r.e.cfg.Now()).Leads() && c.lastLed != 0 {
 		r.mu.EndedLeading(c.lastLed, c.lastEnded)
 	}
-	poke(r.watcher.wake) // the watch may have seen the next holder while this candidacy held the lease
+	r.watcher.wake() // the watch may have seen the next holder while this candidacy held the lease
 	r.pokeAllLocked()
 }
 
@@ -280,7 +281,7 @@ func (r *resource) pokeAll() {
 }
 
 func (r *resource) pokeAllLocked() {
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		poke(c.poke)
 	}
 }

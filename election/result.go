@@ -133,7 +133,7 @@ func (c *Candidacy) lostLocked(err error) {
 	c.event(Event{Kind: EventLost, Err: err})
 	c.publishLocked(now)
 	c.r.vacatedLocked(c)
-	poke(c.r.watcher.wake)
+	c.r.watcher.wake()
 }
 
 // grantEndedLocked applies the result of a grant.
@@ -170,7 +170,7 @@ func (c *Candidacy) grantEndedLocked(g granting) {
 		c.barredLocked(asBarred(err), g.unbarred)
 	case c.isOutranked(err):
 		c.supersedeLocked(c.r.mu.record)
-		poke(c.r.watcher.wake)
+		c.r.watcher.wake()
 		c.answerLocked()
 	case isState(err, fencing.StateAwardNotNewer):
 		c.notNewerLocked(err)

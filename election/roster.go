@@ -1,6 +1,10 @@
 package election
 
-import "github.com/fencepost/fencepost/fencing"
+import (
+	"slices"
+
+	"github.com/fencepost/fencepost/fencing"
+)
 
 // roster holds the candidacies of one resource at this proxy.
 type roster struct {
@@ -8,7 +12,7 @@ type roster struct {
 	// Those of one worker differ by user or by address.
 	byWorker map[string][]*Candidacy
 	// loops holds every candidacy whose loop is running.
-	loops map[*Candidacy]struct{}
+	loops []*Candidacy
 	// departing holds the candidacies that are about to release the lease. A first
 	// attempt waits for them instead of failing.
 	departing map[*Candidacy]struct{}
@@ -18,14 +22,14 @@ type roster struct {
 
 func newRoster() roster {
 	return roster{
-		byWorker: map[string][]*Candidacy{}, loops: map[*Candidacy]struct{}{}, departing: map[*Candidacy]struct{}{},
+		byWorker: map[string][]*Candidacy{}, departing: map[*Candidacy]struct{}{},
 	}
 }
 
 // add adds a new candidacy.
 func (s *roster) add(c *Candidacy) {
 	s.byWorker[c.worker] = append(s.byWorker[c.worker], c)
-	s.loops[c] = struct{}{}
+	s.loops = append(s.loops, c)
 }
 
 // remove removes a candidacy from those that can be joined.
@@ -44,19 +48,15 @@ func (s *roster) remove(c *Candidacy) {
 	s.byWorker[c.worker] = list
 }
 
-// running returns every candidacy whose loop is running.
-func (s *roster) running() []*Candidacy {
-	all := make([]*Candidacy, 0, len(s.loops))
-	for c := range s.loops {
-		all = append(all, c)
-	}
-	return all
+// ended removes a candidacy whose loop has ended.
+func (s *roster) ended(c *Candidacy) {
+	s.loops = slices.DeleteFunc(s.loops, func(other *Candidacy) bool { return other == c })
 }
 
 // runs reports whether the candidacy of an incarnation is one of this proxy. Where several workers bring the token of
 // the recorded grant, one that has not been granted a share in its epoch does not count.
 func (s *roster) runs(incarnation string, recorded fencing.Record) bool {
-	for c := range s.loops {
+	for _, c := range s.loops {
 		if c.incarnation == incarnation &&
 			(c.token == 0 || recorded.Incarnation != incarnation || recorded.Worker == c.worker || c.Status().Epoch == recorded.Epoch) {
 			return true
@@ -67,7 +67,7 @@ func (s *roster) runs(incarnation string, recorded fencing.Record) bool {
 
 // servesOthersOnly reports whether there are candidacies, but none of the user.
 func (s *roster) servesOthersOnly(user string) bool {
-	for c := range s.loops {
+	for _, c := range s.loops {
 		if c.user == user {
 			return false
 		}
@@ -95,7 +95,7 @@ func (s *roster) vacate(c *Candidacy) bool {
 		return false
 	}
 	s.holder = nil
-	for other := range s.loops {
+	for _, other := range s.loops {
 		st := other.Status()
 		if other != c && other.incarnation == c.incarnation && (st.CanWrite() || st.Lapsed) && other.termLocked().Epoch != 0 {
 			s.holder = other // of several, leads finds one that can write
@@ -113,7 +113,7 @@ func (s *roster) leads() bool {
 	if s.holder.token == 0 { // no other one has its incarnation
 		return false
 	}
-	for other := range s.loops {
+	for _, other := range s.loops {
 		if other.incarnation == s.holder.incarnation && other.Status().CanWrite() {
 			s.holder = other
 			return true

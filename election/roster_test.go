@@ -211,7 +211,7 @@ func TestAPauseIsShownSinceItBegan(t *testing.T) {
 	now := time.Hour
 	r, c := resourceElsewhere("w", &now)
 	r.mu.observation, r.mu.LeaderlessSince, r.mu.freeSince = elector.Observation{State: elector.Freed}, time.Minute, time.Minute
-	delete(r.mu.loops, c)
+	r.mu.ended(c)
 	want := func(state status.State, since time.Duration) {
 		t.Helper()
 		if got := r.stateLocked(now); got.State != state || got.Since != since {

@@ -46,7 +46,7 @@ func (r *resource) status() status.Resource {
 	o, lost := r.e.lostOrder(r.key)
 	r.mu.Lock()
 	st := r.summaryLocked()
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		st.Candidacies = append(st.Candidacies, c.statusLocked())
 	}
 	r.mu.Unlock()
@@ -122,7 +122,7 @@ func (r *resource) blockedByLocked() []string {
 // candidacyStatesLocked collects the states of all candidacies. r.mu is held.
 func (r *resource) candidacyStatesLocked(now time.Duration) (all status.Candidacies) {
 	all.GrantBlocked = len(r.blockedByLocked()) > 0
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		if c.fault != nil && c.lives() {
 			all.Fault = c.fault
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -36,18 +37,26 @@ const (
 // watcher is what the goroutine that watches a lease is woken by, and what it fails to do.
 type watcher struct {
 	arrival chan struct{} // cap 1; a candidacy has started
-	wake    chan struct{} // cap 1; the record should be read
 	dropped chan struct{} // cap 1; the database is gone
+	woken   atomic.Bool   // the record should be read
+	// waits ends the wait of the goroutine for a change of the lease; nil if it does not wait.
+	waits atomic.Pointer[context.CancelFunc]
 
 	unwatched *faults.Series // failures to watch the lease
 	unread    *faults.Series // failures to read the record
 }
 
-func newWatcher(log *zap.Logger) watcher {
-	return watcher{
-		arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1), dropped: make(chan struct{}, 1),
-		unwatched: faults.NewSeries(log, "cannot watch the lease", 0),
-		unread:    faults.NewSeries(log, "cannot read the record", 0),
+func (w *watcher) init(log *zap.Logger) {
+	w.arrival, w.dropped = make(chan struct{}, 1), make(chan struct{}, 1)
+	w.unwatched = faults.NewSeries(log, "cannot watch the lease", 0)
+	w.unread = faults.NewSeries(log, "cannot read the record", 0)
+}
+
+// wake makes the goroutine read the record.
+func (w *watcher) wake() {
+	w.woken.Store(true)
+	if end := w.waits.Load(); end != nil {
+		(*end)()
 	}
 }
 
@@ -267,26 +276,22 @@ func (r *resource) pause(d time.Duration) {
 // lookContext returns a context that ends when the record should be read again: after
 // look if a grant is expected, and at once when woken. done ends it too, and reports whether it
 // was woken.
-func (r *resource) lookContext(look time.Duration) (_ context.Context, done func() (woken bool)) {
-	if !r.expectsGrant() {
-		look = time.Hour
+func (r *resource) lookContext(look time.Duration) (ctx context.Context, done func() (woken bool)) {
+	var end context.CancelFunc
+	if r.expectsGrant() {
+		ctx, end = context.WithTimeout(r.e.ctx, look)
+	} else {
+		ctx, end = context.WithCancel(r.e.ctx)
 	}
-	ctx, cancel := context.WithTimeout(r.e.ctx, look)
-	ended := make(chan struct{})
-	result := make(chan bool, 1)
-	go func() {
-		select {
-		case <-r.watcher.wake:
-			cancel()
-			result <- true
-		case <-ended:
-			result <- false
-		}
-	}()
+	w := &r.watcher
+	w.waits.Store(&end)
+	if w.woken.Load() { // before there was a wait to end
+		end()
+	}
 	return ctx, func() bool {
-		cancel()
-		close(ended)
-		return <-result
+		w.waits.Store(nil)
+		end()
+		return w.woken.Swap(false)
 	}
 }
 
@@ -300,7 +305,7 @@ func (r *resource) expectsGrant() bool {
 	if r.mu.record.Unconfirmed || r.mu.holder == nil && r.mu.observation.State == elector.Held && r.mu.observation.Incarnation != r.mu.record.Incarnation {
 		return true
 	}
-	for c := range r.mu.loops {
+	for _, c := range r.mu.loops {
 		if c.Status().Lapsed {
 			return true
 		}
