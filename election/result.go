@@ -256,9 +256,12 @@ func (c *Candidacy) grantedLocked(before fencing.Record) {
 	}
 	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
 	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", c.held.lease.Index), zap.Duration("took", took), zap.Duration("grant", afterFree)}
-	if takeover {
+	switch {
+	case takeover && epoch == before.Epoch+1:
 		c.log.Warn("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)
-	} else {
+	case takeover: // from a worker that was granted its epoch through another proxy, which this one has not read yet
+		c.log.Warn("takeover", fields...)
+	default:
 		c.log.Info("granted", fields...)
 	}
 	c.event(Event{Kind: EventGranted, Takeover: takeover, Took: took, Grant: afterFree})

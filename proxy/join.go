@@ -90,9 +90,10 @@ func (x *session) enterAndRegister(ctx *startupGuard, req fencing.JoinRequest, p
 		c.Registered = refusal == nil
 		switch {
 		case c.Registered:
-			x.srv.failing.registry.Passed()
 		case ctx.Err() != nil:
-			return false, refusals.RegistryLate
+			return false, refusals.FenceLate
+		case refusal.SQLState == fencing.StateSuperseded && x.member.state.Load() != outside:
+			return false, refusal
 		case req.Registers:
 			return true, nil
 		}
@@ -129,6 +130,9 @@ func (x *session) enter(ctx *startupGuard, req fencing.JoinRequest, policy Sessi
 	x.member.tables = policy.Fence == FenceTables
 	s.discards, s.announcePerConnection, s.knownToCore = policy.OnStale == DiscardStale, policy.AnnouncePerConnection, true
 	if err := s.join(ctx, req); err != nil {
+		if ctx.Err() != nil {
+			return refusals.FenceLate
+		}
 		return policy.Route.explain(refusals.Startup(err))
 	}
 	if !req.Registers || !s.candidacy().Status().CanWrite() {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/refusals"
 )
 
 // unregisterTimeout bounds how long deleting entries of the registry takes. Config.StartupTimeout bounds adding one.
@@ -77,10 +79,14 @@ func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedE
 		Worker: x.member.request.Worker, Incarnation: b.Incarnation(), Announced: announced.Epoch, Held: b.Status().Epoch,
 	}
 	adding, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
+	defer cancel()
 	entry, err := b.Fence().RegisterBackend(adding, request)
-	cancel()
 	if err != nil {
 		x.log().Debug("registry refused", zap.Error(err))
+		if errors.Is(adding.Err(), context.DeadlineExceeded) {
+			x.srv.failing.fence.Failed(zap.String("database", x.start.Database), zap.String("resource", announced.Resource))
+			return refusals.NotRegistered
+		}
 		refusal := fencing.FaultRefusal(err)
 		if refusal.SQLState != fencing.StateSuperseded {
 			return refusal
@@ -91,6 +97,7 @@ func (x *session) registerFor(ctx context.Context, announced protocol.AnnouncedE
 		}
 		return refusal
 	}
+	x.srv.failing.fence.Passed()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.registrations.take([]string{announced.Resource})

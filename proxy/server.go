@@ -71,7 +71,7 @@ type accepted struct {
 }
 
 // failures are those that may concern many clients at once.
-type failures struct{ accept, dial, descriptors, answer, registry, header, renamed *faults.Series }
+type failures struct{ accept, dial, descriptors, answer, fence, header, renamed *faults.Series }
 
 func newFailures(log *zap.Logger) failures {
 	return failures{
@@ -79,7 +79,7 @@ func newFailures(log *zap.Logger) failures {
 		dial:        faults.NewSeries(log, "postgres not reachable", 0),
 		descriptors: faults.NewSeries(log, "no file descriptor left for a connection to postgres", 0),
 		answer:      faults.NewSeries(log, "postgres did not answer in time", 0),
-		registry:    faults.NewSeries(log, "the connection of a leader could not be registered in time", 0),
+		fence:       faults.NewSeries(log, "the tables of the fence did not answer in time", 0),
 		header:      faults.NewSeries(log, "trusted load balancer sent no valid PROXY header", 0),
 		renamed:     faults.NewSeries(log, "a connection has set an application_name that a route matches, too late for that route", 0),
 	}
@@ -152,7 +152,7 @@ func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 	}
 	adopted, err := s.loops.Pick().Adopt(conn)
 	if err != nil {
-		if refusals.NoDescriptor(err) {
+		if faults.NoDescriptor(err) {
 			s.turnAway(conn, nil, refusals.NoDescriptors)
 		}
 		_ = conn.Close()

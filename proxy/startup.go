@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/startup"
@@ -60,7 +61,7 @@ func (s *Server) refuseUnreachable(guard context.Context, client link, start *st
 		return
 	}
 	failing := s.failing.dial
-	if refusals.NoDescriptor(err) {
+	if faults.NoDescriptor(err) {
 		failing = s.failing.descriptors
 	}
 	failing.Failed(zap.Error(err))
@@ -82,8 +83,8 @@ func (x *session) refuse(err error) {
 	case errors.Is(err, refusals.ServerLate):
 		x.srv.failing.answer.Failed()
 		return
-	case errors.Is(err, refusals.RegistryLate):
-		x.srv.failing.registry.Failed(zap.String("resource", x.start.Own.Resource))
+	case errors.Is(err, refusals.FenceLate):
+		x.srv.failing.fence.Failed(zap.String("database", x.start.Database), zap.String("resource", x.start.Own.Resource))
 		return
 	}
 	x.log().Debug("session refused", zap.Error(err))

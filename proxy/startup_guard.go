@@ -114,7 +114,7 @@ func (x *session) refusalOf(err error, guard context.Context) error {
 		return handshake.ErrOver
 	case errors.Is(err, handshake.ErrNoAnswer):
 		return refusals.Protocol("the answer to the authentication request did not arrive in time")
-	case errors.Is(cause, errStartupLate) && !errors.Is(err, refusals.RegistryLate):
+	case errors.Is(cause, errStartupLate) && !errors.Is(err, refusals.FenceLate):
 		return refusals.ServerLate
 	default:
 		return err

@@ -22,6 +22,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/fence/fencetest"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/upstream"
@@ -282,6 +283,15 @@ func TestWhatCountsAsSilence(t *testing.T) {
 		if got := store.Silent(fmt.Errorf("read the orders: %w", c.err)); got != c.want {
 			t.Errorf("%s: silence is %t, want %t", c.name, got, c.want)
 		}
+	}
+}
+
+// TestAFaultOfThisProcess is not one of Postgres.
+func TestAFaultOfThisProcess(t *testing.T) {
+	t.Parallel()
+	err := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+	if f := store.FaultOf(fmt.Errorf("open the fence: %w", err)); f.Remedy != faults.MoreDescriptors {
+		t.Errorf("what to do is %q", f.Remedy)
 	}
 }
 

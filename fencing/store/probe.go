@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"syscall"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -45,7 +44,7 @@ func FaultOf(err error) *faults.Fault {
 	if errors.As(err, &refusal) {
 		return &faults.Fault{Kind: faults.Fence, Problem: refusal.Message, Remedy: refusal.Hint}
 	}
-	f := &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: remedy(CodeOf(err))}
+	f := &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: remedy(err)}
 	var remedied interface{ Remedy() string } // no one knows which server is the primary
 	if errors.As(err, &remedied) {
 		f.Remedy = remedied.Remedy()
@@ -53,10 +52,13 @@ func FaultOf(err error) *faults.Fault {
 	return f
 }
 
-// remedy says what to do about an error with this SQLSTATE, "" if it is not the server's.
-func remedy(code string) string {
-	switch code {
+// remedy says what to do about an error of the server, or of reaching it.
+func remedy(err error) string {
+	switch code := CodeOf(err); code {
 	case "":
+		if faults.NoDescriptor(err) {
+			return faults.MoreDescriptors
+		}
 		return "Make sure that Postgres runs, and that upstream.address and upstream.tls are right. If it runs and logins hang, a session may have locked a catalog: docs/blocked.md says how to find it."
 	case "57P03":
 		return "Postgres is starting, stopping or recovering: wait, and look into its log if that lasts."
@@ -103,7 +105,7 @@ func isSilent(err error) bool {
 	var dns *net.DNSError
 	var unknown interface{ Remedy() string } // of an operator, for example when no one knows which server is the primary
 	switch {
-	case CodeOf(err) != "", errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+	case CodeOf(err) != "", faults.NoDescriptor(err):
 		return false
 	case errors.As(err, &dns):
 		return dns.IsTimeout || dns.IsTemporary // name servers may be cut off, too

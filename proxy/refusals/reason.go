@@ -29,6 +29,8 @@ func reasonOfRefusal(r *fencing.Refusal) string {
 		return reasonShutdown
 	case TooManyWait:
 		return reasonLimit
+	case FenceLate:
+		return reasonFence
 	}
 	return reasonOf(r.SQLState, false)
 }

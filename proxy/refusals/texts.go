@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"syscall"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/upstream"
 )
@@ -35,27 +35,26 @@ var ServerLate = &fencing.Refusal{
 	Hint: "See whether Postgres answers, and startup_timeout in Fencepost's configuration.",
 }
 
-// RegistryLate is the refusal of a client whose backend was not registered in time.
-var RegistryLate = &fencing.Refusal{
-	SQLState: stateNotNow, Message: "this connection could not be registered in time",
+// FenceLate is the refusal of a client that could not join its candidacy, or whose backend could not be registered, in
+// time, although its backend answers.
+var FenceLate = &fencing.Refusal{
+	SQLState: stateNotNow, Message: "the tables of the fence did not answer in time",
 	Hint: "See whether somebody holds a lock on the tables fencepost.fence or fencepost.running (pg_locks), or a takeover waits for backends (fencepost status).",
 }
+
+// NotRegistered is the refusal of a message in front of which the backend could not be registered in time.
+var NotRegistered = &fencing.Refusal{SQLState: fencing.StateNoFence, Message: FenceLate.Message, Hint: FenceLate.Hint}
 
 // NoDescriptors refuses a client for which the process, or the machine, has no file descriptor left.
 var NoDescriptors = &fencing.Refusal{
 	SQLState: "53000", Message: "Fencepost has no file descriptor left for this connection",
-	Hint: "Raise the limit of Fencepost's process (ulimit -n, or LimitNOFILE of systemd), or lower limits.max_connections: each connection needs two.",
-}
-
-// NoDescriptor reports whether err says that there is no file descriptor left.
-func NoDescriptor(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	Hint: faults.MoreDescriptors,
 }
 
 // Startup returns the refusal of a client whose fence could not be opened, or whose candidacy
 // could not be joined, because of err.
 func Startup(err error) *fencing.Refusal {
-	if NoDescriptor(err) {
+	if faults.NoDescriptor(err) {
 		return NoDescriptors
 	}
 	return fencing.StartupRefusal(err)
@@ -79,7 +78,7 @@ func Unreachable(err error) *fencing.Refusal {
 	}
 	const hint = "See upstream.tls in Fencepost's configuration, and its log."
 	switch {
-	case NoDescriptor(err):
+	case faults.NoDescriptor(err):
 		return NoDescriptors
 	case errors.Is(err, pgtls.ErrUpstreamDeclined):
 		r.Message, r.Hint = "Fencepost cannot reach Postgres by TLS: the server does not support SSL", hint

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
@@ -234,38 +235,77 @@ func TestCancelOfAStoppedServerEnds(t *testing.T) {
 	cancelWith(t, p.Addr, key)
 }
 
-// TestALeaderThatIsNotRegisteredInTime: somebody holds a lock that its registration waits for. Its client and the log get
-// to know that, and not that Postgres does not answer.
-func TestALeaderThatIsNotRegisteredInTime(t *testing.T) {
+// TestAFenceThatDoesNotAnswerInTime: somebody holds a lock that those wait for who connect, or who are to be registered
+// in their session. They and the log get to know that, and not that Postgres does not answer.
+func TestAFenceThatDoesNotAnswerInTime(t *testing.T) {
 	t.Parallel()
+	const text = "the tables of the fence did not answer in time"
 	core, logs := observer.New(zap.WarnLevel)
 	p := fixture.NewProxy(t, pgtest.Shared(t), func(cfg *proxy.Config) {
 		cfg.StartupTimeout, cfg.Logger = 2*time.Second, zap.New(core)
 	})
 	db := p.PG.Database(t)
-	params := []string{"user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"}
+	of := func(resource string) []string {
+		return []string{"user", pgtest.App, "database", db, "fencepost.resource", resource, "fencepost.worker", "w"}
+	}
 	fixture.LeaderConn(t, p, db)
+	learns, _ := wiretest.Connect(t, p.Addr, of("later")...)
+	p.Elector.Candidacy(db, "later", "w").Grant()
+	if code := wiretest.ErrorOf(learns.Exec("show fencepost.role")); code != "" {
+		t.Fatal(code)
+	}
 	tx, err := p.PG.Connect(t, pgtest.Superuser, db).Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT FROM fencepost.fence FOR UPDATE")
+		_, err = tx.Exec(t.Context(), "LOCK fencepost.running; SELECT FROM fencepost.fence FOR UPDATE")
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := wiretest.Dial(t, p.Addr)
-	late.Send(wiretest.Startup(params...))
-	said := late.Rest()
-	if last := said[len(said)-1]; last.Type != 'E' || last.Fields()['C'] != "57P03" || !strings.Contains(last.Fields()['M'], "could not be registered in time") {
-		t.Errorf("the client is told %v", last)
+	for who, params := range map[string][]string{"of a leader": of("r"), "of a new resource": of("new")} {
+		late := wiretest.Dial(t, p.Addr)
+		late.Send(wiretest.Startup(params...))
+		said := late.Rest()
+		if last := said[len(said)-1]; last.Type != 'E' || last.Fields()['C'] != "57P03" || !strings.Contains(last.Fields()['M'], text) {
+			t.Errorf("the client %s is told %v", who, last)
+		}
 	}
-	fixture.Eventually(t, "a warning", func() bool {
-		return logs.FilterMessage("the connection of a leader could not be registered in time").Len() == 1
+	fixture.Eventually(t, "the log of the refusals", func() bool {
+		all := logs.FilterMessage("connection refused").All()
+		return len(all) == 1 && all[0].ContextMap()["reason"] == "fence"
 	})
+	fixture.MustFail(t, learns, fencing.StateNoFence, Q("create temporary table written ()"))
+	fixture.Eventually(t, "a warning", func() bool { return logs.FilterMessage(text).Len() == 1 })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	conn, _ := wiretest.Connect(t, p.Addr, params...)
-	if code := wiretest.ErrorOf(conn.Exec("create temporary table written ()")); code != "" {
-		t.Errorf("after that, a leader gets %s", code)
+	conn, _ := wiretest.Connect(t, p.Addr, of("r")...)
+	for who, c := range map[string]*wiretest.Conn{"a leader": conn, "one that was not registered": learns} {
+		if code := wiretest.ErrorOf(c.Exec("create temporary table written ()")); code != "" {
+			t.Errorf("after that, %s gets %s", who, code)
+		}
+	}
+}
+
+// TestAWaiterThatIsOvertaken between its grant and its registration: its client is told by which epoch.
+func TestAWaiterThatIsOvertaken(t *testing.T) {
+	t.Parallel()
+	p := fixture.NewProxy(t, pgtest.Shared(t), nil)
+	db := p.PG.Database(t)
+	first, second := p.Elector.Enter(db, "r", "first"), p.Elector.Enter(db, "r", "second")
+	first.Grant()
+	leads := first.Status()
+	first.SetStatus(&fencing.Status{Role: fencing.Follower})
+	c := wiretest.Dial(t, p.Addr)
+	c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "first", "fencepost.campaign", "wait"))
+	fixture.Eventually(t, "the client to wait", func() bool {
+		all := p.Server.Connections()
+		return len(all) == 1 && all[0].State == "waiting for the lead"
+	})
+	second.Grant()
+	first.SetStatus(leads)
+	said := c.Rest()
+	last := said[len(said)-1].Fields()
+	if last['C'] != fencing.StateSuperseded || !strings.Contains(last['M'], `its epoch 1 is below the current epoch 2 of worker second`) {
+		t.Errorf("the client is told %v", last)
 	}
 }

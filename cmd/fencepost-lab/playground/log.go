@@ -56,11 +56,13 @@ func (l *Lab) logged(proxy string, line scratch.LogLine) {
 // describe says what a line means, "" if the page does not show it.
 func describe(l scratch.LogLine) string {
 	name := nameOf(l.Worker)
-	switch l.Msg {
-	case "granted":
-		return fmt.Sprintf("%s is granted epoch %d", name, l.Epoch)
-	case "takeover":
+	switch {
+	case l.Msg == "takeover" && l.From != "":
 		return fmt.Sprintf("%s is granted epoch %d, and takes over from %s", name, l.Epoch, nameOf(l.From))
+	case l.Msg == "granted", l.Msg == "takeover":
+		return fmt.Sprintf("%s is granted epoch %d", name, l.Epoch)
+	}
+	switch l.Msg {
 	case "lease reacquired under the same epoch":
 		return fmt.Sprintf("%s has the lease again, under the same epoch %d", name, l.Epoch)
 	case "lease lost":
