@@ -113,18 +113,25 @@ bad (oid, why) AS (
 SELECT c.relname::text, coalesce(max(b.why), ''), bool_or(c.oid >= 16384)
 FROM pg_class c LEFT JOIN bad b ON b.oid = c.oid WHERE c.relkind NOT IN ('i', 'I', 't') GROUP BY 1`
 
+// expandArray has the bodies of information_schema._pg_expandarray, of PostgreSQL 15 and of 18. Queries of primary keys
+// and indexes call it, such as those of JDBC. They qualify everything that they use.
+const expandArray = `('select $1[s], s operator(pg_catalog.-) pg_catalog.array_lower($1,1) operator(pg_catalog.+) 1 from ' ||
+	'pg_catalog.generate_series(pg_catalog.array_lower($1,1), pg_catalog.array_upper($1,1), 1) as g(s)',
+	'SELECT * FROM pg_catalog.unnest($1) WITH ORDINALITY')`
+
 // functionsSQL returns every function's name, why it is not harmless, whether a
 // function of that name is volatile, and whether one of them can be written as x.name.
 //
 // A function that takes or returns a pseudo-type that only the server produces
 // (cstring, internal) is not meant to be called; some of them run code for any type
 // that they are given. A built-in function in SQL is harmless if its body was parsed
-// when it was created; the four that are listed by name schema-qualify everything they
+// when it was created; those that are listed by name schema-qualify everything they
 // use.
 const functionsSQL = `SELECT p.proname::text,
 	CASE WHEN bool_or(p.oid >= 16384) THEN 'is not built in'
 	WHEN bool_or(NOT (l.lanname = 'internal' OR l.lanname = 'sql' AND p.oid < 10000 AND (p.prosqlbody IS NOT NULL
-			OR p.proname IN ('quote_literal', 'quote_nullable', 'textanycat', 'anytextcat')))) THEN 'is no plain built-in function'
+			OR p.proname IN ('quote_literal', 'quote_nullable', 'textanycat', 'anytextcat'))
+		OR l.lanname = 'sql' AND p.proname = '_pg_expandarray' AND regexp_replace(p.prosrc, '\s+', ' ', 'g') IN ` + expandArray + `)) THEN 'is no plain built-in function'
 	WHEN bool_or('cstring'::regtype = ANY (p.proargtypes::oid[]) OR 'internal'::regtype = ANY (p.proargtypes::oid[])
 		OR p.prorettype IN ('cstring'::regtype, 'internal'::regtype, '"any"'::regtype, 'trigger'::regtype, 'event_trigger'::regtype,
 			'language_handler'::regtype, 'fdw_handler'::regtype, 'index_am_handler'::regtype, 'table_am_handler'::regtype, 'tsm_handler'::regtype))

@@ -75,7 +75,8 @@ func (f facts) name(x neededName) string {
 	}
 }
 
-// function examines a call by its name. f(x) can also be a cast to the type f.
+// function examines a call by its name. f(x) can also be a cast to the type f, unless that is the row type of a relation
+// (FuncNameAsType of PostgreSQL).
 func (f facts) function(name string) string {
 	if why := unproven(f.Functions, "function", name); why != "" {
 		return why
@@ -88,9 +89,6 @@ func (f facts) function(name string) string {
 	}
 	if f.Volatile[name] && !harmlessVolatile[name] {
 		return "function " + name + " is volatile"
-	}
-	if f.UserRelations[name] {
-		return "function " + name + " has the name of a relation"
 	}
 	if why := f.Types[name]; why != "" {
 		return "function " + name + " has the name of a type: " + why

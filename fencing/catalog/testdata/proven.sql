@@ -51,3 +51,8 @@ CREATE VIEW elsewhere.orders_v AS SELECT wr() AS a;
 CREATE TABLE orders_v (a int);
 GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC;
 GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO PUBLIC;
+
+-- Tables with names of functions.
+CREATE TABLE elsewhere.version (a checked);
+CREATE TABLE count (a checked);
+CREATE TABLE lower (a checked);
