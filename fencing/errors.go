@@ -138,12 +138,26 @@ func UnprovenHint(why, hint string) string {
 // UnreadText returns r, a refusal of a text that Fencepost cannot read for this reason. If it is one of a write, it says
 // so, because the text may be a read.
 func UnreadText(r *Refusal, why string) *Refusal {
+	return withHint(r, "Fencepost cannot read this text, so it counts as one that writes: "+ASCII(why))
+}
+
+// CountsAsWrite returns r, a refusal of a statement that looks like a read and counts as a write for this reason. If
+// there is one, r says so.
+func CountsAsWrite(r *Refusal, why string) *Refusal {
+	if why == "" {
+		return r
+	}
+	return withHint(r, "This statement counts as one that writes: "+ASCII(why))
+}
+
+// withHint returns r with a sentence before its hint, if it is the refusal of a write.
+func withHint(r *Refusal, sentence string) *Refusal {
 	if r == nil || r.SQLState != StateNotLeader {
 		return r
 	}
-	unread := *r
-	unread.Hint = "Fencepost cannot read this text, so it counts as one that writes: " + ASCII(why) + ". " + r.Hint
-	return &unread
+	more := *r
+	more.Hint = sentence + ". " + r.Hint
+	return &more
 }
 
 // MissingResourceRefusal is the refusal, at startup, of a connection without a resource

@@ -21,6 +21,10 @@ LIST
 )
 
 bin=$(scripts/setup.sh postgres-bin)
+[ -x "$bin/psql" ] || { # without it, the files of both sides are equal, because they have the same error
+	echo "$bin has no psql, which runs the suites: set FENCEPOST_TEST_PG_BIN to a directory that has it" >&2
+	exit 1
+}
 major=$("$bin/postgres" --version | sed -E 's/.* ([0-9]+)\..*/\1/')
 home=$PWD/.cache/regress/$major
 

@@ -77,6 +77,14 @@ type Statement struct {
 	dependencies *dependencies
 }
 
+// WhyNoRead returns why a statement that looks like a read is none, "" if it does not look like one.
+func (st *Statement) WhyNoRead() string {
+	if st == nil || st.Read || st.Verb != "SELECT" && st.Verb != "EXPLAIN" {
+		return ""
+	}
+	return st.reason
+}
+
 // Command is a command that modifies a table.
 type Command uint8
 

@@ -65,7 +65,8 @@ func (s *Session) decide(st *sqltext.Statement, userTypes bool) (*fencing.Refusa
 		}
 		return nil, NeedNothing // SQL PREPARE takes only queries, and what they may write the server refuses
 	default: // RefusedByText
-		return s.refuseWrite("")
+		r, need := s.refuseWrite("")
+		return fencing.CountsAsWrite(r, st.WhyNoRead()), need
 	}
 }
 

@@ -183,6 +183,24 @@ func column(all []wiretest.Message) string {
 	return ""
 }
 
+// TestWhatLooksLikeAReadIsExplained: its refusal says what makes it count as a write.
+func TestWhatLooksLikeAReadIsExplained(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	for text, why := range map[string]string{
+		"select pg_terminate_backend(1)":       "pg_terminate_backend: it ends the work of another session",
+		"select * from c for update":           "it locks rows",
+		"explain analyze delete from c":        "EXPLAIN ANALYZE executes",
+		"with d as (delete from c) select 1":   "it modifies rows",
+		"delete from c where id in (select 1)": "",
+	} {
+		all := fixture.MustFail(t, s.Connect("follower"), "ZF002", wiretest.Query(text))
+		if said := strings.Contains(all[0].Fields()['H'], "This statement counts as one that writes: "+why); said != (why != "") {
+			t.Errorf("%s is refused by %v", text, all)
+		}
+	}
+}
+
 // TestRefusedReadsAreNotCalledWrites: on 15 a read that is not proven is
 // refused as by one who does not lead.
 func TestRefusedReadsAreNotCalledWrites(t *testing.T) {
