@@ -81,7 +81,7 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 
 // garbage is how much garbage there may be before it is collected, in percent of the memory that is in use. Most of the
 // memory belongs to idle connections, and logins leave garbage, while relaying leaves none: half of Go's default saves a
-// fifth of the memory, and costs 3 % of the processor's time for a login.
+// fifth of the memory, and costs 4 % of the processor's time for a login.
 const garbage = 50
 
 // refuseUnfenced refuses to serve in a build that fences nothing, except in tests.
