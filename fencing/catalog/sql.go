@@ -162,6 +162,5 @@ SELECT t.typname::text, CASE WHEN bool_and(f.oid IS NOT NULL) THEN ''
 	WHEN bool_or(t.typtype = 'd') THEN 'is a domain' ELSE 'is not built in' END,
 	bool_or(t.typtype = 'd' AND EXISTS (SELECT FROM pg_type b WHERE b.oid = t.typbasetype AND b.typtype IN ('c', 'd')))
 FROM pg_type t LEFT JOIN fine f ON f.oid = t.oid
-LEFT JOIN pg_type e ON e.typarray = t.oid
-LEFT JOIN pg_class c ON c.oid = coalesce(nullif(t.typrelid, 0), e.typrelid) AND c.relkind <> 'c'
+LEFT JOIN pg_class c ON c.oid = nullif(t.typrelid, 0) AND c.relkind <> 'c'
 WHERE t.oid < 16384 OR c.oid IS NULL GROUP BY 1`

@@ -39,7 +39,7 @@ var ServerLate = &fencing.Refusal{
 // time, although its backend answers.
 var FenceLate = &fencing.Refusal{
 	SQLState: stateNotNow, Message: "the tables of the fence did not answer in time",
-	Hint: "See whether somebody holds a lock on the tables fencepost.fence or fencepost.running (pg_locks), or a takeover waits for backends (fencepost status).",
+	Hint: "See whether somebody holds a lock on the tables fencepost.fence or fencepost.running, or on a system catalog (pg_locks), or a takeover waits for backends (fencepost status).",
 }
 
 // NotRegistered is the refusal of a message in front of which the backend could not be registered in time.
