@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 
 	"go.uber.org/zap"
@@ -82,10 +83,10 @@ func runServe(ctx context.Context, t terminal, args []string) (err error) {
 // limitGarbage lets half as much garbage wait for its collection as Go does by default. Most of the memory belongs to
 // idle connections, and logins leave garbage, while relaying leaves none. A small process does not collect more often
 // for that.
-func limitGarbage() {
+var limitGarbage = sync.OnceFunc(func() {
 	debug.SetGCPercent(50)
 	unwritten = make([]byte, 16<<20)
-}
+})
 
 // unwritten counts as memory in use when Go decides how much garbage there may be. It takes none, because nothing is
 // written there.

@@ -76,8 +76,10 @@ func (n *name) relay(in net.Conn) {
 func TestANameThatLeadsElsewhere(t *testing.T) {
 	t.Parallel()
 	h := newPair(t)
-	one, two := newName(t, h.a.Addr()), newName(t, h.a.Addr())
+	one, two := newName(t, h.a.Addr()), newName(t, h.b.Addr())
 	servers := h.run(h.configuration(one.address(), two.address()))
+	h.awaitStates(servers, upstream.IsPrimary, upstream.Standby)
+	two.to.Store(h.a.Addr())
 	views := h.awaitStates(servers, upstream.IsPrimary, upstream.SameServer)
 	if says := "is the same server as " + one.address(); !strings.Contains(views[1].Is, says) {
 		t.Errorf("the second name %s", views[1].Is)
