@@ -137,7 +137,7 @@ var table = []mutation{
 	{name: "a text that cannot be read passes", file: theFates, in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^(analyze_c|reindex_table_c)$",
 		old: "	case st == nil:\n		return RefusedByText", text: "	case st == nil:\n		return Passes"},
 	{name: "a command that is not known passes", file: theJudge, in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^(vacuum|notify|do|call|copy)",
-		old: "	default: // RefusedByText\n		return s.refuseWrite(\"\")", text: "	default:\n		return nil, NeedNothing"},
+		old: "		r, need := s.refuseWrite(\"\")\n		return fencing.CountsAsWrite(r, st.WhyNoRead()), need\n", text: "		return nil, NeedNothing\n"},
 	{name: "NOTIFY is a read", file: "fencing/sqltext/classify.go", in: ofTheCore, tests: "^TestFollowersWriteNothing$/^18$/^notify",
 		old: "	case n.GetFetchStmt() != nil, n.GetClosePortalStmt()", text: "	case n.GetNotifyStmt() != nil, n.GetFetchStmt() != nil, n.GetClosePortalStmt()"},
 	{name: "before 16 no read needs a proof", file: theFates, in: ofTheCore, tests: "^TestFollowersWriteNothing$/^15$/^(select_wr|select_frees)",
