@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/workers"
 )
 
 // activity is what the candidacy's loop must know about a session. The session keeps it in
@@ -19,7 +19,7 @@ type activity struct {
 	busy          atomic.Bool
 	writing       atomic.Bool // a write to the client is under way
 	waitingToLead atomic.Bool // the session waits for the lead in its startup, or for its server just after that
-	stuck         atomic.Bool // when its crew was last polled, the server waited for the worker itself
+	stuck         atomic.Bool // when its worker was last polled, the server waited for the worker itself
 	// auditing: a refused statement is being recorded, and what the server has sent after it is not read meanwhile.
 	// That may last for as long as a disk is full, while no one works for the client.
 	auditing atomic.Bool
@@ -29,7 +29,7 @@ type activity struct {
 	// moved is why the session ends if its server is not the one to which its address leads, nil if that is not known.
 	moved atomic.Pointer[fencing.Refusal]
 
-	takenByCrew atomic.Uint64 // how many bytes the client had accepted when its crew was last polled
+	takenAtPoll atomic.Uint64 // how many bytes the client had accepted when its worker was last polled
 }
 
 // isWorking reports whether the server, or the proxy, is working for the client. It reports
@@ -56,7 +56,7 @@ func (x *session) activitySince(last *atomic.Uint64) (received uint64, owed bool
 	return received, !x.active.stuck.Load()
 }
 
-var _ crew.Session = (*session)(nil)
+var _ workers.Session = (*session)(nil)
 
 // canBePolled reports whether the session's startup is over and its candidacy is set. A
 // shutdown can end the startup before the session has joined.
@@ -64,18 +64,18 @@ func (x *session) canBePolled() bool {
 	return x.life.phase() != phaseStarting && x.member.state.Load() != outside
 }
 
-// Poll implements crew.Session.
+// Poll implements workers.Session.
 func (x *session) Poll() (pid uint32, working bool) {
 	if !x.canBePolled() {
 		return 0, false
 	}
-	return x.backend.PID, x.active.isWorking(x.client, &x.active.takenByCrew)
+	return x.backend.PID, x.active.isWorking(x.client, &x.active.takenAtPoll)
 }
 
-// SetStuck implements crew.Session.
+// SetStuck implements workers.Session.
 func (x *session) SetStuck(stuck bool) { x.active.stuck.Store(stuck) }
 
-// Fence implements crew.Session.
+// Fence implements workers.Session.
 func (x *session) Fence() fencing.Fence { return x.member.candidacy().Fence() }
 
 // update is called with x.mu held whenever the core has taken something.

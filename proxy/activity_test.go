@@ -7,9 +7,9 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/netlooptest"
-	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/startup"
+	"github.com/fencepost/fencepost/proxy/workers"
 )
 
 // supersededCandidacy is one that is over.
@@ -24,11 +24,11 @@ func (supersededCandidacy) Status() *fencing.Status {
 func TestNoOneWaitsForASession(t *testing.T) {
 	t.Parallel()
 	client, server := netlooptest.Pair(t)
-	s := &Server{crews: crew.New()}
-	defer s.crews.Close()
+	s := &Server{workers: workers.New()}
+	defer s.workers.Close()
 	x := newSession(s, client, server, &startup.Request{})
 	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Candidacy: protocol.Candidacy{Status: func() *fencing.Status { return &fencing.Status{} }}, Cache: sqltext.NewCache(1 << 10)})
-	x.member.place = s.crews.Join(x, fencing.JoinRequest{Worker: "w"})
+	x.member.place = s.workers.Join(x, fencing.JoinRequest{Worker: "w"})
 	defer x.member.place.Leave()
 	x.setStartupResource("r")
 	x.member.startup.joinedTo.Store(&joinedCandidacy{Candidacy: supersededCandidacy{}})

@@ -171,7 +171,7 @@ func (x *session) becomeMember(req *fencing.JoinRequest) {
 	req.Backend = x.backend.PID
 	m.request, m.token = *req, req.Token
 	x.setStartupResource(req.Resource)
-	m.place = x.srv.crews.Join(x, *req)
+	m.place = x.srv.workers.Join(x, *req)
 }
 
 // countAsJoined has the session follow the candidacy that it has joined, which may be superseded already.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/refusals"
+	"github.com/fencepost/fencepost/proxy/workers"
 )
 
 // memberships is a session's part in the candidacies of its worker. A session without a resource has none: its
@@ -17,7 +17,7 @@ import (
 type memberships struct {
 	// request is what the session has joined with at the startup. It and place are set before the session joins.
 	request fencing.JoinRequest
-	place   *crew.Place // in its crew
+	place   *workers.Place // among the sessions of its worker
 	startup membership
 	chosen  map[string]*membership // the other memberships, by their resources; guarded by the session's mu
 	// token is that of the startup's candidacy. Only the session's own goroutine uses it.

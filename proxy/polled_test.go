@@ -5,11 +5,11 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/netlooptest"
-	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/startup"
+	"github.com/fencepost/fencepost/proxy/workers"
 )
 
-// poll is a session that a crew polls.
+// poll is a session that a worker polls.
 type poll struct{ began chan struct{} }
 
 func (*poll) Poll() (uint32, bool) { return 0, false }
@@ -26,11 +26,11 @@ func (p *poll) Fence() fencing.Fence {
 func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
 	t.Parallel()
 	client, server := netlooptest.Pair(t)
-	s := &Server{crews: crew.New()}
+	s := &Server{workers: workers.New()}
 	w, other := fencing.JoinRequest{Worker: "w", WorkerTimeout: -1}, fencing.JoinRequest{Worker: "other", WorkerTimeout: -1}
 	x := newSession(s, client, server, &startup.Request{})
 	for _, member := range []*session{x, newSession(s, client, server, &startup.Request{})} {
-		member.member.place = s.crews.Join(member, w)
+		member.member.place = s.workers.Join(member, w)
 	}
 	x.setStartupResource("r")
 	x.cancel = func() {}
@@ -39,8 +39,8 @@ func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
 		t.Error("a session in its startup is not at work")
 	}
 	next := &poll{began: make(chan struct{})}
-	s.crews.Join(&poll{}, other)
-	s.crews.Join(next, other).RequestPoll()
+	s.workers.Join(&poll{}, other)
+	s.workers.Join(next, other).RequestPoll()
 	<-next.began // a poll that was requested before has begun, and Close waits for it
-	s.crews.Close()
+	s.workers.Close()
 }

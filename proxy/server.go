@@ -13,13 +13,13 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
-	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/proxyheader"
 	"github.com/fencepost/fencepost/proxy/refusals"
 	"github.com/fencepost/fencepost/proxy/slots"
 	"github.com/fencepost/fencepost/proxy/startup"
+	"github.com/fencepost/fencepost/proxy/workers"
 )
 
 // maxOverflow bounds the number of clients beyond MaxConnections whose startup packets are
@@ -39,13 +39,13 @@ type Server struct {
 	ctx      context.Context // of every connection; Close ends it
 	stop     context.CancelFunc
 	loops    *netloop.Loops
-	crews    *crew.Crews
+	workers  *workers.Workers
 	audit    *auditQueue
 	slots    slots.Slots // one is taken by each client, at most MaxConnections
 	overflow slots.Slots // the same for clients beyond MaxConnections
 	failing  failures
 	refused  *refusals.Log
-	waiting  crew.Waiting
+	waiting  workers.Waiting
 	passing  transfers
 
 	mu struct {
@@ -97,7 +97,7 @@ func NewServer(cfg Config) (*Server, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
-		cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: crew.New(), audit: newAuditQueue(cfg.Auditors),
+		cfg: cfg, ctx: ctx, stop: stop, loops: loops, workers: workers.New(), audit: newAuditQueue(cfg.Auditors),
 		analyst: newAnalyst(), failing: newFailures(cfg.Logger), refused: refusals.NewLog(cfg.Logger, cfg.Metrics.Refused),
 	}
 	s.slots.Limit(cfg.MaxConnections)
@@ -258,7 +258,7 @@ func (s *Server) Close() {
 	s.checks.Wait()
 	if !closed {
 		s.audit.close()
-		s.crews.Close()
+		s.workers.Close()
 		s.loops.Close()
 	}
 }

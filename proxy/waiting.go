@@ -8,9 +8,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/proxy/crew"
 	"github.com/fencepost/fencepost/proxy/handshake"
 	"github.com/fencepost/fencepost/proxy/refusals"
+	"github.com/fencepost/fencepost/proxy/workers"
 )
 
 // awaitLease waits for the candidacy's first attempt or, if the client requested that, until
@@ -63,7 +63,7 @@ func (x *session) awaitLeader(guard *startupGuard) error {
 		return handshake.ErrOver
 	case errors.Is(context.Cause(ctx), errServerGone):
 		return nil // the next use of the server connection fails with the reason
-	case err != nil && errors.Is(context.Cause(ctx), crew.ErrNewerWait):
+	case err != nil && errors.Is(context.Cause(ctx), workers.ErrNewerWait):
 		return refusals.TooManyWait
 	case err != nil:
 		return refusals.Startup(err)

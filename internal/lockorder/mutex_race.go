@@ -12,7 +12,7 @@ import (
 )
 
 // order has the places as they are taken.
-var order = []any{Sending{}, Session{}, Crews{}, Crew{}, Elections{}, Resource{}, Patience{}}
+var order = []any{Sending{}, Session{}, Workers{}, Worker{}, Elections{}, Resource{}, Patience{}}
 
 // Mutex is a sync.Mutex that has a place in the order. It may be unlocked by another goroutine. It panics if it is
 // taken out of order.

@@ -9,10 +9,10 @@ type (
 	Sending struct{}
 	// Session is session.mu of package proxy. It is never held while blocking.
 	Session struct{}
-	// Crews is Crews.mu of package proxy/crew.
-	Crews struct{}
-	// Crew is crew.mu of package proxy/crew.
-	Crew struct{}
+	// Workers is Workers.mu of package proxy/workers.
+	Workers struct{}
+	// Worker is worker.mu of package proxy/workers.
+	Worker struct{}
 	// Elections is Elections.mu of package election.
 	Elections struct{}
 	// Resource is resource.mu of package election, which guards the resource's candidacies too.
@@ -23,5 +23,5 @@ type (
 
 // Place is the place of a lock in the order.
 type Place interface {
-	Sending | Session | Crews | Crew | Elections | Resource | Patience
+	Sending | Session | Workers | Worker | Elections | Resource | Patience
 }

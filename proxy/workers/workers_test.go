@@ -1,4 +1,4 @@
-package crew
+package workers
 
 import (
 	"context"
@@ -47,13 +47,13 @@ func TestWhoWaitsForTheWorkerItselfIsStuck(t *testing.T) {
 	for _, s := range []*session{waits, works, rests} {
 		place = cs.Join(s, worker)
 	}
-	place.crew.poll(t.Context(), d)
+	place.worker.poll(t.Context(), d)
 	if !waits.stuck || works.stuck || rests.stuck {
 		t.Errorf("stuck: %t, %t, %t; want only the first", waits.stuck, works.stuck, rests.stuck)
 	}
 }
 
-// TestASessionThatLeavesTwiceLeavesLaterOnesTogether: the second time, the worker's later sessions have a crew of their own.
+// TestASessionThatLeavesTwiceLeavesLaterOnesTogether: the second time, the worker's later sessions are counted together.
 func TestASessionThatLeavesTwiceLeavesLaterOnesTogether(t *testing.T) {
 	t.Parallel()
 	cs := New()
@@ -63,7 +63,7 @@ func TestASessionThatLeavesTwiceLeavesLaterOnesTogether(t *testing.T) {
 	first.Leave()
 	second := cs.Join(&session{}, worker)
 	first.Leave()
-	if third := cs.Join(&session{}, worker); third.crew != second.crew {
-		t.Error("two sessions of one worker are in different crews")
+	if third := cs.Join(&session{}, worker); third.worker != second.worker {
+		t.Error("two sessions of one worker are not counted together")
 	}
 }
