@@ -104,7 +104,7 @@ func (x *session) begin(guard *startupGuard) error {
 			params = append(params[:len(params):len(params)], "application_name", name)
 		}
 	}
-	if err := x.handshake.SendStartup(x.start.Version, params, x.start.Own.Resource != "" && !x.isShadowed(policy)); err != nil {
+	if err := x.handshake.SendStartup(x.start.Version, params); err != nil {
 		return err
 	}
 	if err := x.handshake.Authenticate(); err != nil {

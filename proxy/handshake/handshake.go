@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -35,7 +33,6 @@ type Handshake struct {
 	fromClient, fromServer *bufio.Reader
 	toClient               *bufio.Writer
 	message                []byte // the last message of the server
-	placeholders           bool   // the server was sent them
 	refused                func(wire.ServerError)
 	log                    func() *zap.Logger
 }
@@ -90,16 +87,8 @@ func (h *Handshake) serverMessage() (typ byte, msg []byte, err error) {
 	return f.Type, h.message, nil
 }
 
-// placeholders are startup parameters that define the names that a client may SHOW. The
-// server would otherwise refuse to describe such a SHOW, and drivers that prepare their
-// statements have them described before they run them.
-var placeholders = []string{"fencepost.role", "", "fencepost.epoch", "", "fencepost.resource", "", "fencepost.worker", ""}
-
-// SendStartup sends the server the client's startup packet, and the placeholders too if that is wanted.
-func (h *Handshake) SendStartup(version uint32, params []string, withPlaceholders bool) error {
-	if h.placeholders = withPlaceholders; withPlaceholders {
-		params = append(params[:len(params):len(params)], placeholders...)
-	}
+// SendStartup sends the server the client's startup packet.
+func (h *Handshake) SendStartup(version uint32, params []string) error {
 	if _, err := h.server.Write(wire.AppendStartup(nil, version, params)); err != nil {
 		return ErrOver
 	}
@@ -167,13 +156,9 @@ func (h *Handshake) RelayUntilReady(primary upstream.Primary) (Backend, error) {
 }
 
 // refusedByServer relays the error with which the server refuses the connection, and counts and logs
-// it. A server that refuses Fencepost's own parameters is not Postgres; the error returned
-// says so then.
+// it.
 func (h *Handshake) refusedByServer(msg []byte) error {
 	e, _ := wire.DecodeError(msg[wire.HeaderLen:])
-	if e.Code == "08P01" && h.placeholders && strings.Contains(e.Message, placeholders[0]) {
-		return fencing.PoolerRefusal
-	}
 	h.refused(e)
 	_, _ = h.toClient.Write(msg) // the connection ends either way
 	_ = h.toClient.Flush()

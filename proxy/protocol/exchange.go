@@ -213,10 +213,10 @@ func (c *settings) restore() string {
 func (s *Session) show(o *own) {
 	c := s.currentChoice()
 	now, has := shown{valid: true, role: c.role(), epochs: c.epochs(), resource: c.shownResource()}, &s.settings.shown
-	if has.valid && has.role == now.role && has.epochs == now.epochs && has.resource == now.resource {
+	if s.settings.defined && has.valid && has.role == now.role && has.epochs == now.epochs && has.resource == now.resource {
 		return
 	}
-	if !has.valid || has.resource != now.resource {
+	if !s.settings.defined || !has.valid || has.resource != now.resource {
 		o.add(0, "SET fencepost.resource TO "+fencing.Literal(now.resource), "SET fencepost.worker TO "+fencing.Literal(s.config.Worker))
 	}
 	o.add(setsShown, "SET fencepost.role TO "+fencing.Literal(now.role), "SET fencepost.epoch TO "+fencing.Literal(now.epochs))
@@ -310,7 +310,7 @@ func (s *Session) ownWorked(o *own, inBlock bool) {
 	s.toRelay.restored = s.toRelay.restored || o.does&restoresMode != 0
 	s.inHand.blockUnused = s.inHand.blockUnused || o.does&opensBlock != 0
 	if o.does&setsShown != 0 {
-		c.shown = o.show
+		c.shown, c.defined = o.show, true
 		c.shown.inBlock = inBlock
 	}
 }

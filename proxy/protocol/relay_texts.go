@@ -75,6 +75,9 @@ func (s *Session) relayText(f wire.Frame, body []byte, p *gate.Plan) (taken int,
 			s.stopRelay()
 			return 0, NeedNothing, true
 		}
+		if need, handled := s.relayDefinition(p); handled {
+			return 0, need, true
+		}
 		if len(t.Statements) == 1 {
 			s.trackFenceStatement(wire.CutName(string(name)), &prepared{statement: &t.Statements[0], text: auditText(sql), proven: true})
 		}
@@ -117,6 +120,8 @@ func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, p *gate
 			return s.relayOwn(o, p)
 		}
 		r.shows = true
+	} else if need, handled := s.relayDefinition(p); handled {
+		return 0, need, true
 	}
 	if sets != nil {
 		if e, ok := epochOf(sets); ok {
@@ -125,6 +130,20 @@ func (s *Session) relayStatements(all []sqltext.Statement, f wire.Frame, p *gate
 		s.settings.shown = shown{} // the server has the client's value
 	}
 	return 0, NeedNothing, false
+}
+
+// relayDefinition makes Fencepost's parameters known to the server in front of the first text that may be about them. It
+// would refuse to describe a SHOW of an unknown one, and drivers that prepare their statements have them described before
+// they run them. The startup packet could set them too, but before version 16 the server sorts all its parameters for each
+// one that is new to it, in each backend.
+func (s *Session) relayDefinition(p *gate.Plan) (need NeedKind, handled bool) {
+	if s.config.Mode != ModeFenced || s.settings.defined {
+		return NeedNothing, false
+	}
+	var o own
+	s.show(&o)
+	_, need, handled = s.relayOwn(o, p)
+	return need, handled
 }
 
 // changesChoice reports whether a statement sets a token, or what the session has chosen.

@@ -16,6 +16,8 @@ type settings struct {
 	reportedReadOnly bool // the default_transaction_read_only that was last reported to the client
 	clientDefault
 	shown shown
+	// defined: the server knows Fencepost's parameters. It forgets none of them.
+	defined bool
 	// renamed is the application_name that was reported last, "" if that is not new.
 	renamed string
 }

@@ -83,3 +83,34 @@ func errorMessage(all []wiretest.Message) string {
 	}
 	return ""
 }
+
+// TestTheServerKnowsTheParameters: whatever a session first does with a parameter of Fencepost's, the server knows it, as
+// drivers need that prepare and describe a statement before they run it.
+func TestTheServerKnowsTheParameters(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.Leader("leader")
+		described := Cat(Parse("s", "show fencepost.role"), Desc('S', "s"))
+		executed := Batch(Bind("", "s"), Exec("", 0))
+		for what, pieces := range map[string][][]byte{ // the last one returns the role
+			"describes SHOW":             {Batch(described), executed},
+			"describes SHOW in a batch":  {Cat(Run("set work_mem = '1MB'"), described, executed)},
+			"describes SHOW in a block":  {Q("begin"), Batch(described), Q("rollback"), executed},
+			"shows":                      {Q("show fencepost.role")},
+			"calls a function":           {Q("select current_setting('fencepost.role')")},
+			"calls a function, prepared": {Batch(Run("select current_setting('fencepost.role')"))},
+			"resets":                     {Q("reset fencepost.epoch"), Q("show fencepost.role")},
+		} {
+			t.Run(what, func(t *testing.T) {
+				c := s.Connect("leader")
+				var last []wiretest.Message
+				for _, piece := range pieces {
+					last = fixture.MustPass(t, c, piece)
+				}
+				if role := fixture.FirstValue(t, last); role != "leader" {
+					t.Errorf("the role is %q", role)
+				}
+			})
+		}
+	})
+}
