@@ -169,6 +169,39 @@ func quoted(t *testing.T, s string) string {
 	return string(text)
 }
 
+// The only test with Consul's own minimum TTL: the lease of a dead proxy is free no
+// earlier than after the TTL, and no later than after twice the TTL plus the lock
+// delay.
+func TestDeadHolderWithTheDefaultTTL(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	agent := consultest.Start(t, consultest.WithDefaultTTL())
+	p := client(t, consul.Config{Address: agent.Addr(), Proxy: "one"}).Database("db")
+	q := client(t, consul.Config{Address: agent.Addr(), Proxy: "two"}).Database("db")
+	if _, err := p.Acquire(within(t, patience), bid("short", time.Second)); err == nil {
+		t.Error("Consul accepted a TTL of 1s, so the agent is not suitable for this test")
+	}
+	began := time.Now()
+	first, err := p.Acquire(within(t, patience), bid("a", ttl))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var second *elector.Lease
+	eventually(t, "the lease is free", 2*ttl+lockDelay+5*time.Second, func() bool {
+		second, err = q.Acquire(within(t, patience), bid("b", ttl))
+		return err == nil
+	})
+	if took := time.Since(began); took < ttl {
+		t.Errorf("the lease was free after %v", took)
+	}
+	if second.Index <= first.Index {
+		t.Errorf("award %d came after %d", second.Index, first.Index)
+	}
+	if err := p.Renew(within(t, patience), first); !errors.Is(err, elector.ErrLost) {
+		t.Errorf("the dead holder renews with %v", err)
+	}
+}
+
 // During the lock delay the lease is held by no one and cannot be acquired. Attempts leave no
 // sessions.
 func TestTheLockDelayIsWaitedFor(t *testing.T) {

@@ -155,8 +155,7 @@ func (h *Handshake) RelayUntilReady(primary upstream.Primary) (Backend, error) {
 	}
 }
 
-// refusedByServer relays the error with which the server refuses the connection, and counts and logs
-// it.
+// refusedByServer relays the error with which the server refuses the connection, and counts and logs it.
 func (h *Handshake) refusedByServer(msg []byte) error {
 	e, _ := wire.DecodeError(msg[wire.HeaderLen:])
 	h.refused(e)

@@ -89,7 +89,13 @@ func errorMessage(all []wiretest.Message) string {
 func TestTheServerKnowsTheParameters(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		s.Leader("leader")
+		reader := s.Leader("leader")
+		s.Exec("create function shown_role() returns text language sql as $$select current_setting('fencepost.role')$$")
+		fixture.MustFail(t, reader, "42704", Q("select shown_role()")) // whose text names no parameter
+		fixture.MustPass(t, reader, Q("show fencepost.role"))
+		if role := fixture.FirstValue(t, fixture.MustPass(t, reader, Q("select shown_role()"))); role != "leader" {
+			t.Errorf("the role is %q in a function", role)
+		}
 		described := Cat(Parse("s", "show fencepost.role"), Desc('S', "s"))
 		executed := Batch(Bind("", "s"), Exec("", 0))
 		for what, pieces := range map[string][][]byte{ // the last one returns the role

@@ -87,6 +87,47 @@ func TestTheChosenWorkerLeads(t *testing.T) {
 	})
 }
 
+// TestAnOfferIsTakenByWhomItNamesAndByAnybodyAfterItRanOut: the chosen worker dies before the leader is
+// stopped.
+func TestAnOfferIsTakenByWhomItNamesAndByAnybodyAfterItRanOut(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(h *cluster, one, two *process.Server) {
+		h.join(one, "a", "campaign", "wait")
+		b := h.join(two, "b")
+		h.join(two, "c")
+		h.known("b", "c")
+		said := make(chan string, 1)
+		one.Freeze(h.t) // so that it does not stop the leader before b has gone
+		go func() {
+			_, out := h.operate("handover", resource, "--to", "b", "--for", "20s")
+			said <- out
+		}()
+		two.Await(h.t, "the resource is offered to one worker", "to", "b")
+		b.leave()
+		one.Thaw(h.t)
+		one.Await(h.t, "handing over", "to", "b")
+		process.Eventually(h.t, process.Patience, "the offer to run out", func() bool {
+			// One statement, because the offer may run out between two.
+			const sql = `SELECT CASE WHEN until > clock_timestamp() + interval '100 ms'
+				THEN (SELECT string_agg(coalesce(worker, '-'), ' ' ORDER BY epoch) FROM fencepost.grants WHERE resource = $1) ELSE 'over' END FROM fencepost.offers`
+			got := ask[string](h, sql, resource)
+			if got != "a" && got != "over" {
+				h.t.Fatalf("granted to %q while the resource was offered to another worker", got)
+			}
+			return got == "over"
+		})
+		// Which of the two it sees depends on when it looks.
+		out := <-said
+		if !strings.Contains(out, "the offer to worker b has run out. worker b has not taken the lead, and any worker may now") &&
+			!strings.Contains(out, "was not handed over: worker c was granted epoch 2") {
+			h.t.Errorf("the command said %q", out)
+		}
+		process.Eventually(h.t, process.Patience, "somebody to lead", func() bool {
+			return len(one.Lines("lease reacquired under the same epoch", "worker", "a")) > 0 || h.granted() == "a c"
+		})
+	})
+}
+
 // TestTheLeadersProxyDies after the order, before it stops the leader. The chosen worker takes the lease of a
 // proxy that is gone, long before it expires, while the former leader, at another proxy, has to leave it.
 func TestTheLeadersProxyDies(t *testing.T) {
@@ -130,6 +171,24 @@ func TestTheLeadersProxyHangs(t *testing.T) {
 	if got := h.granted(); got != "a b" {
 		h.t.Errorf("granted to %q", got)
 	}
+}
+
+// TestAHandoverOfWhatNoOneLeads offers a lease that is free.
+func TestAHandoverOfWhatNoOneLeads(t *testing.T) {
+	t.Parallel()
+	h, one, two := newOffers(t, "postgres")
+	a := h.join(one, "a", "campaign", "wait", "worker_timeout", "300ms")
+	lively := h.join(one, "a", "campaign", "wait") // it may be silent for as long as it likes
+	h.join(two, "b")
+	h.known("b")
+	lively.leave()
+	one.Await(h.t, "released", "reason", "silence") // others take it on demand only
+	h.order("worker b leads resource billing with epoch 2", "handover", resource, "--to", "b", "--for", ample)
+	h.order("nobody holds epoch 3", "evict", resource, "--for", "10m")
+	a.leave()
+	h.refuses("it may not campaign until", "handover", resource, "--to", "b", "--for", ample)
+	h.order("is paused", "pause", resource)
+	h.refuses(`was not handed over: "ops" paused the resource`, "handover", resource, "--to", "b", "--for", ample)
 }
 
 // TestAHandoverThatIsNotAwaited goes on when the command has given up, and running it again awaits it.
